@@ -1,0 +1,48 @@
+# Every target does its own set-up: a virtual environment in .venv and the packages of pyproject.toml.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint docs bench soak conformance clean
+
+help: ## what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "holdfast needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || $(PYTHON) -m virtualenv -q $(VENV) 2>/dev/null \
+	  || { echo "no venv module here: install python3-venv, or 'pip install virtualenv', then call make again"; exit 1; }
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.ready ## the main job, with no server and no set-up
+	@$(BIN)/holdfast demo
+
+test: $(VENV)/.ready ## all tests, and the conformance suite on every engine
+	@$(BIN)/python -m pytest -q -n auto
+	@$(MAKE) --no-print-directory conformance
+
+conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
+	@$(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
+	  --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db
+
+lint: $(VENV)/.ready ## style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+docs: $(VENV)/.ready ## write anew the pages that are made from code
+	@$(BIN)/python -m holdfast.cli.pages
+
+bench: $(VENV)/.ready ## speed, as ratios to the raw store in the same run
+	@$(BIN)/python benchmarks/spine.py
+
+soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs
+	@$(BIN)/python -m pytest -q -n auto --soak
+	@$(BIN)/python benchmarks/spine.py --million
+
+clean: ## remove what make made
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

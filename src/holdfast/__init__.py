@@ -1,0 +1,1 @@
+"""Durable jobs and pipelines for long-running AI work, in plain Python."""

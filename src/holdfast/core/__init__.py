@@ -1,0 +1,1 @@
+"""What a job is and may become. Pure: no I/O, no clock, no randomness, no async."""

@@ -1,0 +1,87 @@
+"""Names that are derived and never drawn: ids, step paths, idempotency keys, and what a name may look like.
+
+Must not draw random numbers itself: they are passed in, so that a simulation repeats exactly.
+"""
+
+import re
+from hashlib import sha256
+from urllib.parse import quote
+
+from holdfast.core.errors import Invalid
+
+KEY_LIMIT = 80
+"""A step key longer than this is replaced by its hash, so that paths stay readable and indexable."""
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TYPE = re.compile(r"[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*")
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+def new_id(now: int, random_bits: int) -> str:
+    """A UUIDv7: `now` in milliseconds, then 74 of the random bits. Sorts by time."""
+    return _uuid7(now, random_bits)
+
+
+def derived_id(parent: str, name: str) -> str:
+    """The id of something that belongs to a job, the same whoever works it out. Sorts beside its parent."""
+    bits = int.from_bytes(sha256(f"{parent}\n{name}".encode()).digest()[:10])
+    return _uuid7(int(parent[:8] + parent[9:13], 16), bits)
+
+
+def _uuid7(milliseconds: int, bits: int) -> str:
+    number = (milliseconds & 0xFFFFFFFFFFFF) << 80 | 0x7 << 76 | (bits >> 62 & 0xFFF) << 64
+    text = f"{number | 0b10 << 62 | bits & 0x3FFFFFFFFFFFFFFF:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def digest(*texts: str) -> str:
+    """A hash of texts, the same in every process and every Python: 32 hexadecimal digits of SHA-256."""
+    return sha256("\n".join(texts).encode()).hexdigest()[:32]
+
+
+def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
+    """Where a step is recorded: the enclosing step's path, its own name, its key, and which equal call it is.
+
+    >>> step_path("", "send", "order-42")
+    'send#order-42'
+    >>> step_path("chapter#7", "draw", "a/b", nth=2)
+    'chapter#7/draw#a%2Fb#2'
+    """
+    if len(key) > KEY_LIMIT:
+        key = digest(key)
+    path = f"{quote(name, safe=' :')}#{quote(key, safe=' :,=+@')}"
+    if nth > 1:
+        path = f"{path}#{nth}"
+    return f"{parent}/{path}" if parent else path
+
+
+def idempotency_key(job: str, path: str) -> str:
+    """What to hand to a provider, so that it drops a second call: the same over attempts, recoveries and replays."""
+    return digest(job, path)
+
+
+def check_id(text: str) -> str:
+    """Return a job's id, or raise Invalid."""
+    if not _ID.fullmatch(text):
+        raise Invalid(f"{text!r} is not a job id; ids look like 0192f3a4-5b6c-7d8e-9f01-23456789abcd")
+    return text
+
+
+def check_type(text: str) -> str:
+    """Return a job type, or raise Invalid."""
+    if len(text) > 255 or not _TYPE.fullmatch(text):
+        raise Invalid(
+            f"{text!r} can't be a job type: lower-case words of letters, digits, '_' and '-', "
+            "joined by dots, up to 255 characters, for example video.make"
+        )
+    return text
+
+
+def check_queue(text: str) -> str:
+    """Return a queue's name, or raise Invalid."""
+    if len(text) > 128 or not _QUEUE.fullmatch(text):
+        raise Invalid(
+            f"{text!r} can't be a queue: lower-case letters, digits, '-' and '.', up to 128 characters, "
+            "starting with a letter or digit, for example video"
+        )
+    return text

@@ -1,0 +1,428 @@
+"""The lifecycle: nine states and eighteen events as data, and `decide`, the one place where a change is decided.
+
+Must not read a clock, draw a random number or know a store. The diagram, the docs page, the command line's legend
+and the names that other systems use are all made from the two tables here.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core.errors import NotAllowed
+from holdfast.core.keys import derived_id
+from holdfast.core.model import (
+    SIGNAL,
+    Change,
+    Conflict,
+    Entry,
+    Error,
+    Event,
+    Job,
+    Signal,
+    State,
+    Step,
+    Time,
+    Wait,
+    WaitKind,
+)
+
+RECOVERY_LIMIT = 3
+"""How many workers in a row may vanish over a job before it needs a person."""
+
+RECOVERY_BACKOFF_MS = 10_000
+"""The second lost worker in a row makes a job wait this long, the third twice as long."""
+
+UNDO_GRACE_MS = 60_000
+"""How long an undo waits for an owner that never says it stopped."""
+
+
+class LeaseRule(StrEnum):
+    """What an event does to the lease, and so who may bring it about."""
+
+    NONE = "–"
+    TAKES = "takes"
+    NEEDS = "needs"
+    BREAKS = "breaks"
+
+
+class StateRow(Struct, frozen=True):
+    """One state, what it means to a person, and what others call it."""
+
+    state: State
+    meaning: str
+    ojs: str
+    celery: str
+    checkpoint: str
+    owned: bool = False
+    terminal: bool = False
+
+
+class EventRow(Struct, frozen=True):
+    """One event: the edges it makes, its lease rule, and who brings it about."""
+
+    event: Event
+    sources: tuple[State, ...]
+    targets: tuple[State, ...]
+    lease: LeaseRule
+    who: str
+    meaning: str
+
+
+S, E, L = State, Event, LeaseRule
+
+STATES: tuple[StateRow, ...] = (
+    StateRow(S.SCHEDULED, "waits for a time: a delay or a durable sleep", "scheduled", "PENDING", "PENDING"),
+    StateRow(S.AVAILABLE, "in its queue; any worker may claim it", "available", "PENDING", "PENDING"),
+    StateRow(
+        S.PENDING,
+        "waits for something other than time: activation, approval, a signal, children, a budget",
+        "pending",
+        "PENDING",
+        "PENDING",
+    ),
+    StateRow(S.ACTIVE, "a worker runs it under a lease", "active", "STARTED", "RUNNING", owned=True),
+    StateRow(S.RETRYABLE, "failed; tries again after its backoff", "retryable", "RETRY", "PENDING"),
+    StateRow(
+        S.REVIEW,
+        "needs a person: tries are spent, an effect is in doubt, or too many workers died on it",
+        "discarded",
+        "FAILURE",
+        "NEEDS_REVIEW",
+    ),
+    StateRow(S.COMPLETED, "done", "completed", "SUCCESS", "DONE", terminal=True),
+    StateRow(S.DISCARDED, "given up for good", "discarded", "FAILURE", "NEEDS_REVIEW", terminal=True),
+    StateRow(S.CANCELLED, "stopped on request", "cancelled", "REVOKED", "NEEDS_REVIEW", terminal=True),
+)
+
+TERMINAL: frozenset[State] = frozenset(row.state for row in STATES if row.terminal)
+SETTLED: frozenset[State] = TERMINAL | {S.REVIEW}
+"""Terminal, or in review: nothing more happens by itself, and a waiting parent counts it."""
+
+_LIVE = tuple(row.state for row in STATES if not row.terminal)
+_UNOWNED = (S.SCHEDULED, S.AVAILABLE, S.PENDING, S.RETRYABLE)
+_ACTIVE = (S.ACTIVE,)
+_REVIEW = (S.REVIEW,)
+
+EVENTS: tuple[EventRow, ...] = (
+    EventRow(E.SUBMIT, (), (S.AVAILABLE, S.SCHEDULED, S.PENDING), L.NONE, "caller", "a new job"),
+    EventRow(E.PROMOTE, (S.SCHEDULED, S.RETRYABLE), (S.AVAILABLE,), L.NONE, "time", "its moment has come"),
+    EventRow(
+        E.ACTIVATE,
+        (S.PENDING,),
+        (S.AVAILABLE,),
+        L.NONE,
+        "caller, children, signal, time",
+        "what it waited for is here, or its `within` is over",
+    ),
+    EventRow(E.CLAIM, (S.AVAILABLE,), _ACTIVE, L.TAKES, "worker", "takes the lease; epoch + 1"),
+    EventRow(E.COMPLETE, _ACTIVE, (S.COMPLETED,), L.NEEDS, "owner", "done, with its result"),
+    EventRow(E.FAIL, _ACTIVE, (S.RETRYABLE,), L.NEEDS, "owner", "tries are left; the error is kept"),
+    EventRow(
+        E.EXHAUST, _ACTIVE, _REVIEW, L.NEEDS, "owner", "no tries left, or the error says never to retry"
+    ),
+    EventRow(
+        E.RELEASE,
+        _ACTIVE,
+        (S.AVAILABLE,),
+        L.NEEDS,
+        "owner",
+        "shutdown or deploy: handed over, costs no attempt",
+    ),
+    EventRow(
+        E.SUSPEND, _ACTIVE, (S.PENDING,), L.NEEDS, "owner", "waits for children, a signal, a person, a budget"
+    ),
+    EventRow(
+        E.REST,
+        _ACTIVE,
+        (S.SCHEDULED,),
+        L.NEEDS,
+        "owner",
+        "durable sleep, or told to come back later; costs no attempt",
+    ),
+    EventRow(
+        E.LAPSE,
+        _ACTIVE,
+        (S.AVAILABLE,),
+        L.BREAKS,
+        "upkeep",
+        "its worker vanished or its stage went stale; recoveries + 1",
+    ),
+    EventRow(
+        E.OVERRUN,
+        _ACTIVE,
+        (S.RETRYABLE,),
+        L.BREAKS,
+        "upkeep",
+        "its timeout has passed and its owner did nothing; counts as a failure",
+    ),
+    EventRow(
+        E.ABANDON,
+        _ACTIVE,
+        _REVIEW,
+        L.BREAKS,
+        "upkeep",
+        "recoveries or tries are spent, or an effect is in doubt",
+    ),
+    EventRow(E.CANCEL, _LIVE, (S.CANCELLED,), L.BREAKS, "caller", "stopped on request"),
+    EventRow(E.EXPIRE, _UNOWNED, (S.DISCARDED,), L.NONE, "time", "`expires` has passed"),
+    EventRow(
+        E.REPLAY,
+        _REVIEW,
+        (S.AVAILABLE,),
+        L.NONE,
+        "person",
+        "again, with what was recorded, as it is or edited; attempt and recoveries start anew",
+    ),
+    EventRow(E.RESOLVE, _REVIEW, (S.COMPLETED,), L.NONE, "person", "supplies the result"),
+    EventRow(E.DISCARD, _REVIEW, (S.DISCARDED,), L.NONE, "person", "given up"),
+)
+
+STATE_ROWS: Mapping[State, StateRow] = {row.state: row for row in STATES}
+EVENT_ROWS: Mapping[Event, EventRow] = {row.event: row for row in EVENTS}
+
+
+def check_table(states: tuple[StateRow, ...], events: tuple[EventRow, ...]) -> None:
+    """Refuse a table that contradicts itself. Runs when this module is imported."""
+    if {row.state for row in states} != set(State) or len(states) != len(State):
+        raise AssertionError("the table of states must have one row for each state")
+    if {row.event for row in events} != set(Event) or len(events) != len(Event):
+        raise AssertionError("the table of events must have one row for each event")
+    row_of = {row.state: row for row in states}
+    reached = {target for row in events if not row.sources for target in row.targets}
+    for _ in states:
+        reached |= {t for row in events for t in row.targets if reached & set(row.sources)}
+    if reached != set(row_of):
+        raise AssertionError(f"no way leads to {sorted(set(row_of) - reached)}")
+    for row in events:
+        if ended := [state for state in row.sources if row_of[state].terminal]:
+            raise AssertionError(f"{row.event} leads out of the terminal state {ended[0]}")
+        if len(row.targets) != 1 and row.event is not Event.SUBMIT:
+            raise AssertionError(f"{row.event} must lead to exactly one state")
+        owned_source = any(row_of[state].owned for state in row.sources)
+        owned_target = any(row_of[state].owned for state in row.targets)
+        if owned_source and row.lease not in (LeaseRule.NEEDS, LeaseRule.BREAKS):
+            raise AssertionError(f"{row.event} touches an owned job without a word on its lease")
+        if row.lease is LeaseRule.NEEDS and not all(row_of[state].owned for state in row.sources):
+            raise AssertionError(f"{row.event} needs a lease that a source state doesn't have")
+        if owned_target != (row.lease is LeaseRule.TAKES):
+            raise AssertionError(f"{row.event} must take the lease exactly when it leads to an owned state")
+
+
+check_table(STATES, EVENTS)
+
+
+def allowed(event: Event, state: State) -> bool:
+    """Whether the lifecycle has an edge for this event out of this state."""
+    return state in EVENT_ROWS[event].sources
+
+
+# The facts that an event brings along, and what they make of the job. One small function for each event that does
+# more than change the state, so that the whole meaning of the table can be read here.
+
+_LEFT: dict[str, Any] = {"worker": None, "claimed_at": None}
+_OWNER_AND_VERSION = frozenset({Event.SUSPEND, Event.REST})
+
+
+def decide(
+    job: Job,
+    event: Event,
+    now: Time,
+    *,
+    by: str = "",
+    result: str | None = None,
+    error: Error | None = None,
+    run_at: Time | None = None,
+    waits: tuple[Wait, ...] = (),
+    progressed: bool = False,
+    recovery: bool = True,
+    args: tuple[str, str] | None = None,
+    signal: tuple[str, str] | None = None,
+    takes: tuple[int, ...] = (),
+    steps: tuple[Step, ...] = (),
+    drops: tuple[str, ...] = (),
+    inserts: tuple[Job, ...] = (),
+    note: Mapping[str, Any] | None = None,
+) -> Change:
+    """Decide what `event` makes of `job`, or raise NotAllowed.
+
+    `by` names who did it. Facts that an event needs: `result` (complete, resolve), `error` (fail, exhaust, overrun,
+    abandon), `run_at` (fail, overrun: when to try again; rest: when to come back), `waits` (suspend, rest),
+    `progressed` (lapse: a step was recorded since the claim, so the row of recoveries starts anew), `recovery=False`
+    (lapse after a restart of the store: not the worker's fault), `args` with their digest (an edited replay).
+    The rest goes with the change as it is: a signal, signals taken, step records, dropped steps, new jobs.
+    """
+    row = EVENT_ROWS[event]
+    before = job.state
+    if before not in row.sources:
+        raise NotAllowed(f"job {job.id}: {event} is not possible while it is {before}; {_ways_out(before)}")
+    after = row.targets[0]
+    new: dict[str, Any] = {"state": after}
+    if before is State.ACTIVE:
+        new |= _LEFT
+    match event:
+        case Event.CLAIM:
+            new |= {"epoch": job.epoch + 1, "worker": by, "claimed_at": now}
+        case Event.COMPLETE | Event.RESOLVE:
+            new |= {"result": result, "error": None}
+        case Event.FAIL | Event.OVERRUN:
+            new |= {"attempt": job.attempt + 1, "error": error, "run_at": run_at}
+        case Event.EXHAUST:
+            new |= {"attempt": job.attempt + 1, "error": error}
+        case Event.ABANDON:
+            new |= {"error": error}
+        case Event.ACTIVATE:
+            new |= {"run_at": now, "waits": ()}
+        case Event.PROMOTE:
+            new |= {"waits": ()}
+        case Event.SUSPEND:
+            new |= {"waits": waits, "run_at": _first_end(waits)}
+        case Event.REST:
+            new |= {"waits": waits, "run_at": run_at}
+        case Event.LAPSE if recovery:
+            lost = 1 if progressed else job.recoveries + 1
+            new |= {"recoveries": lost}
+            if lost > 1:
+                new |= {"run_at": now + RECOVERY_BACKOFF_MS * 2 ** (lost - 2)}
+        case Event.REPLAY:
+            new |= {"attempt": 1, "recoveries": 0, "run_at": now, "error": None, "waits": ()}
+            if args is not None:
+                new |= {"args": args[0], "digest": args[1]}
+        case _:
+            pass
+    if after in TERMINAL:
+        keep_ms = job.options.keep_ms
+        new |= {"finished_at": now, "waits": (), "prune_at": None if keep_ms is None else now + keep_ms}
+    owner = row.lease is LeaseRule.NEEDS
+    return Change(
+        event=event,
+        before=before,
+        job=replace(job, **new),
+        at=now,
+        by=by,
+        epoch=job.epoch if owner else None,
+        version=None if owner and event not in _OWNER_AND_VERSION else job.version,
+        note=note or {},
+        steps=steps,
+        drops=drops,
+        drops_failed=event in (Event.FAIL, Event.OVERRUN, Event.REPLAY),
+        edits=args is not None,
+        signal=signal,
+        takes=takes,
+        arrives=job.parent is not None and after in SETTLED,
+        inserts=inserts,
+    )
+
+
+def deliver(job: Job, name: str, value: str, now: Time, *, by: str = "") -> Change:
+    """Decide what a signal makes of a job: it wakes one that waits for it, and else waits in the inbox."""
+    if job.state in TERMINAL:
+        raise NotAllowed(f"job {job.id}: a signal is not possible while it is {job.state}; it has ended")
+    if job.state is State.PENDING and any(w.kind is WaitKind.SIGNAL and w.name == name for w in job.waits):
+        return decide(job, Event.ACTIVATE, now, by=by, signal=(name, value), note={"signal": name})
+    return Change(
+        event=SIGNAL,
+        before=job.state,
+        job=job,
+        at=now,
+        by=by,
+        version=job.version,
+        note={"signal": name},
+        signal=(name, value),
+    )
+
+
+def lost_event(job: Job, *, progressed: bool, in_doubt: bool = False) -> Event:
+    """What becomes of a job whose worker is gone: back to the queue, or to a person."""
+    lost = 1 if progressed else job.recoveries + 1
+    return Event.ABANDON if in_doubt or lost > RECOVERY_LIMIT else Event.LAPSE
+
+
+def undo_job(job: Job, type: str, now: Time) -> Job:
+    """The job that undoes what this one made, to be inserted with its end.
+
+    It waits until the owner has said that it stopped, or the grace is over. Its id is derived: there is only one.
+    """
+    running = job.state is State.ACTIVE
+    return Job(
+        id=derived_id(job.id, "undo"),
+        type=type,
+        queue=job.queue,
+        args=f'["{job.id}"]',
+        priority=job.priority,
+        created_at=now,
+        state=State.PENDING if running else State.AVAILABLE,
+        run_at=now + UNDO_GRACE_MS if running else now,
+        waits=(Wait(WaitKind.STOPPED, job.id, now + UNDO_GRACE_MS),) if running else (),
+    )
+
+
+# What every engine must make of a Change. Engines with rows in Python use these; others say the same in SQL or Lua.
+
+
+def refusal(head: Job | None, change: Change) -> Conflict | None:
+    """Why the store must refuse this change, given the job as it is there now; None to go ahead."""
+    if head is None:
+        return Conflict(change.job.id, "there is no such job")
+    if change.epoch is not None and (head.epoch != change.epoch or head.state is not State.ACTIVE):
+        return Conflict(head.id, "the lease was lost", head.state, head.version, head.epoch)
+    if change.version is not None and head.version != change.version:
+        return Conflict(head.id, "somebody was faster", head.state, head.version, head.epoch)
+    return None
+
+
+def applied(head: Job, change: Change) -> Job:
+    """The job after the change: its version counted, its inbox merged, its arrival marked."""
+    version = head.version + 1
+    inbox = head.inbox
+    if change.takes:
+        inbox = tuple(signal for signal in inbox if signal.version not in change.takes)
+    if change.signal is not None:
+        name, value = change.signal
+        inbox = (*inbox, Signal(version, name, value, change.by, change.at))
+    arrived = head.arrived or change.arrives
+    return replace(change.job, version=version, inbox=inbox, arrived=arrived)
+
+
+def entry_of(change: Change, version: int) -> Entry:
+    """The history entry of a change that made this version."""
+    job = change.job
+    return Entry(
+        job=job.id,
+        version=version,
+        at=change.at,
+        event=change.event,
+        before=change.before,
+        after=job.state,
+        by=change.by,
+        epoch=job.epoch,
+        note=change.note,
+    )
+
+
+def submit_entry(job: Job) -> Entry:
+    """The first entry of a job's history."""
+    return Entry(
+        job=job.id,
+        version=1,
+        at=job.created_at,
+        event=Event.SUBMIT,
+        before=None,
+        after=job.state,
+        by=job.parent or "",
+        epoch=job.epoch,
+    )
+
+
+def _first_end(waits: tuple[Wait, ...]) -> Time | None:
+    return min((wait.until for wait in waits if wait.until is not None), default=None)
+
+
+def _ways_out(state: State) -> str:
+    """The events a person could still use, for an error's "what now"."""
+    if state in TERMINAL:
+        return "it has ended, and nothing leads out of there"
+    events = [row.event for row in EVENTS if state in row.sources and row.who in ("caller", "person")]
+    return f"possible now: {', '.join(events)}"

@@ -1,0 +1,67 @@
+"""What the end of an attempt comes to: retry policies, and the event that follows a failure.
+
+Must not draw random numbers: jitter takes one as an argument.
+"""
+
+from holdfast.core.errors import Invalid
+from holdfast.core.model import Event, Job, Retry, Time
+
+STRATEGIES = ("none", "constant", "linear", "exponential")
+JITTER_LOW, JITTER_HIGH = 0.5, 1.5
+
+
+def check_retry(retry: Retry) -> Retry:
+    """Return a retry policy that makes sense, or raise Invalid."""
+    if retry.retries < 0:
+        raise Invalid(f"retries={retry.retries}: give 0 for no retry, or how often to try again")
+    if retry.strategy not in STRATEGIES:
+        raise Invalid(f"backoff {retry.strategy!r} is unknown; choose one of {', '.join(STRATEGIES)}")
+    if retry.initial_ms < 0 or retry.cap_ms < 0:
+        raise Invalid("a backoff can't be negative")
+    if not retry.factor >= 1.0:
+        raise Invalid(f"backoff factor {retry.factor}: must be 1 or more")
+    return retry
+
+
+def next_delay(retry: Retry, failures: int, chance: float = 0.5) -> int:
+    """Milliseconds to wait after so many failures. `chance` in [0, 1) spreads them when jitter is on.
+
+    The cap holds before the jitter and again after it.
+    """
+    match retry.strategy:
+        case "constant":
+            delay = float(retry.initial_ms)
+        case "linear":
+            delay = float(retry.initial_ms) * failures
+        case "exponential":
+            try:
+                delay = retry.initial_ms * retry.factor ** (failures - 1)
+            except OverflowError:
+                delay = float(retry.cap_ms)
+        case _:
+            delay = 0.0
+    delay = min(delay, retry.cap_ms)
+    if retry.jitter:
+        delay = min(delay * (JITTER_LOW + (JITTER_HIGH - JITTER_LOW) * chance), retry.cap_ms)
+    return round(delay)
+
+
+def never_retried(retry: Retry, error_type: str) -> bool:
+    """Whether an error of this type is final: listed by its name, or by a prefix that ends in `.*`."""
+    return any(
+        error_type.startswith(rule[:-1]) if rule.endswith(".*") else error_type == rule
+        for rule in retry.never
+    )
+
+
+def failure_event(job: Job, error_type: str, *, retryable: bool = True) -> Event:
+    """What a failed attempt comes to: another try while tries are left, else a person."""
+    retry = job.options.retry
+    if not retryable or retry.strategy == "none" or job.attempt > retry.retries:
+        return Event.EXHAUST
+    return Event.EXHAUST if never_retried(retry, error_type) else Event.FAIL
+
+
+def retry_at(job: Job, now: Time, chance: float) -> Time:
+    """When a job that fails now tries again."""
+    return now + next_delay(job.options.retry, job.attempt, chance)
