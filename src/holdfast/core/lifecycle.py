@@ -120,9 +120,7 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow(E.CLAIM, (S.AVAILABLE,), _ACTIVE, L.TAKES, "worker", "takes the lease; epoch + 1"),
     EventRow(E.COMPLETE, _ACTIVE, (S.COMPLETED,), L.NEEDS, "owner", "done, with its result"),
     EventRow(E.FAIL, _ACTIVE, (S.RETRYABLE,), L.NEEDS, "owner", "tries are left; the error is kept"),
-    EventRow(
-        E.EXHAUST, _ACTIVE, _REVIEW, L.NEEDS, "owner", "no tries left, or the error says never to retry"
-    ),
+    EventRow(E.EXHAUST, _ACTIVE, _REVIEW, L.NEEDS, "owner", "no tries left, or the error says never to retry"),
     EventRow(
         E.RELEASE,
         _ACTIVE,
@@ -131,9 +129,7 @@ EVENTS: tuple[EventRow, ...] = (
         "owner",
         "shutdown or deploy: handed over, costs no attempt",
     ),
-    EventRow(
-        E.SUSPEND, _ACTIVE, (S.PENDING,), L.NEEDS, "owner", "waits for children, a signal, a person, a budget"
-    ),
+    EventRow(E.SUSPEND, _ACTIVE, (S.PENDING,), L.NEEDS, "owner", "waits for children, a signal, a person, a budget"),
     EventRow(
         E.REST,
         _ACTIVE,

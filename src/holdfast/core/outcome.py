@@ -48,10 +48,7 @@ def next_delay(retry: Retry, failures: int, chance: float = 0.5) -> int:
 
 def never_retried(retry: Retry, error_type: str) -> bool:
     """Whether an error of this type is final: listed by its name, or by a prefix that ends in `.*`."""
-    return any(
-        error_type.startswith(rule[:-1]) if rule.endswith(".*") else error_type == rule
-        for rule in retry.never
-    )
+    return any(error_type.startswith(rule[:-1]) if rule.endswith(".*") else error_type == rule for rule in retry.never)
 
 
 def failure_event(job: Job, error_type: str, *, retryable: bool = True) -> Event:
