@@ -14,12 +14,16 @@ from msgspec.structs import replace
 from holdfast.core.errors import NotAllowed
 from holdfast.core.keys import derived_id
 from holdfast.core.model import (
+    LEASE_LOST,
+    NO_SUCH_JOB,
+    OUTRUN,
     SIGNAL,
     Change,
     Conflict,
     Entry,
     Error,
     Event,
+    Head,
     Job,
     Signal,
     State,
@@ -215,9 +219,6 @@ def allowed(event: Event, state: State) -> bool:
     return state in EVENT_ROWS[event].sources
 
 
-# The facts that an event brings along, and what they make of the job. One small function for each event that does
-# more than change the state, so that the whole meaning of the table can be read here.
-
 _LEFT: dict[str, Any] = {"worker": None, "claimed_at": None}
 _OWNER_AND_VERSION = frozenset({Event.SUSPEND, Event.REST})
 
@@ -348,6 +349,8 @@ def undo_job(job: Job, type: str, now: Time) -> Job:
         queue=job.queue,
         args=f'["{job.id}"]',
         priority=job.priority,
+        parent=job.id,
+        group="undo",
         created_at=now,
         state=State.PENDING if running else State.AVAILABLE,
         run_at=now + UNDO_GRACE_MS if running else now,
@@ -358,18 +361,18 @@ def undo_job(job: Job, type: str, now: Time) -> Job:
 # What every engine must make of a Change. Engines with rows in Python use these; others say the same in SQL or Lua.
 
 
-def refusal(head: Job | None, change: Change) -> Conflict | None:
+def refusal(head: Job | Head | None, change: Change) -> Conflict | None:
     """Why the store must refuse this change, given the job as it is there now; None to go ahead."""
     if head is None:
-        return Conflict(change.job.id, "there is no such job")
+        return Conflict(change.job.id, NO_SUCH_JOB)
     if change.epoch is not None and (head.epoch != change.epoch or head.state is not State.ACTIVE):
-        return Conflict(head.id, "the lease was lost", head.state, head.version, head.epoch)
+        return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
     if change.version is not None and head.version != change.version:
-        return Conflict(head.id, "somebody was faster", head.state, head.version, head.epoch)
+        return Conflict(head.id, OUTRUN, head.state, head.version, head.epoch)
     return None
 
 
-def applied(head: Job, change: Change) -> Job:
+def applied(head: Job | Head, change: Change) -> Job:
     """The job after the change: its version counted, its inbox merged, its arrival marked."""
     version = head.version + 1
     inbox = head.inbox

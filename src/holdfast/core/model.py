@@ -172,6 +172,18 @@ class Job(Struct, frozen=True, kw_only=True):
         return Lease(self.id, self.epoch)
 
 
+class Head(Struct, frozen=True):
+    """The part of a stored job that decides whether a Change still holds. `n` is the engine's own number for it."""
+
+    id: str
+    state: State
+    version: int
+    epoch: int
+    inbox: tuple[Signal, ...] = ()
+    arrived: bool = False
+    n: int = 0
+
+
 class StepState(StrEnum):
     """How far a step has come. `started` is written only where the intent matters."""
 
@@ -241,6 +253,14 @@ class Applied(Struct, frozen=True):
     missing: int | None = None
 
 
+# Why a change is refused, in the words that every engine uses.
+
+NO_SUCH_JOB = "there is no such job"
+LEASE_LOST = "the lease was lost"
+OUTRUN = "somebody was faster"
+CHILDREN_ARE_IN = "its children have arrived"
+
+
 class Conflict(Struct, frozen=True):
     """The change was refused whole, and why. What the store holds now is told, so that the caller can decide anew."""
 
@@ -279,7 +299,7 @@ class Running(Struct, frozen=True, omit_defaults=True):
 
 
 class Presence(Struct, frozen=True, omit_defaults=True):
-    """A worker, as its beat tells it. `gone` is filled in by an engine that has seen it die."""
+    """A worker, as its beat tells it. `leaving` is its last beat; `gone` is filled in by an engine that saw it die."""
 
     worker: str
     host: str = ""
@@ -289,6 +309,7 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     started_at: Time = 0
     beat_at: Time = 0
     running: tuple[Running, ...] = ()
+    leaving: bool = False
     gone: bool = False
 
 
@@ -323,4 +344,5 @@ class Where(Struct, frozen=True):
     queue: str | None = None
     type: str | None = None
     parent: str | None = None
+    expires_before: Time | None = None
     newest_first: bool = False

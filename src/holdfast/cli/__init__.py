@@ -1,0 +1,93 @@
+"""The command line: `holdfast`, a group of thin verbs that are imported when they are called.
+
+Must not import a verb, a store or pydantic to start up or to show its help: a command line that is slow to say what
+it can do is not used.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import click
+
+from holdfast.core.errors import HoldfastError, Invalid
+
+FAILED = 1
+"""The exit code of "the thing asked for failed"."""
+
+CALLED_WRONGLY = 2
+"""The exit code of "the call was wrong". Click uses the same for its own usage errors."""
+
+
+class Verb(NamedTuple):
+    """Where a verb's command lives, and its line in the help, which is shown without importing it."""
+
+    module: str
+    attribute: str
+    line: str
+
+
+VERBS: dict[str, Verb] = {
+    "demo": Verb("holdfast.cli.demo", "demo", "A video pipeline that is killed and goes on, with no set-up."),
+    "lifecycle": Verb("holdfast.cli.lifecycle", "lifecycle", "Show the states and events of a job's life."),
+}
+
+
+class OneLine(click.ClickException):
+    """An error as the command line tells it: one line, and the exit code that goes with its kind."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        super().__init__(" ".join(str(error).split()) or type(error).__name__)
+        self.exit_code = CALLED_WRONGLY if isinstance(error, Invalid) else FAILED
+
+    def show(self, file: Any = None) -> None:
+        """Print the line to stderr, or to the file given."""
+        click.echo(f"holdfast: {self.message}", file=file, err=file is None)
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs by name and imports one when it is called. Verbs without a module are not shown."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs whose module is there, in order."""
+        return sorted(name for name, verb in VERBS.items() if find_spec(verb.module) is not None)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb, or answer None when there is no such verb."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        verb = VERBS[cmd_name]
+        command = getattr(import_module(verb.module), verb.attribute)
+        assert isinstance(command, click.Command), f"{verb.module}:{verb.attribute} is not a click command"  # noqa: S101
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of verbs from their lines, so that help imports none of them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, VERBS[name].line) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; an error of ours becomes one line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            raise OneLine(error) from error
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="VERB [ARGS]...",
+    epilog="""\b
+Examples:
+  holdfast demo
+  holdfast lifecycle
+  holdfast lifecycle --format svg > lifecycle.svg
+
+\b
+Exit codes: 0 done, 1 the thing asked for failed, 2 the call was wrong.
+""",
+)
+@click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
+def main() -> None:
+    """Durable jobs and pipelines for long-running AI work, in plain Python."""

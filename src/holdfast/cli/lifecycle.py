@@ -1,0 +1,200 @@
+"""`holdfast lifecycle`: the tables of states and events as text, mermaid, SVG and JSON.
+
+Must not know a state's or event's meaning by itself: every word about them comes from `core.lifecycle`.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from textwrap import wrap
+
+import click
+
+from holdfast.cli.drawing import as_svg
+from holdfast.core.lifecycle import EVENTS, STATE_ROWS, STATES, TERMINAL, EventRow, LeaseRule
+from holdfast.core.model import Event, State
+
+WIDEST = 100
+NARROWEST = 80
+"""Text is laid out for a terminal between these two widths."""
+
+FEW_SOURCES = 2
+"""An event with more sources than this is told in a line of its own, not as an edge in the small drawing."""
+
+LEASE_WORDS: dict[LeaseRule, str] = {
+    LeaseRule.NONE: "no lease is involved: nobody holds the job",
+    LeaseRule.TAKES: "takes the lease: its epoch grows by one, and the job has an owner",
+    LeaseRule.NEEDS: "needs the lease: only the owner, with the current epoch",
+    LeaseRule.BREAKS: "breaks the lease, if there is one: the owner is not asked, and its later writes are refused",
+}
+
+
+@click.command()
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "mermaid", "svg", "json"]),
+    default="text",
+    show_default=True,
+    help="How to show it.",
+)
+def lifecycle(form: str) -> None:
+    """Show the states and events of a job's life.
+
+    All formats are drawn from the table that the engine runs on.
+    """
+    forms: dict[str, Callable[[], str]] = {
+        "text": lambda: as_text(shutil.get_terminal_size((WIDEST, 24)).columns),
+        "mermaid": as_mermaid,
+        "svg": as_svg,
+        "json": as_json,
+    }
+    click.echo(forms[form](), nl=False)
+
+
+def as_json() -> str:
+    """Both tables as one JSON document."""
+    states = [
+        {
+            "state": row.state,
+            "meaning": row.meaning,
+            "owner": row.owned,
+            "terminal": row.terminal,
+            "ojs": row.ojs,
+            "celery": row.celery,
+            "checkpoint": row.checkpoint,
+        }
+        for row in STATES
+    ]
+    events = [
+        {
+            "event": row.event,
+            "from": list(row.sources),
+            "to": list(row.targets),
+            "lease": lease_name(row.lease),
+            "who": row.who,
+            "meaning": row.meaning,
+        }
+        for row in EVENTS
+    ]
+    return json.dumps({"states": states, "events": events}, indent=2, ensure_ascii=False) + "\n"
+
+
+def as_mermaid() -> str:
+    """A mermaid state diagram: one line for each edge of the table."""
+    lines = ["stateDiagram-v2", "    direction LR"]
+    for row in EVENTS:
+        label = f"{row.event} (breaks lease)" if row.lease is LeaseRule.BREAKS else str(row.event)
+        for source in row.sources or ("[*]",):
+            lines += [f"    {source} --> {target}: {label}" for target in row.targets]
+    lines += [f"    {row.state} --> [*]" for row in STATES if row.terminal]
+    return "\n".join(lines) + "\n"
+
+
+def as_text(width: int = WIDEST) -> str:
+    """A small drawing, both tables and the lease rules, for a terminal."""
+    width = max(NARROWEST, min(width, WIDEST))
+    states = [
+        (row.state, row.meaning, _owner(row.owned), row.ojs, row.celery, row.checkpoint)
+        for row in STATES
+    ]  # fmt: skip
+    events = [
+        (row.event, f"{sources_in_words(row)} → {_listed(row.targets)}", row.lease, row.who, row.meaning)
+        for row in EVENTS
+    ]
+    rules = [(rule, words) for rule, words in LEASE_WORDS.items()]
+    parts = [
+        [*_drawing(), "", "  ! breaks the lease"],
+        _table(("state", "meaning", "owner", "OJS", "Celery", "checkpoint"), states, width, flexible=(1,)),
+        _table(("event", "from → to", "lease", "who", "meaning"), events, width, flexible=(1, 3, 4)),
+        _table(("lease", "what the event does to it"), rules, width, flexible=(1,)),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def lease_name(rule: LeaseRule) -> str:
+    """The rule as a word, also where the table has a dash."""
+    return rule.name.lower()
+
+
+def sources_in_words(row: EventRow) -> str:
+    """Where an event leads from; all states that have not ended are named together."""
+    if not row.sources:
+        return "–"
+    if set(row.sources) == set(STATE_ROWS) - TERMINAL:
+        return "every state that has not ended"
+    return _listed(row.sources)
+
+
+def _owner(owned: bool) -> str:
+    return "worker" if owned else "–"
+
+
+def _listed(states: Iterable[State]) -> str:
+    return ", ".join(states)
+
+
+# The table: columns as wide as their content, the flexible ones sharing what is left.
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], width: int, flexible: tuple[int, ...]) -> list[str]:
+    """Lay out rows under a head, wrapping the flexible columns so that no line is longer than `width`."""
+    cells = [head, *(tuple(str(cell) for cell in row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    while sum(widths) + 2 * (len(widths) - 1) > width:
+        widest = max(flexible, key=lambda column: widths[column])
+        widths[widest] -= 1
+    lines: list[str] = []
+    for row in cells:
+        wrapped = [wrap(cell, widths[column]) for column, cell in enumerate(row)]
+        for index in range(max(len(cell) for cell in wrapped)):
+            line = [cell[index] if index < len(cell) else "" for cell in wrapped]
+            lines.append("  ".join(text.ljust(size) for text, size in zip(line, widths, strict=True)).rstrip())
+        if row is head:
+            lines.append("  ".join("─" * size for size in widths))
+    return lines
+
+
+# The small drawing: the main path, then a tree of what else may come after the state that is owned.
+
+
+def _drawing() -> list[str]:
+    main = [Event.SUBMIT, Event.CLAIM, Event.COMPLETE]
+    rows = {row.event: row for row in EVENTS}
+    path = "●" + "".join(f" ── {event} ─▶ {rows[event].targets[0]}" for event in main)
+    owned = next(row.state for row in STATES if row.owned)
+    lines = [f"  {path}", ""]
+    lines += [f"  {line}" for line in _tree(owned, skip=set(main), depth=2)]
+    lines.append("")
+    for row in EVENTS:
+        if len(row.sources) > FEW_SOURCES:
+            lines.append(f"  {sources_in_words(row)} ── {_marked(row)} ─▶ {_listed(row.targets)}")
+    return lines
+
+
+def _tree(state: State, skip: set[Event], depth: int) -> list[str]:
+    """The ways out of a state, one line for each target, each followed by the ways out of there."""
+    ways: dict[State, list[str]] = {}
+    for row in EVENTS:
+        if state in row.sources and len(row.sources) <= FEW_SOURCES and row.event not in skip:
+            ways.setdefault(row.targets[0], []).append(_marked(row))
+    if not ways or depth == 0:
+        return [str(state)]
+    lines: list[str] = []
+    longest = max(len(", ".join(events)) for events in ways.values())
+    name = str(state)
+    for index, (target, events) in enumerate(ways.items()):
+        label = ", ".join(events) + " "
+        first, last = index == 0, index == len(ways) - 1
+        fork = "──" if first and last else "─┬─" if first else "└─" if last else "├─"
+        stem = f"{name} {fork}" if first else " " * (len(name) + 2) + fork
+        branch = f"{stem} {label.ljust(longest + 1, '─')}─▶ "
+        onward = _tree(target, skip, depth - 1)
+        lines.append(branch + onward[0])
+        rail = " " * (len(name) + 2) + (" " if last else "│")
+        lines += [rail.ljust(len(branch)) + line for line in onward[1:]]
+    return lines
+
+
+def _marked(row: EventRow) -> str:
+    return f"{row.event}!" if row.lease is LeaseRule.BREAKS else str(row.event)

@@ -1,0 +1,265 @@
+"""The engine contract: what a store must do, method by method, each with its law.
+
+Must not know any store. One method is one atomic act: it happens whole or not at all, is durable (to the class in
+`guarantees`) before it answers, and is safe to repeat when the answer was lost. No SQL, no transaction object. The
+laws are tests: `pytest --pyargs holdfast.conformance --engine URL`.
+
+What engines need not do: decide. A `Change` comes from `core.lifecycle.decide`; an engine compares what the change
+expects with what it holds (`lifecycle.refusal`) and writes what it says (`lifecycle.applied`).
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from holdfast.core.errors import Invalid
+from holdfast.core.model import (
+    NEW_JOBS_LIMIT,
+    PAGE_LIMIT,
+    Applied,
+    Beat,
+    Change,
+    Conflict,
+    Entry,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    Record,
+    Recorded,
+    State,
+    Step,
+    Time,
+    Where,
+)
+
+PROMOTE_LIMIT = 1_000
+"""How many due jobs of a queue one claim makes available: a million due at once must not stop the store."""
+
+PRUNE_LIMIT = 1_000
+"""How many jobs one prune removes."""
+
+PAUSE = "pause/"
+"""A record `pause/QUEUE` pauses that queue: a claim hands out nothing of it."""
+
+QUIET = "quiet/"
+"""A record `quiet/WORKER` tells that worker to claim nothing more."""
+
+WORKER = "worker/"
+"""`records("worker/")` are the workers' presences, as their beats told them."""
+
+Clock = Callable[[], Time]
+
+
+def system_clock() -> Time:
+    """The machine's time: what a store on this machine goes by."""
+    return time.time_ns() // 1_000_000
+
+
+def queue_topic(queue: str) -> str:
+    """What to wait for to hear of jobs that became available in a queue."""
+    return f"queue:{queue}"
+
+
+def job_topic(job: str) -> str:
+    """What to wait for to hear of changes and steps of a job."""
+    return f"job:{job}"
+
+
+def worker_topic(worker: str) -> str:
+    """What to wait for to hear that a worker's job was taken from it, or its queues paused."""
+    return f"worker:{worker}"
+
+
+class Guarantees(Struct, frozen=True):
+    """What an engine promises beyond the contract. Tests ask these, never an engine's name."""
+
+    name: str
+    url: str
+    use: str
+    durable: str
+    """What acknowledged work survives: "nothing", "a killed process" or "a power cut"."""
+    processes: str
+    """Who may use one store at once: "one process", "one machine" or "many machines"."""
+    wakes: str
+    """How far a wake-up reaches: "one process", "one machine" or "many machines"."""
+    atomic_children: bool
+    """Whether a change and the jobs it inserts are one act."""
+    clock: str
+    """Whose clock counts: "this machine's" or "the server's"."""
+    limit: str
+
+    @property
+    def shared(self) -> bool:
+        """Whether several processes may use one store."""
+        return self.processes != "one process"
+
+
+class Engine(ABC):
+    """Where jobs are kept."""
+
+    guarantees: Guarantees
+
+    @classmethod
+    def scratch(cls, url: str, folder: Path) -> str:
+        """The URL of an empty store of the same kind, for a test that may write into `folder`."""
+        raise NotImplementedError
+
+    # A store is opened once, from any thread or event loop, and may then be used from all of them.
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Make the store ready: create it, bring its schema up to date, or refuse with one clear error.
+
+        Law: a store that is not ours, newer than we are, damaged or not writable is refused and left as it was.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything. Law: may be called twice; what was acknowledged stays."""
+
+    @abstractmethod
+    async def now(self) -> Time:
+        """The store's time, which all comparisons with `run_at`, `expires_at` and beats go by."""
+
+    # Writing.
+
+    @abstractmethod
+    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
+        """Add new jobs, each with its first history entry. All or none.
+
+        Laws: a job whose id is there already is left as it is, and counted as not new. A job with a key gives the
+        job that has the key, for as long as the key holds (`key_until`, or while that job is kept), and KeyConflict,
+        with nothing inserted, when the digests differ. With `parent`, LeaseLost unless that lease is current; each
+        new child is counted in its group. Wakes who waits for the queue.
+        """
+
+    @abstractmethod
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+        """Take up to `limit` jobs: queues in the given order, then priority, then `run_at`, then order of insertion.
+
+        Laws: in the same act, what is due in these queues is promoted first (and pending jobs whose time is over
+        activated), up to PROMOTE_LIMIT a queue. Each job gets the next epoch, this worker, and its history entries.
+        No job is given to two claimers. Nothing comes early, after `expires_at`, or out of a paused queue.
+        """
+
+    @abstractmethod
+    async def beat(self, presence: Presence) -> Beat:
+        """Note that a worker lives and what it does, and tell it what it must know. Changes no job.
+
+        Laws: a job it names under another epoch, or that isn't active, is lost (cancelled, if it was); a lease in
+        its name that it didn't name is stray. With `leaving`, the presence is removed.
+        """
+
+    @abstractmethod
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """Carry out changes, each on its own: a Conflict touches no neighbour and changes nothing.
+
+        Laws: the job, its one history entry (of the next version), step records, dropped records, its inbox, edited
+        arguments, new jobs and the arrival at its parent are one act. Refused when what the change expects isn't so
+        (`lifecycle.refusal`), and when a job suspends on a group of children of which nobody is missing. An arrival
+        counts once for each child and expects nothing of the parent. Wakes who waits for the job, its queue, and the
+        worker that lost it.
+        """
+
+    @abstractmethod
+    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """Keep step records, each fenced by its job's epoch. Doesn't change the job's version.
+
+        Laws: a record that is done or failed stays as it is, whoever writes again (`first=False` and the one that
+        stands); a started one is replaced. A stale epoch, or a job that isn't active, is a Conflict.
+        """
+
+    @abstractmethod
+    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
+        """Remove jobs whose `prune_at` has come, oldest first, with all that belongs to them; answer how many.
+
+        Laws: only terminal jobs; none with a parent or child that has not ended; a key outlives its job to the end
+        of its own window.
+        """
+
+    # Reading. Every write that was acknowledged is seen.
+
+    @abstractmethod
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """The jobs with these ids, in this order; None where there is none."""
+
+    @abstractmethod
+    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """A page of jobs, in the order of their ids; `after` is the last id of the page before.
+
+        Law: a walk over the pages meets each job that was there throughout exactly once.
+        """
+
+    @abstractmethod
+    async def count(self) -> Mapping[tuple[str, State], int]:
+        """How many jobs each queue has in each state, without the zeros. Law: equals a recount, and costs none."""
+
+    @abstractmethod
+    async def steps(self, job: str) -> list[Step]:
+        """All step records of a job, in the order in which they were first written."""
+
+    @abstractmethod
+    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
+        """The entries of a job with a version above `after`. Law: one entry for each version, without a gap."""
+
+    @abstractmethod
+    async def missing(self, parent: str, group: str) -> int:
+        """How many children of this group have not arrived at their parent yet."""
+
+    # Small documents: leadership, pauses, schedules, limits, and the workers' presences (read only).
+
+    @abstractmethod
+    async def records(self, prefix: str) -> list[Record]:
+        """The records whose names begin with `prefix`, by name."""
+
+    @abstractmethod
+    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
+        """Write a record, or remove it (None), if it is still at version `expected`.
+
+        Laws: `expected=0` means that there is none; None writes in any case. A version never comes back, not even
+        after a removal.
+        """
+
+    # Waking.
+
+    @abstractmethod
+    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
+        """Wait for news of any topic, at most `timeout` seconds; answer with a mark to hand in as `after` next time.
+
+        A hint, not a promise: it may return early, never with data. Law: news between two calls are not missed by
+        the second one when it is given the first one's mark.
+        """
+
+
+# What all engines check and say in the same words.
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """Refuse changes that no engine could carry out whole."""
+    for change in changes:
+        if len(change.inserts) > NEW_JOBS_LIMIT:
+            raise Invalid(
+                f"{len(change.inserts)} new jobs in one change of job {change.job.id}; up to {NEW_JOBS_LIMIT}"
+            )
+        if any(job.key is not None for job in change.inserts):
+            raise Invalid(f"a change of job {change.job.id} brings a job with a key; insert that one by itself")
+
+
+def check_record(name: str, value: str | None) -> None:
+    """Refuse records that a beat writes, and empty ones, which would look like none."""
+    if name.startswith(WORKER):
+        raise Invalid(f"record {name}: a worker's presence is written by its beat")
+    if value == "":
+        raise Invalid(f"record {name}: an empty text means nothing; give None to remove it")
+
+
+def key_conflict(job: Job, holder: str) -> str:
+    """The words for a key that stands for other arguments."""
+    return (
+        f"key {job.key!r} of {job.type} stands for job {holder} with other arguments; "
+        "give the same arguments, or another key"
+    )

@@ -1,0 +1,145 @@
+"""The memory engine: the reference that every other engine is compared with, and the store of simulations.
+
+Must not use threads of its own, and must not sleep.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.core.model import (
+    PAGE_LIMIT,
+    Applied,
+    Beat,
+    Change,
+    Conflict,
+    Entry,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    Record,
+    Recorded,
+    State,
+    Step,
+    Time,
+    Where,
+)
+from holdfast.engines.bell import Bell
+from holdfast.engines.contract import PRUNE_LIMIT, Clock, Engine, Guarantees, check_changes, check_record, system_clock
+from holdfast.engines.tables import Tables
+
+T = TypeVar("T")
+
+
+class MemoryEngine(Engine):
+    """Jobs in this process's memory: gone with it. The reference for all others."""
+
+    guarantees = Guarantees(
+        name="memory",
+        url="memory:",
+        use="tests and simulation",
+        durable="nothing",
+        processes="one process",
+        wakes="one process",
+        atomic_children=True,
+        clock="this machine's",
+        limit="the process's memory",
+    )
+
+    def __init__(self, clock: Clock = system_clock) -> None:
+        self._clock = clock
+        self._tables = Tables()
+        self._lock = threading.Lock()
+        self._bell = Bell()
+
+    @classmethod
+    def scratch(cls, url: str, folder: Path) -> str:
+        """Every memory store is new."""
+        return url
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def now(self) -> Time:
+        """See Engine.now."""
+        return self._clock()
+
+    async def _act(self, act: Callable[[Tables], T]) -> T:
+        """Do one act alone, then wake who waits for what it changed."""
+        with self._lock:
+            answer = act(self._tables)
+            news, self._tables.news = self._tables.news, set()
+        if news:
+            self._bell.ring(news)
+        return answer
+
+    async def _look(self, look: Callable[[Tables], T]) -> T:
+        with self._lock:
+            return look(self._tables)
+
+    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
+        """See Engine.insert."""
+        return await self._act(lambda tables: tables.insert(jobs, parent))
+
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+        """See Engine.claim."""
+        return await self._act(lambda tables: tables.claim(worker, queues, limit, self._clock()))
+
+    async def beat(self, presence: Presence) -> Beat:
+        """See Engine.beat."""
+        return await self._look(lambda tables: tables.beat(presence, self._clock()))
+
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """See Engine.commit."""
+        check_changes(changes)
+        return await self._act(lambda tables: [tables.commit(change) for change in changes])
+
+    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """See Engine.record."""
+        return await self._act(lambda tables: [tables.record(step) for step in steps])
+
+    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
+        """See Engine.prune."""
+        return await self._act(lambda tables: tables.prune(limit, self._clock()))
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """See Engine.get."""
+        return await self._look(lambda tables: [tables.jobs.get(id) for id in ids])
+
+    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Engine.find."""
+        return await self._look(lambda tables: tables.find(where, after, min(limit, PAGE_LIMIT)))
+
+    async def count(self) -> Mapping[tuple[str, State], int]:
+        """See Engine.count."""
+        return await self._look(lambda tables: {name: n for name, n in sorted(tables.tally.items()) if n})
+
+    async def steps(self, job: str) -> list[Step]:
+        """See Engine.steps."""
+        return await self._look(lambda tables: list(tables.steps.get(job, {}).values()))
+
+    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
+        """See Engine.history."""
+        return await self._look(lambda tables: tables.entries.get(job, [])[after : after + min(limit, PAGE_LIMIT)])
+
+    async def missing(self, parent: str, group: str) -> int:
+        """See Engine.missing."""
+        return await self._look(lambda tables: tables.missing(parent, group))
+
+    async def records(self, prefix: str) -> list[Record]:
+        """See Engine.records."""
+        return await self._look(lambda tables: tables.list_records(prefix))
+
+    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
+        """See Engine.put_record."""
+        check_record(name, value)
+        return await self._act(lambda tables: tables.put_record(name, value, expected, self._clock()))
+
+    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
+        """See Engine.wait."""
+        return await self._bell.wait(topics, timeout, after)

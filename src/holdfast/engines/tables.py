@@ -1,0 +1,410 @@
+"""Rows in Python, and what each act of the contract does to them: shared by the memory and the file engine.
+
+Must not decide what a change is (core does), and must not use threads, files or a clock.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.errors import KeyConflict, LeaseLost
+from holdfast.core.lifecycle import TERMINAL, applied, decide, entry_of, refusal, submit_entry
+from holdfast.core.model import (
+    CHILDREN_ARE_IN,
+    LEASE_LOST,
+    NO_SUCH_JOB,
+    OUTRUN,
+    Applied,
+    Beat,
+    Change,
+    Conflict,
+    Entry,
+    Event,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    Record,
+    Recorded,
+    State,
+    Step,
+    StepState,
+    Time,
+    WaitKind,
+    Where,
+)
+from holdfast.engines.contract import (
+    PAUSE,
+    PROMOTE_LIMIT,
+    QUIET,
+    WORKER,
+    job_topic,
+    key_conflict,
+    queue_topic,
+    worker_topic,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
+"""The states that a job leaves when its `run_at` has come."""
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What an idempotency key stands for."""
+
+    job: str
+    digest: str
+    until: Time | None
+
+
+class Tables:
+    """All rows of a store, and the acts on them. Every act checks first and then writes, so it is whole or nothing.
+
+    `journal`, when it is a list, collects how to take each write back, newest last (`take_back`).
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.steps: dict[str, dict[str, Step]] = {}
+        self.entries: dict[str, list[Entry]] = {}
+        self.keys: dict[tuple[str, str], Key] = {}
+        self.groups: dict[tuple[str, str], tuple[int, int]] = {}
+        self.children: defaultdict[str, set[str]] = defaultdict(set)
+        self.records: dict[str, Record] = {}
+        self.presences: dict[str, Presence] = {}
+        self.tally: Counter[tuple[str, State]] = Counter()
+        self.news: set[str] = set()
+        self.journal: list[Callable[[], None]] | None = None
+        self._order: dict[str, int] = {}
+        self._next = 0
+        self._held: defaultdict[str, set[str]] = defaultdict(set)
+        self._ready: defaultdict[str, list[tuple[int, Time, int, int, str]]] = defaultdict(list)
+        self._due: defaultdict[str, list[tuple[Time, int, int, str]]] = defaultdict(list)
+
+    def take_back(self) -> None:
+        """Undo every write since the journal was begun, and forget what was to be told of them."""
+        journal, self.journal = self.journal or [], None
+        for undo in reversed(journal):
+            undo()
+        self.news = set()
+
+    # Acts.
+
+    def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        """See Engine.insert."""
+        if parent is not None and not self.holds(parent):
+            raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
+        answers: list[Inserted] = []
+        fresh: dict[str, Job] = {}
+        keys: dict[tuple[str, str], Key] = {}
+        for job in jobs:
+            if job.id in self.jobs or job.id in fresh:
+                answers.append(Inserted(job.id, False))
+                continue
+            if job.key is not None:
+                name = (job.type, job.key)
+                key = keys.get(name) or self._live_key(name, job.created_at)
+                if key is not None:
+                    if key.digest != job.digest:
+                        raise KeyConflict(key_conflict(job, key.job))
+                    answers.append(Inserted(key.job, False))
+                    continue
+                keys[name] = Key(job.id, job.digest, job.key_until)
+            fresh[job.id] = job
+            answers.append(Inserted(job.id, True))
+        for name, key in keys.items():
+            self._set(self.keys, name, key)
+        for job in fresh.values():
+            self._add(job)
+        return answers
+
+    def claim(self, worker: str, queues: Sequence[str], limit: int, now: Time) -> list[Job]:
+        """See Engine.claim."""
+        claimed: list[Job] = []
+        for queue in queues:
+            if self._exists(PAUSE + queue):
+                continue
+            self._promote(queue, now)
+            for job in self._take(queue, limit - len(claimed), now):
+                self._apply(job, decide(job, Event.CLAIM, now, by=worker))
+                claimed.append(self.jobs[job.id])
+            if len(claimed) == limit:
+                break
+        return claimed
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        """See Engine.commit, for one change."""
+        head = self.jobs.get(change.job.id)
+        conflict = refusal(head, change)
+        if conflict is not None:
+            return conflict
+        assert head is not None
+        if change.event == Event.SUSPEND:
+            for wait in change.job.waits:
+                if wait.kind is WaitKind.CHILDREN and not self.missing(head.id, wait.name):
+                    return Conflict(head.id, CHILDREN_ARE_IN, head.state, head.version, head.epoch)
+        if head.worker is not None and change.job.worker is None:
+            self.news.add(worker_topic(head.worker))
+        job = self._apply(head, change)
+        return Applied(job.version, self._arrive(head) if change.arrives and not head.arrived else None)
+
+    def record(self, step: Step) -> Recorded | Conflict:
+        """See Engine.record, for one step."""
+        if not self.holds(Lease(step.job, step.epoch)):
+            head = self.jobs.get(step.job)
+            if head is None:
+                return Conflict(step.job, NO_SUCH_JOB)
+            return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
+        return self._record(step)
+
+    def prune(self, limit: int, now: Time) -> int:
+        """See Engine.prune."""
+        old = [job for job in self.jobs.values() if job.prune_at is not None and job.prune_at <= now]
+        old.sort(key=lambda job: (job.prune_at, self._order[job.id]))
+        gone = [job for job in old if job.state in TERMINAL and not self._has_live_kin(job)][:limit]
+        for job in gone:
+            self._remove(job, now)
+        return len(gone)
+
+    def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
+        """See Engine.put_record. A removed record stays as an empty one, so that its version never comes back."""
+        old = self.records.get(name)
+        version = 0 if old is None else old.version
+        held = 0 if old is None or old.value == "" else old.version
+        if expected is not None and expected != held:
+            return Conflict(name, OUTRUN, version=held)
+        new = Record(name, value or "", version + 1, now)
+        self._set(self.records, name, new)
+        self._tell_workers()
+        return new
+
+    def beat(self, presence: Presence, now: Time) -> Beat:
+        """See Engine.beat."""
+        worker = presence.worker
+        if presence.leaving:
+            self.presences.pop(worker, None)
+        else:
+            self.presences[worker] = replace(presence, beat_at=now)
+        named = {running.job: running.epoch for running in presence.running}
+        held = {id: self.jobs[id].epoch for id in sorted(self._held[worker])}
+        gone = [id for id, epoch in named.items() if held.get(id) != epoch]
+        cancelled = tuple(id for id in gone if id in self.jobs and self.jobs[id].state is State.CANCELLED)
+        return Beat(
+            now=now,
+            cancelled=cancelled,
+            lost=tuple(id for id in gone if id not in cancelled),
+            stray=tuple(Lease(id, epoch) for id, epoch in held.items() if named.get(id) != epoch),
+            paused=tuple(queue for queue in presence.queues if self._exists(PAUSE + queue)),
+            quiet=self._exists(QUIET + worker),
+        )
+
+    # Reads.
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether this lease is current."""
+        job = self.jobs.get(lease.job)
+        return job is not None and job.epoch == lease.epoch and job.state is State.ACTIVE
+
+    def find(self, where: Where, after: str, limit: int) -> list[Job]:
+        """See Engine.find."""
+        ids = sorted(self.jobs, reverse=where.newest_first)
+        if after:
+            ids = [id for id in ids if (id < after if where.newest_first else id > after)]
+        found: list[Job] = []
+        for id in ids:
+            if len(found) == limit:
+                break
+            if matches(self.jobs[id], where):
+                found.append(self.jobs[id])
+        return found
+
+    def missing(self, parent: str, group: str) -> int:
+        """See Engine.missing."""
+        total, arrived = self.groups.get((parent, group), (0, 0))
+        return total - arrived
+
+    def list_records(self, prefix: str) -> list[Record]:
+        """See Engine.records."""
+        found = [r for r in self.records.values() if r.name.startswith(prefix) and r.value != ""]
+        for presence in self.presences.values():
+            name = WORKER + presence.worker
+            if name.startswith(prefix):
+                found.append(Record(name, msgspec.json.encode(presence).decode(), 0, presence.beat_at))
+        return sorted(found, key=lambda record: record.name)
+
+    # Writes, all through `_set` and its kin, so that the journal sees each of them.
+
+    def _apply(self, head: Job, change: Change) -> Job:
+        job = applied(head, change)
+        self._put(job)
+        self._log(entry_of(change, job.version))
+        if change.drops_failed or change.drops:
+            steps = self.steps.get(job.id, {})
+            for path, step in list(steps.items()):
+                if path in change.drops or (change.drops_failed and step.state is StepState.FAILED):
+                    self._set(steps, path, None)
+        for step in change.steps:
+            self._record(step)
+        for new in change.inserts:
+            if new.id not in self.jobs:
+                self._add(new)
+        return job
+
+    def _add(self, job: Job) -> None:
+        self._put(job)
+        self._log(submit_entry(job))
+        if job.parent is not None:
+            group = (job.parent, job.group or "")
+            total, arrived = self.groups.get(group, (0, 0))
+            self._set(self.groups, group, (total + 1, arrived))
+            self.children[job.parent].add(job.id)
+
+    def _arrive(self, child: Job) -> int:
+        assert child.parent is not None
+        group = (child.parent, child.group or "")
+        total, arrived = self.groups.get(group, (0, 0))
+        self._set(self.groups, group, (total, arrived + 1))
+        self.news.add(job_topic(child.parent))
+        return total - arrived - 1
+
+    def _record(self, step: Step) -> Recorded:
+        steps = self.steps.setdefault(step.job, {})
+        standing = steps.get(step.path)
+        if standing is not None and standing.state is not StepState.STARTED:
+            return Recorded(standing, False)
+        self._set(steps, step.path, step)
+        self.news.add(job_topic(step.job))
+        return Recorded(step, True)
+
+    def _put(self, job: Job | None, id: str = "") -> None:
+        """Write or remove one job, and keep the indexes right. Heaps keep old entries, which `_take` passes over."""
+        id = id if job is None else job.id
+        old = self.jobs.pop(id, None) if job is None else self.jobs.get(id)
+        if self.journal is not None:
+            self.journal.append(lambda: self._put(old, id))
+        if old is not None:
+            self.tally[old.queue, old.state] -= 1
+            if old.worker is not None:
+                self._held[old.worker].discard(id)
+        if job is None:
+            return
+        self.jobs[id] = job
+        self.tally[job.queue, job.state] += 1
+        self.news.add(job_topic(id))
+        if id not in self._order:
+            self._order[id] = self._next
+            self._next += 1
+        if job.worker is not None:
+            self._held[job.worker].add(id)
+        if job.state is State.AVAILABLE:
+            assert job.run_at is not None
+            heappush(self._ready[job.queue], (-job.priority, job.run_at, self._order[id], job.version, id))
+            self.news.add(queue_topic(job.queue))
+        elif job.state in DUE and job.run_at is not None:
+            heappush(self._due[job.queue], (job.run_at, self._order[id], job.version, id))
+
+    def _remove(self, job: Job, now: Time) -> None:
+        self._put(None, job.id)
+        self._set(self.steps, job.id, None)
+        self._set(self.entries, job.id, None)
+        for group in [group for group in self.groups if group[0] == job.id]:
+            self._set(self.groups, group, None)
+        if job.parent is not None:
+            self.children[job.parent].discard(job.id)
+        if job.key is not None:
+            key = self.keys.get((job.type, job.key))
+            if key is not None and key.job == job.id and not (key.until is not None and key.until > now):
+                self._set(self.keys, (job.type, job.key), None)
+
+    def _log(self, entry: Entry) -> None:
+        entries = self.entries.setdefault(entry.job, [])
+        entries.append(entry)
+        if self.journal is not None:
+            self.journal.append(lambda: (entries.pop(), None)[1])
+
+    def _set(self, table: dict[K, V], name: K, value: V | None) -> None:
+        old = table.get(name)
+        if self.journal is not None:
+            self.journal.append(lambda: _place(table, name, old))
+        _place(table, name, value)
+
+    def _promote(self, queue: str, now: Time) -> None:
+        heap, later, promoted = self._due[queue], [], 0
+        while heap and heap[0][0] <= now and promoted < PROMOTE_LIMIT:
+            item = heappop(heap)
+            job = self.jobs.get(item[3])
+            if job is None or job.version != item[2] or job.state not in DUE:
+                continue
+            if _expired(job, now):
+                later.append(item)
+                continue
+            event = Event.ACTIVATE if job.state is State.PENDING else Event.PROMOTE
+            self._apply(job, decide(job, event, now, by="time"))
+            promoted += 1
+        for item in later:
+            heappush(heap, item)
+
+    def _take(self, queue: str, limit: int, now: Time) -> list[Job]:
+        heap, later, taken = self._ready[queue], [], dict[str, Job]()
+        while heap and len(taken) < limit:
+            item = heappop(heap)
+            job = self.jobs.get(item[4])
+            if job is None or job.version != item[3] or job.state is not State.AVAILABLE:
+                continue
+            if item[1] > now or _expired(job, now):
+                later.append(item)
+            else:
+                taken[job.id] = job
+        for item in later:
+            heappush(heap, item)
+        return list(taken.values())
+
+    def _live_key(self, name: tuple[str, str], now: Time) -> Key | None:
+        key = self.keys.get(name)
+        return None if key is None or (key.until is not None and key.until <= now) else key
+
+    def _has_live_kin(self, job: Job) -> bool:
+        parent = self.jobs.get(job.parent) if job.parent is not None else None
+        kin = [parent] if parent is not None else []
+        kin += [self.jobs[id] for id in self.children.get(job.id, ()) if id in self.jobs]
+        return any(job.state not in TERMINAL for job in kin)
+
+    def _exists(self, name: str) -> bool:
+        return name in self.records and self.records[name].value != ""
+
+    def _tell_workers(self) -> None:
+        self.news.update(worker_topic(worker) for worker in self.presences)
+
+
+def matches(job: Job, where: Where) -> bool:
+    """Whether a job is one of those."""
+    return (
+        (not where.states or job.state in where.states)
+        and (where.queue is None or job.queue == where.queue)
+        and (where.type is None or job.type == where.type)
+        and (where.parent is None or job.parent == where.parent)
+        and (
+            where.expires_before is None
+            or (job.expires_at is not None and job.expires_at <= where.expires_before and job.state in _EXPIRING)
+        )
+    )
+
+
+_EXPIRING = DUE | {State.AVAILABLE}
+
+
+def _expired(job: Job, now: Time) -> bool:
+    return job.expires_at is not None and job.expires_at <= now
+
+
+def _place(table: dict[K, V], name: K, value: V | None) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value
