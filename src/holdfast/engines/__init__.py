@@ -1,1 +1,64 @@
-"""Where jobs are kept: one contract (`contract`), and stores as unlike as a JSON file and a database."""
+"""Where jobs are kept: one contract (`contract`), and stores as unlike as a JSON file and a database.
+
+`engine_for(url)` is the one place in the library that names concrete engines.
+"""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.core.errors import Invalid
+from holdfast.engines.contract import Clock, Engine, system_clock
+
+FORMS = '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute)'
+_LATER = {"postgresql": "Postgres", "postgres": "Postgres", "redis": "Redis", "rediss": "Redis", "nats": "NATS"}
+
+
+def engine_class(url: str) -> type[Engine]:
+    """The engine that a store's URL means, or Invalid. Nothing is opened."""
+    scheme = url.partition(":")[0] if ":" in url else ""
+    match scheme:
+        case "memory":
+            from holdfast.engines.memory import MemoryEngine
+
+            return MemoryEngine
+        case "file":
+            from holdfast.engines.file import FileEngine
+
+            return FileEngine
+        case "sqlite":
+            from holdfast.engines.sqlite import SqliteEngine
+
+            return SqliteEngine
+    if scheme in _LATER:
+        raise Invalid(f"{scheme}: the {_LATER[scheme]} engine is not in this version; use one of {FORMS}")
+    raise Invalid(f"{masked(url)!r} names no store; use one of {FORMS}")
+
+
+def engine_for(url: str, clock: Clock = system_clock) -> Engine:
+    """The engine of a store's URL, not yet opened."""
+    return engine_class(url).from_url(url, clock)
+
+
+def path_of(url: str) -> Path:
+    """The file that a `file:` or `sqlite:` URL names, absolute, so that a later change of folder doesn't move it."""
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise Invalid(f"{masked(url)!r}: a store's URL takes no '?' or '#'; write them as %3F and %23")
+    path = unquote(parts.path)
+    if parts.scheme == "sqlite":
+        if parts.netloc or not path.startswith("/"):
+            raise Invalid(f"{masked(url)!r}: write sqlite:///jobs.db (relative) or sqlite:////data/jobs.db (absolute)")
+        path = path[1:]
+    elif parts.netloc:
+        raise Invalid(f"{masked(url)!r}: write file:checkpoint.json or file:/data/checkpoint.json")
+    if not path or path.endswith("/") or "\0" in path:
+        raise Invalid(f"{masked(url)!r} names no file")
+    return Path(path).absolute()
+
+
+def masked(url: str) -> str:
+    """A URL that may be shown: its password is replaced."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)

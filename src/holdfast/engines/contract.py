@@ -104,9 +104,14 @@ class Engine(ABC):
     guarantees: Guarantees
 
     @classmethod
+    @abstractmethod
+    def from_url(cls, url: str, clock: Clock) -> "Engine":
+        """The engine for a store's URL, not yet opened. Engines that go by a server's clock don't use `clock`."""
+
+    @classmethod
+    @abstractmethod
     def scratch(cls, url: str, folder: Path) -> str:
         """The URL of an empty store of the same kind, for a test that may write into `folder`."""
-        raise NotImplementedError
 
     # A store is opened once, from any thread or event loop, and may then be used from all of them.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.core.errors import Invalid
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -53,6 +54,13 @@ class MemoryEngine(Engine):
         self._tables = Tables()
         self._lock = threading.Lock()
         self._bell = Bell()
+
+    @classmethod
+    def from_url(cls, url: str, clock: Clock) -> "MemoryEngine":
+        """See Engine.from_url."""
+        if url != "memory:":
+            raise Invalid(f"{url!r}: a memory store has no name; write memory:")
+        return cls(clock)
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
