@@ -34,15 +34,22 @@ VERBS: dict[str, Verb] = {
 
 
 class OneLine(click.ClickException):
-    """An error as the command line tells it: one line, and the exit code that goes with its kind."""
+    """An error as the command line tells it: one line, and an exit code."""
+
+    exit_code = FAILED
 
     def __init__(self, error: HoldfastError) -> None:
         super().__init__(" ".join(str(error).split()) or type(error).__name__)
-        self.exit_code = CALLED_WRONGLY if isinstance(error, Invalid) else FAILED
 
     def show(self, file: Any = None) -> None:
         """Print the line to stderr, or to the file given."""
         click.echo(f"holdfast: {self.message}", file=file, err=file is None)
+
+
+class OneLineOnTheCall(OneLine):
+    """The same for what was given and can't be right."""
+
+    exit_code = CALLED_WRONGLY
 
 
 class LazyGroup(click.Group):
@@ -58,7 +65,7 @@ class LazyGroup(click.Group):
             return None
         verb = VERBS[cmd_name]
         command = getattr(import_module(verb.module), verb.attribute)
-        assert isinstance(command, click.Command), f"{verb.module}:{verb.attribute} is not a click command"  # noqa: S101
+        assert isinstance(command, click.Command), f"{verb.module}:{verb.attribute} is not a click command"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -70,6 +77,8 @@ class LazyGroup(click.Group):
         """Run the verb; an error of ours becomes one line and an exit code."""
         try:
             return super().invoke(ctx)
+        except Invalid as error:
+            raise OneLineOnTheCall(error) from error
         except HoldfastError as error:
             raise OneLine(error) from error
 

@@ -12,8 +12,8 @@ from holdfast.cli.palette import STYLE
 from holdfast.core.lifecycle import EVENT_ROWS, EVENTS, STATE_ROWS, STATES, EventRow, LeaseRule
 from holdfast.core.model import Event, State
 
-WIDTH, HEIGHT = 1100, 720
-NAME_SIZE, WORDS_SIZE, LABEL_SIZE, CAPTION_SIZE = 16, 11.5, 13, 11
+WIDTH, HEIGHT = 1100, 738
+TITLE_SIZE, NAME_SIZE, LABEL_SIZE, LEGEND_SIZE, WORDS_SIZE, CAPTION_SIZE = 20, 16, 12.5, 12, 11.5, 11
 LINE_HEIGHT = 15
 HEAD = 9
 """How long an arrow's head is."""
@@ -64,11 +64,10 @@ class Words(NamedTuple):
     @property
     def box(self) -> Box:
         """The room that the text may take in a wide font."""
-        per_letter = {"name": 0.70, "caption": 0.78, "title": 0.66}.get(self.kind, 0.62)
-        width = len(self.text) * self.size * per_letter
+        width = text_width(self.text, self.size, self.kind)
         x, y = self.at
         left = x - width / 2 if self.anchor == "middle" else x
-        return Box(left, y - self.size * 0.7, left + width, y + self.size * 0.7)
+        return Box(left, y - self.size * 0.6, left + width, y + self.size * 0.6)
 
 
 class Way(NamedTuple):
@@ -97,6 +96,15 @@ class Frame(NamedTuple):
     caption: str
 
 
+class Key(NamedTuple):
+    """One piece of the legend: a short line and what it stands for."""
+
+    rule: LeaseRule
+    way: Way
+    words: Words
+    framed: bool = False
+
+
 class Picture(NamedTuple):
     """Everything that is drawn, with its place."""
 
@@ -104,21 +112,21 @@ class Picture(NamedTuple):
     frames: dict[Event, Frame]
     arrows: tuple[Arrow, ...]
     captions: tuple[Words, ...]
-    legend: tuple[tuple[LeaseRule, Way, Words], ...]
+    legend: tuple[Key, ...]
 
 
 S, E = State, Event
 
 PLACES: dict[State, Box] = {
-    S.AVAILABLE: Box(144, 150, 264, 480),
-    S.SCHEDULED: Box(384, 278, 544, 334),
-    S.PENDING: Box(384, 346, 544, 402),
-    S.RETRYABLE: Box(384, 414, 544, 470),
-    S.ACTIVE: Box(668, 150, 788, 570),
-    S.REVIEW: Box(384, 516, 544, 640),
-    S.CANCELLED: Box(912, 74, 1076, 128),
-    S.COMPLETED: Box(912, 150, 1076, 600),
-    S.DISCARDED: Box(912, 614, 1076, 668),
+    S.AVAILABLE: Box(140, 132, 256, 472),
+    S.SCHEDULED: Box(376, 250, 560, 314),
+    S.PENDING: Box(376, 324, 560, 388),
+    S.RETRYABLE: Box(376, 398, 560, 462),
+    S.ACTIVE: Box(684, 132, 800, 586),
+    S.REVIEW: Box(376, 524, 560, 662),
+    S.CANCELLED: Box(920, 64, 1080, 118),
+    S.COMPLETED: Box(920, 132, 1080, 620),
+    S.DISCARDED: Box(920, 634, 1080, 690),
 }
 
 GROUPS: dict[str, tuple[State, ...]] = {
@@ -129,12 +137,12 @@ GROUPS: dict[str, tuple[State, ...]] = {
     "ended": (S.COMPLETED, S.DISCARDED, S.CANCELLED),
 }
 
-PANEL = Box(372, 254, 556, 480)
+PANEL = Box(364, 226, 572, 472)
 """The ground under the states that wait."""
 
 FRAMES: dict[Event, Frame] = {
-    E.CANCEL: Frame(Box(24, 60, 812, 676), "every state that has not ended"),
-    E.EXPIRE: Frame(Box(44, 106, 568, 498), "ready or waiting"),
+    E.CANCEL: Frame(Box(20, 58, 822, 696), "every state that has not ended"),
+    E.EXPIRE: Frame(Box(36, 92, 588, 490), "ready or waiting"),
 }
 
 
@@ -144,35 +152,40 @@ def _across(start: float, end: float, y: float, label: float) -> Way:
 
 
 WAYS: dict[tuple[Event, State | None, State], Way] = {
-    (E.SUBMIT, None, S.AVAILABLE): _across(108, 144, 178, 76),
-    (E.SUBMIT, None, S.SCHEDULED): _across(342, 384, 294, 310),
-    (E.SUBMIT, None, S.PENDING): _across(342, 384, 362, 310),
-    (E.PROMOTE, S.SCHEDULED, S.AVAILABLE): _across(384, 264, 318, 324),
-    (E.ACTIVATE, S.PENDING, S.AVAILABLE): _across(384, 264, 386, 324),
-    (E.PROMOTE, S.RETRYABLE, S.AVAILABLE): _across(384, 264, 442, 324),
-    (E.CLAIM, S.AVAILABLE, S.ACTIVE): _across(264, 668, 178, 464),
-    (E.RELEASE, S.ACTIVE, S.AVAILABLE): _across(668, 264, 206, 464),
-    (E.LAPSE, S.ACTIVE, S.AVAILABLE): _across(668, 264, 234, 464),
-    (E.REST, S.ACTIVE, S.SCHEDULED): _across(668, 544, 306, 618),
-    (E.SUSPEND, S.ACTIVE, S.PENDING): _across(668, 544, 374, 618),
-    (E.FAIL, S.ACTIVE, S.RETRYABLE): _across(668, 544, 429, 618),
-    (E.OVERRUN, S.ACTIVE, S.RETRYABLE): _across(668, 544, 455, 618),
-    (E.EXHAUST, S.ACTIVE, S.REVIEW): _across(668, 544, 532, 612),
-    (E.ABANDON, S.ACTIVE, S.REVIEW): _across(668, 544, 556, 612),
-    (E.COMPLETE, S.ACTIVE, S.COMPLETED): _across(788, 912, 178, 858),
-    (E.RESOLVE, S.REVIEW, S.COMPLETED): _across(544, 912, 586, 728),
-    (E.DISCARD, S.REVIEW, S.DISCARDED): _across(544, 912, 628, 728),
-    (E.REPLAY, S.REVIEW, S.AVAILABLE): Way(((384, 578), (204, 578), (204, 480)), (300, 578)),
-    (E.EXPIRE, None, S.DISCARDED): Way(((94, 498), (94, 654), (912, 654)), (300, 654)),
-    (E.CANCEL, None, S.CANCELLED): _across(812, 912, 101, 858),
+    (E.SUBMIT, None, S.AVAILABLE): _across(110, 140, 158, 72),
+    (E.SUBMIT, None, S.SCHEDULED): _across(338, 376, 269, 300),
+    (E.SUBMIT, None, S.PENDING): _across(338, 376, 343, 300),
+    (E.PROMOTE, S.SCHEDULED, S.AVAILABLE): _across(376, 256, 295, 317),
+    (E.ACTIVATE, S.PENDING, S.AVAILABLE): _across(376, 256, 369, 317),
+    (E.PROMOTE, S.RETRYABLE, S.AVAILABLE): _across(376, 256, 430, 317),
+    (E.CLAIM, S.AVAILABLE, S.ACTIVE): _across(256, 684, 158, 468),
+    (E.RELEASE, S.ACTIVE, S.AVAILABLE): _across(684, 256, 184, 468),
+    (E.LAPSE, S.ACTIVE, S.AVAILABLE): _across(684, 256, 210, 468),
+    (E.REST, S.ACTIVE, S.SCHEDULED): _across(684, 560, 282, 636),
+    (E.SUSPEND, S.ACTIVE, S.PENDING): _across(684, 560, 356, 636),
+    (E.FAIL, S.ACTIVE, S.RETRYABLE): _across(684, 560, 417, 636),
+    (E.OVERRUN, S.ACTIVE, S.RETRYABLE): _across(684, 560, 443, 636),
+    (E.EXHAUST, S.ACTIVE, S.REVIEW): _across(684, 560, 544, 622),
+    (E.ABANDON, S.ACTIVE, S.REVIEW): _across(684, 560, 570, 622),
+    (E.COMPLETE, S.ACTIVE, S.COMPLETED): _across(800, 920, 158, 866),
+    (E.RESOLVE, S.REVIEW, S.COMPLETED): _across(560, 920, 604, 742),
+    (E.DISCARD, S.REVIEW, S.DISCARDED): _across(560, 920, 648, 742),
+    (E.REPLAY, S.REVIEW, S.AVAILABLE): Way(((376, 593), (198, 593), (198, 472)), (300, 593)),
+    (E.EXPIRE, None, S.DISCARDED): Way(((88, 490), (88, 676), (920, 676)), (300, 676)),
+    (E.CANCEL, None, S.CANCELLED): _across(822, 920, 91, 866),
 }
 
 LEGEND: dict[LeaseRule, str] = {
     LeaseRule.TAKES: "takes the lease",
-    LeaseRule.NEEDS: "needs the lease: owner only",
-    LeaseRule.BREAKS: "breaks the lease, unasked",
-    LeaseRule.NONE: "no lease involved",
+    LeaseRule.NEEDS: "needs it: owner only",
+    LeaseRule.BREAKS: "breaks it: owner not asked",
+    LeaseRule.NONE: "no lease",
 }
+FRAME_WORDS = "from every state in the frame"
+LEGEND_AT: Point = (20, 718)
+
+LETTER_WIDTHS = {"title": 0.68, "name": 0.72, "label": 0.72, "caption": 0.74, "framed": 0.54}
+"""How wide a letter is to its size, on average, in the wide fonts that a renderer may fall back to. Else 0.58."""
 
 
 def as_svg() -> str:
@@ -190,7 +203,7 @@ def as_svg() -> str:
         *(line for arrow in drawn.arrows for line in _arrow_lines(arrow)),
         *(line for state, box in drawn.boxes.items() for line in _state_lines(state, box)),
         *(line for caption in drawn.captions for line in _on_paper(caption)),
-        *(line for rule, way, words in drawn.legend for line in (*_line(rule, way), _text(words))),
+        *(line for key in drawn.legend for line in _key_lines(key)),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
@@ -207,7 +220,7 @@ def picture() -> Picture:
         boxes=boxes,
         frames=FRAMES,
         arrows=tuple(Arrow(row, way_of(edge)) for row in EVENTS for edge in edges_of(row)),
-        captions=(Words("The life of a job", (24, 32), 20, "title", "start"), *_captions()),
+        captions=(Words("The life of a job", (20, 30), TITLE_SIZE, "title", "start"), *_captions()),
         legend=tuple(_legend()),
     )
 
@@ -233,10 +246,15 @@ def way_of(edge: tuple[Event, State | None, State]) -> Way:
     return WAYS[edge]
 
 
+def text_width(text: str, size: float, kind: str) -> float:
+    """How wide a line of text may become."""
+    return len(text) * size * LETTER_WIDTHS.get(kind.split()[0], 0.58)
+
+
 def box_words(state: State, box: Box) -> list[Words]:
     """A state's name and as much of its meaning as there is room for: all, its first part, or its first words."""
     meaning = STATE_ROWS[state].meaning
-    letters = int((box.right - box.left - 12) / (WORDS_SIZE * 0.6))
+    letters = int((box.right - box.left - 14) / text_width("m", WORDS_SIZE, "words"))
     room = int((box.bottom - box.top - NAME_SIZE - 14) / LINE_HEIGHT)
     first_part = meaning.split(":")[0].split(";")[0]
     lines = next((lines for text in (meaning, first_part) if len(lines := wrap(text, letters)) <= room), None)
@@ -260,15 +278,15 @@ def _captions() -> list[Words]:
     return captions
 
 
-def _legend() -> list[tuple[LeaseRule, Way, Words]]:
-    """A short line and what it stands for, for each lease rule, in one row below the picture."""
-    legend = []
-    x = 24.0
-    for rule, text in LEGEND.items():
-        words = Words(text, (x + 48, 698), WORDS_SIZE + 0.5, "words", "start")
-        legend.append((rule, Way(((x, 698), (x + 40, 698)), (0, 0)), words))
+def _legend() -> list[Key]:
+    """One row below the picture: a line for each lease rule, and one that leaves a frame."""
+    keys: list[Key] = []
+    x, y = LEGEND_AT
+    for rule, text in (*LEGEND.items(), (LeaseRule.NONE, FRAME_WORDS)):
+        words = Words(text, (x + 48, y), LEGEND_SIZE, "words", "start")
+        keys.append(Key(rule, Way(((x, y), (x + 40, y)), (x, y)), words, framed=text == FRAME_WORDS))
         x = words.box.right + 24
-    return legend
+    return keys
 
 
 # The SVG, piece by piece.
@@ -292,8 +310,21 @@ def _arrow_lines(arrow: Arrow) -> list[str]:
     if not row.sources:
         lines.append(f'<circle class="start" cx="{x:g}" cy="{y:g}" r="5.5"/>')
     elif row.event in FRAMES:
-        lines.append(f'<circle class="head {row.lease.name.lower()}" cx="{x:g}" cy="{y:g}" r="4"/>')
+        lines.append(_dot(row.lease, (x, y)))
     return [*lines, *_on_paper(arrow.label), "</g>"]
+
+
+def _key_lines(key: Key) -> list[str]:
+    lines = [*_line(key.rule, key.way), _text(key.words)]
+    if key.framed:
+        x, y = key.way.points[0]
+        lines += [f'<path class="frame" d="M{x:g} {y - 10:g}V{y + 10:g}"/>', _dot(key.rule, (x, y))]
+    return lines
+
+
+def _dot(rule: LeaseRule, at: Point) -> str:
+    """Where an arrow leaves a frame."""
+    return f'<circle class="head {rule.name.lower()}" cx="{at[0]:g}" cy="{at[1]:g}" r="4"/>'
 
 
 def _line(rule: LeaseRule, way: Way) -> list[str]:

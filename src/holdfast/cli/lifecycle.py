@@ -11,7 +11,7 @@ from textwrap import wrap
 import click
 
 from holdfast.cli.drawing import as_svg
-from holdfast.core.lifecycle import EVENTS, STATE_ROWS, STATES, TERMINAL, EventRow, LeaseRule
+from holdfast.core.lifecycle import EVENTS, STATE_ROWS, STATES, TERMINAL, EventRow, LeaseRule, StateRow
 from holdfast.core.model import Event, State
 
 WIDEST = 100
@@ -94,20 +94,16 @@ def as_mermaid() -> str:
 def as_text(width: int = WIDEST) -> str:
     """A small drawing, both tables and the lease rules, for a terminal."""
     width = max(NARROWEST, min(width, WIDEST))
-    states = [
-        (row.state, row.meaning, _owner(row.owned), row.ojs, row.celery, row.checkpoint)
-        for row in STATES
-    ]  # fmt: skip
+    states = [(row.state, row.meaning, owner_of(row), row.ojs, row.celery, row.checkpoint) for row in STATES]
     events = [
         (row.event, f"{sources_in_words(row)} → {_listed(row.targets)}", row.lease, row.who, row.meaning)
         for row in EVENTS
     ]
-    rules = [(rule, words) for rule, words in LEASE_WORDS.items()]
     parts = [
         [*_drawing(), "", "  ! breaks the lease"],
-        _table(("state", "meaning", "owner", "OJS", "Celery", "checkpoint"), states, width, flexible=(1,)),
-        _table(("event", "from → to", "lease", "who", "meaning"), events, width, flexible=(1, 3, 4)),
-        _table(("lease", "what the event does to it"), rules, width, flexible=(1,)),
+        _table(("state", "meaning", "owner", "OJS", "Celery", "checkpoint"), states, width, least={1: 20}),
+        _table(("event", "from → to", "lease", "who", "meaning"), events, width, least={1: 25, 3: 15, 4: 25}),
+        _table(("lease", "what the event does to it"), LEASE_WORDS.items(), width, least={1: 20}),
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
@@ -126,24 +122,24 @@ def sources_in_words(row: EventRow) -> str:
     return _listed(row.sources)
 
 
-def _owner(owned: bool) -> str:
-    return "worker" if owned else "–"
+def owner_of(row: StateRow) -> str:
+    """Who holds a job in this state."""
+    return "worker" if row.owned else "–"
 
 
 def _listed(states: Iterable[State]) -> str:
     return ", ".join(states)
 
 
-# The table: columns as wide as their content, the flexible ones sharing what is left.
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], width: int, least: dict[int, int]) -> list[str]:
+    """Lay out rows under a head so that no line is longer than `width`.
 
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], width: int, flexible: tuple[int, ...]) -> list[str]:
-    """Lay out rows under a head, wrapping the flexible columns so that no line is longer than `width`."""
+    Only the columns in `least` are wrapped, the one first that has most to spare over its least width.
+    """
     cells = [head, *(tuple(str(cell) for cell in row) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     while sum(widths) + 2 * (len(widths) - 1) > width:
-        widest = max(flexible, key=lambda column: widths[column])
-        widths[widest] -= 1
+        widths[max(least, key=lambda column: widths[column] / least[column])] -= 1
     lines: list[str] = []
     for row in cells:
         wrapped = [wrap(cell, widths[column]) for column, cell in enumerate(row)]

@@ -1,0 +1,187 @@
+"""The docs pages that are made from code: `python -m holdfast.cli.pages [--check]`.
+
+Must not hold facts that the code has: a page takes them from where they are true, and only the prose is written here.
+To add a page, add a line to PAGES.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+
+from holdfast.cli.drawing import as_svg
+from holdfast.cli.lifecycle import LEASE_WORDS, owner_of, sources_in_words
+from holdfast.core.lifecycle import (
+    EVENTS,
+    RECOVERY_BACKOFF_MS,
+    RECOVERY_LIMIT,
+    SETTLED,
+    STATES,
+    TERMINAL,
+    EventRow,
+)
+from holdfast.core.model import Event
+
+FAILURES = (Event.FAIL, Event.EXHAUST, Event.OVERRUN)
+"""The events that count as a failure of the job. A test holds it against `decide`."""
+
+ROOT = Path(__file__).resolve().parents[3]
+"""The checkout that this file lies in."""
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a page is not what the code makes of it.")
+def main(check: bool) -> None:
+    """Write anew the docs pages that are made from code."""
+    if not (ROOT / "docs").is_dir():
+        raise click.ClickException(f"{ROOT} has no docs folder: run this in a checkout of the project")
+    stale = stale_pages(ROOT)
+    for path in stale:
+        if check:
+            click.echo(f"{path} is stale: write it anew with `make docs`", err=True)
+        else:
+            write_page(ROOT, path)
+            click.echo(f"wrote {path}")
+    if check and stale:
+        raise SystemExit(1)
+
+
+def stale_pages(root: Path) -> list[str]:
+    """The pages under `root` that are missing or not what the code makes of them."""
+    return [path for path, make in PAGES.items() if _text_at(root / path) != make()]
+
+
+def write_page(root: Path, path: str) -> None:
+    """Write one page under `root`."""
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(PAGES[path](), encoding="utf-8")
+
+
+def _text_at(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def lifecycle_page() -> str:
+    """The page about a job's life."""
+    return LIFECYCLE.format(
+        state_count=len(STATES),
+        event_count=len(EVENTS),
+        states=_states(),
+        events=_events(),
+        rules=_table(("lease", "what it means"), ((str(rule), words) for rule, words in LEASE_WORDS.items())),
+        terminal=_code("and", (row.state for row in STATES if row.state in TERMINAL)),
+        settled=_code("or", (row.state for row in STATES if row.state in SETTLED)),
+        failures=_code("and", FAILURES),
+        recovery_limit=RECOVERY_LIMIT,
+        recovery_seconds=f"{RECOVERY_BACKOFF_MS / 1000:g}",
+    )
+
+
+def _states() -> str:
+    rows = (
+        (
+            f"`{row.state}`" + (" (terminal)" if row.terminal else ""),
+            row.meaning,
+            owner_of(row),
+            row.ojs,
+            row.celery,
+            row.checkpoint,
+        )
+        for row in STATES
+    )
+    return _table(("state", "meaning", "owner", "Open Job Spec", "Celery", "checkpoint file"), rows)
+
+
+def _events() -> str:
+    rows = (
+        (f"`{row.event}`", _from(row), ", ".join(row.targets), str(row.lease), row.who, row.meaning) for row in EVENTS
+    )
+    return _table(("event", "from", "to", "lease", "who", "meaning"), rows)
+
+
+def _from(row: EventRow) -> str:
+    return sources_in_words(row) if row.sources else "– (a new job)"
+
+
+def _code(joint: str, names: Iterable[str]) -> str:
+    """Names as an enumeration in code style: `a`, `b` and `c`."""
+    *most, last = [f"`{name}`" for name in names]
+    return f"{', '.join(most)} {joint} {last}"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+LIFECYCLE = """\
+<!-- Made from src/holdfast/core/lifecycle.py by `make docs`. Don't edit: change the code, or the prose in
+src/holdfast/cli/pages.py. -->
+
+# The life of a job
+
+At any moment a job is in one of {state_count} states, and only the {event_count} events below move it to another.
+Both tables are data that the code itself runs on: what has no row here can't happen. `holdfast lifecycle` prints them
+in your terminal, and with `--format mermaid`, `svg` or `json` for other uses.
+
+Most jobs live a short life: they are submitted and are *available*, a worker claims one and it is *active*, and it is
+*completed*. A job that fails is *retryable* until its backoff is over. One that sleeps is *scheduled*, one that waits
+for an answer, a child or a budget is *pending*. When nothing sensible can be done without a person, the job stops in
+*review* and keeps all that it recorded.
+
+![The states of a job, and the events that lead from one to another](lifecycle.svg)
+
+## States
+
+{states}
+
+The last three columns are the names that a state goes by elsewhere. {terminal} are terminal:
+nothing leads out of them.
+
+## Events
+
+{events}
+
+Each change of state is one atomic act together with its entry in the job's history.
+
+## What the lease rules mean
+
+A worker that claims a job gets a lease: the right to write for that job, for as long as the worker shows that it lives.
+
+{rules}
+
+So a job that is owned changes in two ways only: its owner says so under the current epoch, or an event that breaks the
+lease takes the job away. A worker that was away for too long finds its epoch outdated, and what it writes is refused
+whole.
+
+## What is counted
+
+- **`attempt`** is the number of failures, plus one. Only {failures} count: sleeping, waiting, a deploy
+  or a lost worker spends no try.
+- **`epoch`** is the number of times the job was claimed. It never goes back, not even for a replay, and so it tells
+  the current owner from every earlier one.
+- **`recoveries`** is the number of workers lost in a row. A newly recorded step breaks the row, because then the job
+  does get on. After the first loss the job is available at once, after the second it waits {recovery_seconds} seconds,
+  and after each further one twice as long. After more than {recovery_limit} in a row it needs a person: it may be the
+  job that kills them.
+
+A replay starts `attempt` and `recoveries` anew, and keeps what was recorded.
+
+## Settled
+
+A job is *settled* when nothing more happens to it by itself: its state is {settled}.
+Whoever waits for a job waits until it is settled, and review counts as failed. A replay later on doesn't wake them a
+second time.
+"""
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/lifecycle.md": lifecycle_page,
+    "docs/lifecycle.svg": as_svg,
+}
+"""Each made page by its path in the checkout, and what makes it."""
+
+
+if __name__ == "__main__":
+    main()
