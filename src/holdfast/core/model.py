@@ -181,6 +181,7 @@ class Head(Struct, frozen=True):
     epoch: int
     inbox: tuple[Signal, ...] = ()
     arrived: bool = False
+    worker: str | None = None
     n: int = 0
 
 

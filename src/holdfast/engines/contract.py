@@ -8,6 +8,7 @@ What engines need not do: decide. A `Change` comes from `core.lifecycle.decide`;
 expects with what it holds (`lifecycle.refusal`) and writes what it says (`lifecycle.applied`).
 """
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,6 +51,8 @@ QUIET = "quiet/"
 
 WORKER = "worker/"
 """`records("worker/")` are the workers' presences, as their beats told them."""
+
+_WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 Clock = Callable[[], Time]
 
@@ -252,6 +255,12 @@ def check_changes(changes: Sequence[Change]) -> None:
             )
         if any(job.key is not None for job in change.inserts):
             raise Invalid(f"a change of job {change.job.id} brings a job with a key; insert that one by itself")
+
+
+def check_worker(worker: str) -> None:
+    """Refuse a worker's name that could not be part of a file's or a key's name."""
+    if not _WORKER_NAME.fullmatch(worker):
+        raise Invalid(f"{worker!r} can't be a worker's name: letters, digits, '-', '_' and '.', up to 100 characters")
 
 
 def check_record(name: str, value: str | None) -> None:

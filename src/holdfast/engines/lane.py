@@ -37,13 +37,21 @@ class Lane(Generic[Work]):
     """Runs `run(tickets)` on its own thread for everything that is waiting; `run` fills in answers or errors.
 
     With `inline=True` there is no thread: each piece runs at once where it is asked for, as a simulation needs it.
-    The thread is a daemon and idles without a poll.
+    The thread is a daemon and idles without a poll. `done` is called once, after the last piece of work.
     """
 
-    def __init__(self, name: str, run: Callable[[Sequence[Ticket[Work]]], None], *, inline: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Sequence[Ticket[Work]]], None],
+        *,
+        inline: bool = False,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
         self._name = name
         self._run = run
         self._inline = inline
+        self._done = done
         self._queue: SimpleQueue[Ticket[Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -74,6 +82,7 @@ class Lane(Generic[Work]):
         if thread is not None:
             self._queue.put(None)
             thread.join(CLOSE_SECONDS)
+        self._done()
 
     def _start(self) -> None:
         with self._starting:

@@ -28,7 +28,16 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.engines.bell import Bell
-from holdfast.engines.contract import PRUNE_LIMIT, Clock, Engine, Guarantees, check_changes, check_record, system_clock
+from holdfast.engines.contract import (
+    PRUNE_LIMIT,
+    Clock,
+    Engine,
+    Guarantees,
+    check_changes,
+    check_record,
+    check_worker,
+    system_clock,
+)
 from holdfast.engines.tables import Tables
 
 T = TypeVar("T")
@@ -96,10 +105,12 @@ class MemoryEngine(Engine):
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
         """See Engine.claim."""
+        check_worker(worker)
         return await self._act(lambda tables: tables.claim(worker, queues, limit, self._clock()))
 
     async def beat(self, presence: Presence) -> Beat:
         """See Engine.beat."""
+        check_worker(presence.worker)
         return await self._look(lambda tables: tables.beat(presence, self._clock()))
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:

@@ -170,6 +170,9 @@ class Tables:
         gone = [job for job in old if job.state in TERMINAL and not self._has_live_kin(job)][:limit]
         for job in gone:
             self._remove(job, now)
+        for name, key in list(self.keys.items()):
+            if key.until is not None and key.until <= now:
+                self._set(self.keys, name, None)
         return len(gone)
 
     def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
@@ -277,7 +280,7 @@ class Tables:
         steps = self.steps.setdefault(step.job, {})
         standing = steps.get(step.path)
         if standing is not None and standing.state is not StepState.STARTED:
-            return Recorded(standing, False)
+            return Recorded(standing, standing == step)
         self._set(steps, step.path, step)
         self.news.add(job_topic(step.job))
         return Recorded(step, True)

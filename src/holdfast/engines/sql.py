@@ -1,0 +1,25 @@
+"""Named statements: reads `-- name: …` files of SQL that travel with an engine. Must not build SQL from data."""
+
+import re
+from importlib.resources import files
+from types import SimpleNamespace
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+def queries(package: str, file: str = "queries.sql") -> SimpleNamespace:
+    """The statements of a package's file, each as an attribute by its name."""
+    pieces = _NAME.split(files(package).joinpath(file).read_text("utf-8"))
+    names, statements = pieces[1::2], pieces[2::2]
+    assert len(set(names)) == len(names), "two statements have one name"
+    return SimpleNamespace(**{name: text.strip() for name, text in zip(names, statements, strict=True)})
+
+
+def migrations(package: str) -> list[tuple[int, str]]:
+    """The numbered migration files of a package, in order: (schema version, text)."""
+    found = [
+        (int(file.name[:4]), file.read_text("utf-8"))
+        for file in files(package).joinpath("migrations").iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return sorted(found)

@@ -1,0 +1,449 @@
+"""The SQLite engine: one thread writes with group commit, others read, and wake-ups cross processes.
+
+Must not contain SQL (`queries.sql`) nor what an act does (`acts`). Durable to a power cut: every commit is synced
+(`synchronous=FULL`) before its callers are answered, and what waits meanwhile shares the next one.
+"""
+
+import asyncio
+import os
+import sqlite3
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.core.errors import StoreBusy, StoreClosed, StoreDamaged, StoreError
+from holdfast.core.model import (
+    PAGE_LIMIT,
+    Applied,
+    Beat,
+    Change,
+    Conflict,
+    Entry,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    Record,
+    Recorded,
+    State,
+    Step,
+    Time,
+    Where,
+)
+from holdfast.engines import path_of
+from holdfast.engines.bell import Bell
+from holdfast.engines.contract import (
+    PAUSE,
+    PRUNE_LIMIT,
+    QUIET,
+    WORKER,
+    Clock,
+    Engine,
+    Guarantees,
+    check_changes,
+    check_record,
+    check_worker,
+    system_clock,
+)
+from holdfast.engines.lane import Lane, Ticket
+from holdfast.engines.sql import queries
+from holdfast.engines.sqlite import rows
+from holdfast.engines.sqlite.acts import Acts
+from holdfast.engines.sqlite.live import Live
+from holdfast.engines.sqlite.store import connect, plainly, prepare, told_plainly
+
+T = TypeVar("T")
+Look = Callable[[sqlite3.Connection], Any]
+
+DEAF_POLL_SECONDS = 0.5
+"""How often a waiter looks by itself where the folder can't hold a socket."""
+
+SQL = queries("holdfast.engines.sqlite")
+
+
+class Act(msgspec.Struct, frozen=True):
+    """One call that writes."""
+
+    kind: str
+    args: tuple[Any, ...]
+
+
+class SqliteEngine(Engine):
+    """Jobs in one SQLite file, shared by all processes of one machine."""
+
+    guarantees = Guarantees(
+        name="sqlite",
+        url="sqlite:///jobs.db",
+        use="one machine, many processes; the default",
+        durable="a power cut",
+        processes="one machine",
+        wakes="one machine",
+        atomic_children=True,
+        clock="this machine's",
+        limit="millions of jobs; one writer at a time",
+    )
+
+    def __init__(self, path: Path, clock: Clock = system_clock, *, inline: bool = False) -> None:
+        self.path = path
+        self._clock = clock
+        self._inline = inline
+        self._bell = Bell()
+        self._live = Live(path.with_name(path.name + "-live"), self._bell.ring)
+        self._pid: int | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._file: os.stat_result | None = None
+        self._write: Lane[Act]
+        self._reads: dict[str, Lane[Look]]
+
+    @classmethod
+    def from_url(cls, url: str, clock: Clock) -> "SqliteEngine":
+        """See Engine.from_url."""
+        return cls(path_of(url), clock)
+
+    @classmethod
+    def scratch(cls, url: str, folder: Path) -> str:
+        """See Engine.scratch."""
+        return f"sqlite:///{folder.absolute() / path_of(url).name}"
+
+    # Opening and closing.
+
+    async def open(self) -> None:
+        """See Engine.open."""
+        if self._pid == os.getpid():
+            return
+        self._write = Lane(f"the writer of {self.path}", self._transact, inline=self._inline)
+        # A long walk must not keep a short look waiting, nor either of them a worker's beat.
+        self._reads = {name: self._reader(name) for name in ("look", "walk", "beat")}
+        self._pid = os.getpid()
+        _OPEN.add(self)
+        try:
+            await self._write.do(Act("open", ()))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """See Engine.close."""
+        if self._pid != os.getpid():
+            return
+        self._pid = None
+        _OPEN.discard(self)
+        await (asyncio.to_thread(self._close) if not self._inline else _at_once(self._close))
+
+    def _close(self) -> None:
+        for reader in self._reads.values():
+            reader.close()
+        self._write.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self._live.close()
+
+    def _reader(self, name: str) -> Lane[Look]:
+        """A lane with a connection of its own, which can only read."""
+        connection: list[sqlite3.Connection] = []
+
+        def run(tickets: Sequence[Ticket[Look]]) -> None:
+            for ticket in tickets:
+                try:
+                    with told_plainly(self.path):
+                        if not connection:
+                            connection.append(connect(self.path, read_only=True))
+                        ticket.answer = ticket.work(connection[0])
+                except BaseException as error:
+                    ticket.error = error
+
+        def done() -> None:
+            if connection:
+                connection.pop().close()
+
+        return Lane(f"the {name} of {self.path}", run, inline=self._inline, done=done)
+
+    # Writing: all that waits is one transaction.
+
+    def _transact(self, tickets: Sequence[Ticket[Act]]) -> None:
+        try:
+            news = self._attempt(self._connected(), tickets)
+        except StoreError as error:
+            for ticket in tickets:
+                ticket.error = error
+        except Exception as error:
+            told = self._take_back(error)
+            # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
+            if len(tickets) > 1 and not isinstance(told, StoreError):
+                for ticket in tickets:
+                    self._transact([ticket])
+                return
+            for ticket in tickets:
+                ticket.error = told
+        else:
+            if news:
+                self._bell.ring(news)
+                self._live.tell(news)
+
+    def _attempt(self, db: sqlite3.Connection, tickets: Sequence[Ticket[Act]]) -> set[str]:
+        """Run all acts in one transaction. Acts of one kind go together: they came at once, so any order is right."""
+        kinds: dict[str, list[Ticket[Act]]] = {}
+        for ticket in tickets:
+            kinds.setdefault(ticket.work.kind, []).append(ticket)
+        db.execute(SQL.begin)
+        acts = Acts(db, SQL)
+        now = self._clock()
+        for kind, group in kinds.items():
+            match kind:
+                case "insert":
+                    answers = acts.insert([ticket.work.args for ticket in group])
+                    for ticket, answer in zip(group, answers, strict=True):
+                        if isinstance(answer, Exception):
+                            ticket.error = answer
+                        else:
+                            ticket.answer = answer
+                case "commit" | "record":
+                    together: list[Any] = [item for ticket in group for item in ticket.work.args[0]]
+                    answered = iter(getattr(acts, kind)(together))
+                    for ticket in group:
+                        ticket.answer = list(islice(answered, len(ticket.work.args[0])))
+                case "open":
+                    pass
+                case _:
+                    for ticket in group:
+                        ticket.answer = getattr(acts, kind)(*ticket.work.args, now)
+        acts.finish()
+        db.execute(SQL.commit)
+        return acts.news
+
+    def _connected(self) -> sqlite3.Connection:
+        """The writer's connection, made anew after trouble. A file that was swapped under us is never written."""
+        with told_plainly(self.path):
+            if self._writer is None:
+                self._writer = prepare(self.path)
+                self._file = self._file or os.stat(self.path)
+            try:
+                same = self._file is not None and os.path.samestat(os.stat(self.path), self._file)
+            except FileNotFoundError:
+                same = False
+        if not same:
+            raise StoreDamaged(
+                f"{self.path}: was removed or replaced while in use; nothing was written: "
+                "put it back, or restart to begin a new one"
+            )
+        return self._writer
+
+    def _take_back(self, error: Exception) -> Exception:
+        """Undo the transaction under way, and say what happened."""
+        told = plainly(error, self.path) if isinstance(error, sqlite3.OperationalError | OSError) else error
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            told = error if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError) else plainly(error, self.path)
+        assert self._writer is not None
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute(SQL.rollback)
+        except sqlite3.Error:
+            pass
+        # After a failed sync the kernel may have dropped the pages: only a fresh look at the file tells the truth.
+        if isinstance(told, StoreError) and not isinstance(told, StoreBusy):
+            self._writer.close()
+            self._writer = None
+        return told
+
+    async def _do(self, kind: str, *args: Any) -> Any:
+        self._check_open()
+        return await self._write.do(Act(kind, args))
+
+    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
+        """See Engine.insert."""
+        answer: list[Inserted] = await self._do("insert", jobs, parent)
+        return answer
+
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+        """See Engine.claim."""
+        check_worker(worker)
+        answer: list[Job] = await self._do("claim", worker, queues, limit)
+        return answer
+
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """See Engine.commit."""
+        check_changes(changes)
+        answer: list[Applied | Conflict] = await self._do("commit", changes)
+        return answer
+
+    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """See Engine.record."""
+        answer: list[Recorded | Conflict] = await self._do("record", steps)
+        return answer
+
+    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
+        """See Engine.prune. Tidies away the files of dead workers, too."""
+        answer: int = await self._do("prune", limit)
+        await self._look("look", self._tidy)
+        return answer
+
+    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
+        """See Engine.put_record."""
+        check_record(name, value)
+        answer: Record | Conflict = await self._do("put_record", name, value, expected)
+        return answer
+
+    # Reading.
+
+    async def _look(self, lane: str, look: Callable[[sqlite3.Connection], T]) -> T:
+        self._check_open()
+        answer: T = await self._reads[lane].do(look)
+        return answer
+
+    async def now(self) -> Time:
+        """See Engine.now."""
+        return self._clock()
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """See Engine.get."""
+
+        def look(db: sqlite3.Connection) -> list[Job | None]:
+            found = {
+                row[1]: rows.job_of(row) for row in db.execute(SQL.get, {"ids": msgspec.json.encode(ids).decode()})
+            }
+            return [found.get(id) for id in ids]
+
+        return await self._look("look", look)
+
+    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Engine.find."""
+        newest = where.newest_first
+        params: rows.Params = {
+            "after": after,
+            "limit": min(limit, PAGE_LIMIT),
+            "queue": where.queue,
+            "type": where.type,
+            "parent": where.parent,
+            "expires_before": where.expires_before,
+            "states": msgspec.json.encode(where.states).decode() if where.states else None,
+        }
+
+        def pick(db: sqlite3.Connection, statement: str, **more: Any) -> list[Job]:
+            sql = getattr(SQL, statement + "_newest" if newest else statement)
+            return [rows.job_of(row) for row in db.execute(sql, {**params, **more})]
+
+        def look(db: sqlite3.Connection) -> list[Job]:
+            if where.expires_before is not None:
+                return pick(db, "find_expired")
+            if where.parent is not None:
+                return pick(db, "find_children")
+            if not where.states:
+                return pick(db, "find")
+            walks = [pick(db, "find_state", state=state.value) for state in dict.fromkeys(where.states)]
+            return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), params["limit"]))
+
+        return await self._look("walk", look)
+
+    async def count(self) -> Mapping[tuple[str, State], int]:
+        """See Engine.count."""
+        return await self._look(
+            "look", lambda db: {(queue, State(state)): jobs for queue, state, jobs in db.execute(SQL.count)}
+        )
+
+    async def steps(self, job: str) -> list[Step]:
+        """See Engine.steps."""
+        return await self._look("look", lambda db: [rows.step_of(row) for row in db.execute(SQL.steps, {"job": job})])
+
+    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
+        """See Engine.history."""
+        params = {"job": job, "after": after, "limit": min(limit, PAGE_LIMIT)}
+        return await self._look("walk", lambda db: [rows.entry_of(row) for row in db.execute(SQL.history, params)])
+
+    async def missing(self, parent: str, group: str) -> int:
+        """See Engine.missing."""
+        params = {"parent": parent, "name": group}
+        return await self._look("look", lambda db: int(db.execute(SQL.missing, params).fetchone()[0]))
+
+    async def records(self, prefix: str) -> list[Record]:
+        """See Engine.records."""
+
+        def look(db: sqlite3.Connection) -> list[Record]:
+            found = [Record(*row) for row in db.execute(SQL.records, {"prefix": prefix})]
+            if prefix.startswith(WORKER) or WORKER.startswith(prefix):
+                present = [
+                    Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at)
+                    for p in self._live.presences()
+                ]
+                found += [record for record in present if record.name.startswith(prefix)]
+            return sorted(found, key=lambda record: record.name)
+
+        return await self._look("look", look)
+
+    async def beat(self, presence: Presence) -> Beat:
+        """See Engine.beat. The beat itself goes to the worker's own file, not to the database."""
+        check_worker(presence.worker)
+        now = self._clock()
+
+        def look(db: sqlite3.Connection) -> Beat:
+            if presence.leaving:
+                self._live.leave(presence.worker)
+            else:
+                self._live.beat(msgspec.structs.replace(presence, beat_at=now))
+            named = {running.job: running.epoch for running in presence.running}
+            held = dict(db.execute(SQL.held, {"worker": presence.worker}).fetchall())
+            gone = [id for id, epoch in named.items() if held.get(id) != epoch]
+            heads = [rows.head_of(row) for row in db.execute(SQL.heads, {"ids": msgspec.json.encode(gone).decode()})]
+            cancelled = {head.id for head in heads if head.state is State.CANCELLED}
+            paused = {row[0] for row in db.execute(SQL.records, {"prefix": PAUSE})}
+            quiet = db.execute(SQL.record, {"name": QUIET + presence.worker}).fetchone()
+            return Beat(
+                now=now,
+                cancelled=tuple(id for id in gone if id in cancelled),
+                lost=tuple(id for id in gone if id not in cancelled),
+                stray=tuple(Lease(id, epoch) for id, epoch in held.items() if named.get(id) != epoch),
+                paused=tuple(queue for queue in presence.queues if PAUSE + queue in paused),
+                quiet=quiet is not None and quiet[0] is not None,
+            )
+
+        return await self._look("beat", look)
+
+    def _tidy(self, db: sqlite3.Connection) -> None:
+        """Remove the traces of dead workers once none of their jobs is left to be rescued."""
+        holders = {row[0] for row in db.execute(SQL.holders)}
+        self._live.forget([p.worker for p in self._live.presences() if p.gone and p.worker not in holders])
+
+    # Waking.
+
+    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
+        """See Engine.wait."""
+        self._check_open()
+        try:
+            if self._live.listen():
+                return after  # what came before we listened can't be known: look once more
+        except OSError:
+            timeout = min(timeout, DEAF_POLL_SECONDS)
+        return await self._bell.wait(topics, timeout, after)
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            why = "not open" if self._pid is None else "was opened before this process was forked"
+            raise StoreClosed(f"{self.path}: {why}; open it here first")
+
+    def _forked(self) -> None:
+        """In a forked child. SQLite must not be touched there, not even to close it: the parent's file would suffer."""
+        _INHERITED.append(self._writer)
+        _INHERITED.append(self._reads)
+        self._writer = None
+        self._live.forked()
+
+
+_OPEN: "weakref.WeakSet[SqliteEngine]" = weakref.WeakSet()
+_INHERITED: list[object] = []
+
+
+def _after_fork() -> None:
+    for engine in list(_OPEN):
+        engine._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+async def _at_once(call: Callable[[], None]) -> None:
+    call()

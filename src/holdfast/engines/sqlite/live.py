@@ -1,0 +1,226 @@
+"""The folder of the living beside the database: one socket for each listening process, one file for each worker.
+
+Wake-ups are Unix datagrams: no poll, no idle cost. A worker's file holds its last beat and is locked (`flock`) for as
+long as the worker lives; a file that is free is the trace of a death. Must not know what is in the database.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.model import Presence, Time
+from holdfast.engines.bell import EVERYTHING
+
+DATAGRAM_LIMIT = 16_384
+"""Topics beyond this many bytes are sent as "everything"."""
+
+_presence = msgspec.json.Decoder(Presence).decode
+
+
+class Live:
+    """This process's part in the folder of the living."""
+
+    def __init__(self, folder: Path, heard: Callable[[Collection[str]], None]) -> None:
+        self._folder = folder
+        self._heard = heard
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._sender: socket.socket | None = None
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}.sock"
+        self._beats: dict[str, int] = {}
+        self._directory: int | None = None
+
+    # Wake-ups.
+
+    def listen(self) -> bool:
+        """Begin to hear of other processes' news; True if this call began it."""
+        with self._lock:
+            if self._socket is not None:
+                return False
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                listener.bind(self._address(self._name))
+            except OSError:
+                listener.close()
+                raise
+            self._socket = listener
+        threading.Thread(target=self._hear, args=(listener,), name="holdfast-wake", daemon=True).start()
+        return True
+
+    def tell(self, topics: Collection[str]) -> None:
+        """Send news to every other process that listens. A lost one costs time, never correctness."""
+        try:
+            names = [name for name in os.listdir(self._folder) if name.endswith(".sock") and name != self._name]
+        except OSError:
+            return
+        if not names:
+            return
+        message = "\n".join(topics).encode()
+        if len(message) > DATAGRAM_LIMIT:
+            message = EVERYTHING.encode()
+        if self._sender is None:
+            self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._sender.setblocking(False)
+        for name in names:
+            try:
+                self._sender.sendto(message, self._address(name))
+            except ConnectionRefusedError:  # its process is dead: nobody else will tidy up
+                self._unlink(name)
+            except OSError:  # full (it will wake all the same) or just gone
+                pass
+
+    def _hear(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                message = listener.recv(DATAGRAM_LIMIT)
+            except OSError:
+                return
+            if not message:
+                return
+            self._heard(message.decode("utf-8", "replace").split("\n"))
+
+    # Workers.
+
+    def beat(self, presence: Presence) -> None:
+        """Write a worker's beat into its file, locking it first if this is the first beat."""
+        with self._lock:
+            descriptor = self._beats.get(presence.worker)
+            if descriptor is None:
+                self._make_folder()
+                descriptor = self._beats[presence.worker] = _lock(self._folder / f"{presence.worker}.worker")
+        text = msgspec.json.encode(presence)
+        # A reader may see half of a longer text; it then keeps to what it knew (`presences`).
+        os.pwrite(descriptor, text + b"\n", 0)
+        os.ftruncate(descriptor, len(text) + 1)
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker's file: it has ended in peace."""
+        with self._lock:
+            descriptor = self._beats.pop(worker, None)
+        if descriptor is not None:
+            self._unlink(f"{worker}.worker")
+            os.close(descriptor)
+
+    def presences(self) -> list[Presence]:
+        """All workers that beat and have not left, the dead among them marked as gone."""
+        found: list[Presence] = []
+        try:
+            names = sorted(name for name in os.listdir(self._folder) if name.endswith(".worker"))
+        except OSError:
+            return found
+        for name in names:
+            try:
+                descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                gone = name.removesuffix(".worker") not in self._beats and _is_free(descriptor)
+                presence = _read(descriptor, name.removesuffix(".worker"))
+            finally:
+                os.close(descriptor)
+            found.append(msgspec.structs.replace(presence, gone=gone))
+        return found
+
+    def forget(self, workers: Collection[str]) -> None:
+        """Remove the files of dead workers that nothing is known of any more."""
+        for worker in workers:
+            path = self._folder / f"{worker}.worker"
+            try:
+                descriptor = _lock(path)
+            except OSError:
+                continue
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Stop listening, and let go of the files. Workers that beat here and did not leave look dead from now on."""
+        with self._lock:
+            listener, self._socket = self._socket, None
+            beats, self._beats = self._beats, {}
+        if listener is not None:
+            try:
+                listener.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            listener.close()
+            self._unlink(self._name)
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+        for descriptor in beats.values():
+            os.close(descriptor)
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+    def forked(self) -> None:
+        """In a forked child: close our copies, which keep the parent's lock alive, and touch nothing on disk."""
+        for descriptor in self._beats.values():
+            os.close(descriptor)
+        self._beats = {}
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _make_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+
+    def _address(self, name: str) -> str:
+        """A socket's path. Longer than the system allows, it goes by way of an open folder."""
+        self._make_folder()
+        path = str(self._folder / name)
+        if len(path.encode()) <= 100:
+            return path
+        if self._directory is None:
+            self._directory = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._directory}/{name}"
+
+    def _unlink(self, name: str) -> None:
+        try:
+            os.unlink(self._folder / name)
+        except OSError:
+            pass
+
+
+def _lock(path: Path) -> int:
+    """Open and lock a file, once more if it was removed between the two."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    """Whether nobody holds the lock on this file: its worker is dead."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True
+
+
+def _read(descriptor: int, worker: str) -> Presence:
+    text = os.pread(descriptor, 1 << 20, 0).split(b"\n", 1)[0]
+    try:
+        return _presence(text)
+    except msgspec.DecodeError:
+        beat_at: Time = os.fstat(descriptor).st_mtime_ns // 1_000_000
+        return Presence(worker, beat_at=beat_at)

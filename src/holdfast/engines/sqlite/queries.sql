@@ -1,0 +1,235 @@
+-- Every statement of the SQLite engine, one each, named. Parameters by name. The comment says which act it serves.
+
+-- name: begin
+begin immediate;
+
+-- name: commit
+commit;
+
+-- name: rollback
+rollback;
+
+-- name: next_job
+-- insert: the next number; nobody else can write while we hold the lock
+select coalesce(max(n), 0) + 1 from job;
+
+-- name: known_ids
+select id from job where id in (select value from json_each(:ids));
+
+-- name: key
+select job, digest, until from key where type = :type and key = :key;
+
+-- name: set_key
+insert into key (type, key, job, digest, until) values (:type, :key, :job, :digest, :until)
+on conflict (type, key) do update set job = excluded.job, digest = excluded.digest, until = excluded.until;
+
+-- name: add_job
+insert into job (n, id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
+  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result)
+values (:n, :id, :type, :queue, :priority, :state, :version, :run_at, :epoch, :attempt, :recoveries, :worker,
+  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result);
+
+-- name: add_body
+insert into body (n, args, digest, key, key_until, created_at, options)
+values (:n, :args, :digest, :key, :key_until, :created_at, :options);
+
+-- name: add_entry
+insert into entry (job, version, at, event, before, after, actor, epoch, note)
+values (:n, :version, :at, :event, :before, :after, :by, :epoch, :note);
+
+-- name: grow_family
+insert into family (parent, name, total, arrived) values (:parent, :name, :more, 0)
+on conflict (parent, name) do update set total = total + excluded.total;
+
+-- name: arrive
+-- commit: a child settled; counted once, because job.arrived says so
+update family set arrived = arrived + 1 where parent = :parent and name = :name returning total - arrived;
+
+-- name: missing
+select coalesce((select total - arrived from family where parent = :parent and name = :name), 0);
+
+-- name: add_tally
+insert into tally (queue, state, jobs) values (:queue, :state, :more)
+on conflict (queue, state) do update set jobs = jobs + excluded.jobs;
+
+-- name: due
+-- claim: promote (scheduled, retryable) and activate (pending): what is due in one queue
+select * from whole
+where state in ('scheduled', 'retryable', 'pending') and queue = :queue and run_at <= :now
+  and (expires_at is null or expires_at > :now)
+order by run_at, n limit :limit;
+
+-- name: ready
+-- claim: available → active, in order
+select * from whole
+where state = 'available' and queue = :queue and run_at <= :now and (expires_at is null or expires_at > :now)
+order by priority desc, run_at, n limit :limit;
+
+-- name: heads
+-- commit: what the store holds of these jobs now, to be compared with what the changes expect
+select id, state, version, epoch, inbox, arrived, worker, n from job where id in (select value from json_each(:ids));
+
+-- name: update_job
+-- claim and commit: the one statement that writes a state
+update job set state = :state, version = :version, run_at = :run_at, epoch = :epoch, attempt = :attempt,
+  recoveries = :recoveries, worker = :worker, claimed_at = :claimed_at, finished_at = :finished_at,
+  prune_at = :prune_at, arrived = :arrived, waits = :waits, inbox = :inbox, error = :error, result = :result
+where n = :n;
+
+-- name: edit_body
+update body set args = :args, digest = :digest where n = :n;
+
+-- name: add_step
+-- record: one fenced write; what is done or failed stays, what was only started is replaced
+insert into step (job, path, name, state, epoch, started_at, finished_at, error, result)
+select n, :path, :name, :state, :epoch, :started_at, :finished_at, :error, :result
+from job where id = :job and epoch = :epoch and job.state = 'active'
+on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, started_at = excluded.started_at,
+  finished_at = excluded.finished_at, error = excluded.error, result = excluded.result
+where step.state = 'started';
+
+-- name: set_step
+-- commit: a step record that goes with a change; the change has been checked already
+insert into step (job, path, name, state, epoch, started_at, finished_at, error, result)
+values (:n, :path, :name, :state, :epoch, :started_at, :finished_at, :error, :result)
+on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, started_at = excluded.started_at,
+  finished_at = excluded.finished_at, error = excluded.error, result = excluded.result
+where step.state = 'started';
+
+-- name: drop_step
+delete from step where job = :n and path = :path;
+
+-- name: drop_failed
+delete from step where job = :n and state = 'failed';
+
+-- name: step
+select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at
+from step join job on job.n = step.job where job.id = :job and path = :path;
+
+-- name: steps
+select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at
+from step join job on job.n = step.job where job.id = :job order by step.n;
+
+-- name: old
+-- prune: terminal jobs whose time has come and who have no live kin
+select n, id, queue, state, type, key from job join body using (n)
+where prune_at <= :now and state in ('completed', 'discarded', 'cancelled')
+  and not exists (select 1 from job as child where child.parent = job.id
+    and child.state not in ('completed', 'discarded', 'cancelled'))
+  and not exists (select 1 from job as parent where parent.id = job.parent
+    and parent.state not in ('completed', 'discarded', 'cancelled'))
+order by prune_at, n limit :limit;
+
+-- name: forget_job
+delete from job where n = :n;
+
+-- name: forget_body
+delete from body where n = :n;
+
+-- name: forget_entries
+delete from entry where job = :n;
+
+-- name: forget_steps
+delete from step where job = :n;
+
+-- name: forget_families
+delete from family where parent = :id;
+
+-- name: forget_key
+delete from key where type = :type and key = :key and job = :id and (until is null or until <= :now);
+
+-- name: forget_over_keys
+delete from key where until <= :now;
+
+-- name: get
+select * from whole
+where id in (select value from json_each(:ids));
+
+-- find: a walk along the ids, from either end; then along (state, id), (parent, id), and over what expires.
+
+-- name: find
+select * from whole
+where id > :after
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+  and (:parent is null or parent = :parent)
+order by id limit :limit;
+
+-- name: find_newest
+select * from whole
+where (:after = '' or id < :after)
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+  and (:parent is null or parent = :parent)
+order by id desc limit :limit;
+
+-- name: find_state
+select * from whole
+where state = :state and id > :after
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+  and (:parent is null or parent = :parent)
+order by id limit :limit;
+
+-- name: find_state_newest
+select * from whole
+where state = :state and (:after = '' or id < :after)
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+  and (:parent is null or parent = :parent)
+order by id desc limit :limit;
+
+-- name: find_children
+select * from whole
+where parent = :parent and id > :after
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+  and (:states is null or state in (select value from json_each(:states)))
+order by id limit :limit;
+
+-- name: find_children_newest
+select * from whole
+where parent = :parent and (:after = '' or id < :after)
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+  and (:states is null or state in (select value from json_each(:states)))
+order by id desc limit :limit;
+
+-- name: find_expired
+select * from whole
+where expires_at is not null and state in ('scheduled', 'available', 'pending', 'retryable')
+  and expires_at <= :expires_before and id > :after
+  and (:states is null or state in (select value from json_each(:states)))
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+  and (:parent is null or parent = :parent)
+order by id limit :limit;
+
+-- name: find_expired_newest
+select * from whole
+where expires_at is not null and state in ('scheduled', 'available', 'pending', 'retryable')
+  and expires_at <= :expires_before and (:after = '' or id < :after)
+  and (:states is null or state in (select value from json_each(:states)))
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+  and (:parent is null or parent = :parent)
+order by id desc limit :limit;
+
+-- name: count
+select queue, state, jobs from tally where jobs <> 0;
+
+-- name: history
+select job.id, entry.version, entry.at, event, before, after, actor, entry.epoch, note
+from entry join job on job.n = entry.job
+where job.id = :job and entry.version > :after order by entry.version limit :limit;
+
+-- name: records
+select name, value, version, at from record
+where name >= :prefix and substr(name, 1, length(:prefix)) = :prefix and value is not null order by name;
+
+-- name: record
+select value, version from record where name = :name;
+
+-- name: put_record
+insert into record (name, value, version, at) values (:name, :value, :version, :at)
+on conflict (name) do update set value = excluded.value, version = excluded.version, at = excluded.at;
+
+-- name: held
+-- beat: the leases in a worker's name
+select id, epoch from job where worker = :worker and state = 'active' order by id;
+
+-- name: holders
+-- who holds leases: a presence whose worker still holds one is not tidied away
+select distinct worker from job where state = 'active';

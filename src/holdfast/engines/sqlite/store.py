@@ -1,0 +1,210 @@
+"""Opening the database file: is it ours, may we write it, is its schema ours; and what SQLite's errors mean.
+
+Must not run an act. A file that is refused here has not been written.
+"""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.core.errors import (
+    HoldfastError,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreForeign,
+    StoreFull,
+    StoreUnwritable,
+)
+from holdfast.engines.sql import migrations
+
+APPLICATION_ID = int.from_bytes(b"Hold")
+BUSY_MS = 5_000
+CACHE_KIB = 65_536
+MAP_BYTES = 256 * 1024 * 1024
+WAL_PAGES = 4_000
+"""Checkpoint every 16 MB of log: rarely enough for bulk writes, often enough to keep the log small."""
+WAL_LIMIT_BYTES = 64 * 1024 * 1024
+STATEMENTS = 256
+
+_PACKAGE = "holdfast.engines.sqlite"
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre", "ocfs2", "gfs2", "beegfs"}
+    | {f"fuse.{name}" for name in ("sshfs", "glusterfs", "s3fs", "rclone", "gcsfuse")}
+)
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection with our settings. The file must exist."""
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS, timeout=BUSY_MS / 1000
+    )
+    try:
+        connection.execute(f"pragma cache_size = -{CACHE_KIB}")
+        connection.execute(f"pragma mmap_size = {MAP_BYTES}")
+        connection.execute("pragma temp_store = memory")
+        if read_only:
+            connection.execute("pragma query_only = on")
+        else:
+            connection.execute("pragma synchronous = full")
+            connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
+            connection.execute(f"pragma journal_size_limit = {WAL_LIMIT_BYTES}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(path: Path) -> sqlite3.Connection:
+    """Create the file or check that it is ours, bring its schema up to date, and connect to it for writing."""
+    with told_plainly(path):
+        _refuse_network(path)
+        _create(path)
+        connection = connect(path)
+        try:
+            _refuse_foreign(connection, path)
+            if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
+                raise StoreUnwritable(f"{path}: this file system can't hold SQLite's shared log; use a local disk")
+            migrate(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Run the migrations that this file has not had, each whole or not at all. Only ever forward."""
+    steps = migrations(_PACKAGE)
+    newest = steps[-1][0]
+    while (version := schema_version(connection)) < newest:
+        connection.execute("begin immediate")
+        try:
+            # Another process may have been faster while we waited for the lock.
+            if schema_version(connection) == version:
+                for statement in _statements(dict(steps)[version + 1]):
+                    connection.execute(statement)
+            connection.execute("commit")
+        except BaseException:
+            connection.execute("rollback")
+            raise
+    if version > newest:
+        raise _too_new(path, version, newest)
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """The number of the last migration that this file has had."""
+    return int(connection.execute("pragma user_version").fetchone()[0])
+
+
+@contextmanager
+def told_plainly(path: Path) -> Iterator[None]:
+    """Turn SQLite's and the system's errors into ours: what, which, and what now."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise plainly(error, path) from error
+
+
+def plainly(error: BaseException, path: Path) -> HoldfastError:
+    """What an error of SQLite or the system means for a person."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    if isinstance(error, OSError):
+        if error.errno == 28:
+            name = "SQLITE_FULL"
+        elif isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError | NotADirectoryError):
+            name = "SQLITE_CANTOPEN"
+        elif error.errno == 30:
+            name = "SQLITE_READONLY"
+    primary = "_".join(name.split("_")[:2])
+    match primary:
+        case "SQLITE_BUSY" | "SQLITE_LOCKED":
+            return StoreBusy(
+                f"{path}: locked by another program for over {BUSY_MS // 1000} s; nothing was written: "
+                "close what holds it (a backup, a SQLite shell) and try again"
+            )
+        case "SQLITE_FULL":
+            return StoreFull(f"{path}: no room left on the disk; nothing was written: make room, and try again")
+        case "SQLITE_CORRUPT" | "SQLITE_NOTADB":
+            return StoreDamaged(
+                f"{path}: not a readable SQLite database ({error}); it was not touched: "
+                "restore a backup, or move it away to start anew"
+            )
+        case "SQLITE_READONLY" | "SQLITE_CANTOPEN" | "SQLITE_PERM" | "SQLITE_AUTH":
+            return StoreUnwritable(
+                f"{path}: can't be written ({error}); check that its folder exists and that both are writable"
+            )
+        case "SQLITE_IOERR":
+            return StoreError(
+                f"{path}: the disk failed ({error}); this write may or may not be there: look, then repeat"
+            )
+    return StoreError(f"{path}: {error}")
+
+
+def _create(path: Path) -> None:
+    """Make an empty file that only its owner may read; leave one that is there."""
+    if not path.parent.is_dir():
+        raise StoreUnwritable(f"{path}: there is no folder {path.parent}; make it, or name another place")
+    # A file that exists is never opened here: closing it again would drop SQLite's own locks in this process.
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise StoreForeign(f"{path}: is not a file; name a file for the store") from None
+
+
+def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
+    application = connection.execute("pragma application_id").fetchone()[0]
+    tables = connection.execute("select count(*) from sqlite_schema").fetchone()[0]
+    if application != APPLICATION_ID and (application or tables):
+        raise StoreForeign(f"{path}: a SQLite database of another program; it was not touched: name another file")
+    newest = migrations(_PACKAGE)[-1][0]
+    version = schema_version(connection)
+    if version > newest:
+        raise _too_new(path, version, newest)
+
+
+def _too_new(path: Path, version: int, newest: int) -> StoreForeign:
+    return StoreForeign(
+        f"{path}: written by a newer Holdfast (schema {version}, this one knows {newest}); "
+        "it was not touched: update this installation"
+    )
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The single statements of a script."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _refuse_network(path: Path) -> None:
+    """SQLite's locks and shared memory don't work across machines. Where we can see it, we say so."""
+    kind = file_system(path)
+    if kind in _NETWORK:
+        raise StoreForeign(
+            f"{path}: lies on a network file system ({kind}), where SQLite loses data; "
+            "use a local disk, or another engine for several machines"
+        )
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The kind of file system that a path lies on; "" where that can't be told."""
+    try:
+        lines = mounts.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    target = os.path.realpath(path)
+    best, kind = -1, ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split(" ")[4].encode().decode("unicode_escape")
+        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= best:
+            best, kind = len(mount), right.split(" ")[0]
+    return kind
