@@ -4,6 +4,7 @@ Must not draw random numbers itself: they are passed in, so that a simulation re
 """
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import quote
 
@@ -67,6 +68,7 @@ def check_id(text: str) -> str:
     return text
 
 
+@lru_cache(1_000)
 def check_type(text: str) -> str:
     """Return a job type, or raise Invalid."""
     if len(text) > 255 or not _TYPE.fullmatch(text):
@@ -77,6 +79,7 @@ def check_type(text: str) -> str:
     return text
 
 
+@lru_cache(1_000)
 def check_queue(text: str) -> str:
     """Return a queue's name, or raise Invalid."""
     if len(text) > 128 or not _QUEUE.fullmatch(text):

@@ -313,6 +313,15 @@ def decide(
     )
 
 
+def first_state(now: Time, run_at: Time | None, waits: tuple[Wait, ...]) -> tuple[State, Time | None]:
+    """Where a new job begins, and its `run_at`: it waits for something, for a time, or for a worker."""
+    if waits:
+        return State.PENDING, _first_end(waits)
+    if run_at is not None and run_at > now:
+        return State.SCHEDULED, run_at
+    return State.AVAILABLE, now
+
+
 def deliver(job: Job, name: str, value: str, now: Time, *, by: str = "") -> Change:
     """Decide what a signal makes of a job: it wakes one that waits for it, and else waits in the inbox."""
     if job.state in TERMINAL:

@@ -63,6 +63,9 @@ Look = Callable[[sqlite3.Connection], Any]
 DEAF_POLL_SECONDS = 0.5
 """How often a waiter looks by itself where the folder can't hold a socket."""
 
+PAST_ALL_IDS = "~"
+"""Sorts behind every id: where a walk from the newest begins."""
+
 SQL = queries("holdfast.engines.sqlite")
 
 
@@ -315,7 +318,7 @@ class SqliteEngine(Engine):
         """See Engine.find."""
         newest = where.newest_first
         params: rows.Params = {
-            "after": after,
+            "after": after or (PAST_ALL_IDS if newest else ""),
             "limit": min(limit, PAGE_LIMIT),
             "queue": where.queue,
             "type": where.type,

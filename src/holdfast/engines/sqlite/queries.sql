@@ -55,7 +55,8 @@ on conflict (queue, state) do update set jobs = jobs + excluded.jobs;
 -- name: due
 -- claim: promote (scheduled, retryable) and activate (pending): what is due in one queue
 select * from whole
-where state in ('scheduled', 'retryable', 'pending') and queue = :queue and run_at <= :now
+where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review'
+  and queue = :queue and run_at <= :now
   and (expires_at is null or expires_at > :now)
 order by run_at, n limit :limit;
 
@@ -113,11 +114,9 @@ from step join job on job.n = step.job where job.id = :job order by step.n;
 -- name: old
 -- prune: terminal jobs whose time has come and who have no live kin
 select n, id, queue, state, type, key from job join body using (n)
-where prune_at <= :now and state in ('completed', 'discarded', 'cancelled')
-  and not exists (select 1 from job as child where child.parent = job.id
-    and child.state not in ('completed', 'discarded', 'cancelled'))
-  and not exists (select 1 from job as parent where parent.id = job.parent
-    and parent.state not in ('completed', 'discarded', 'cancelled'))
+where prune_at <= :now and finished_at is not null
+  and not exists (select 1 from job as child where child.parent = job.id and child.finished_at is null)
+  and not exists (select 1 from job as parent where parent.id = job.parent and parent.finished_at is null)
 order by prune_at, n limit :limit;
 
 -- name: forget_job
@@ -156,7 +155,7 @@ order by id limit :limit;
 
 -- name: find_newest
 select * from whole
-where (:after = '' or id < :after)
+where id < :after
   and (:queue is null or queue = :queue) and (:type is null or type = :type)
   and (:parent is null or parent = :parent)
 order by id desc limit :limit;
@@ -170,7 +169,7 @@ order by id limit :limit;
 
 -- name: find_state_newest
 select * from whole
-where state = :state and (:after = '' or id < :after)
+where state = :state and id < :after
   and (:queue is null or queue = :queue) and (:type is null or type = :type)
   and (:parent is null or parent = :parent)
 order by id desc limit :limit;
@@ -184,15 +183,16 @@ order by id limit :limit;
 
 -- name: find_children_newest
 select * from whole
-where parent = :parent and (:after = '' or id < :after)
+where parent = :parent and id < :after
   and (:queue is null or queue = :queue) and (:type is null or type = :type)
   and (:states is null or state in (select value from json_each(:states)))
 order by id desc limit :limit;
 
 -- name: find_expired
+-- `+id`: not by way of the ids, of which there may be a million
 select * from whole
-where expires_at is not null and state in ('scheduled', 'available', 'pending', 'retryable')
-  and expires_at <= :expires_before and id > :after
+where expires_at is not null and finished_at is null and state <> 'active' and state <> 'review'
+  and expires_at <= :expires_before and +id > :after
   and (:states is null or state in (select value from json_each(:states)))
   and (:queue is null or queue = :queue) and (:type is null or type = :type)
   and (:parent is null or parent = :parent)
@@ -200,8 +200,8 @@ order by id limit :limit;
 
 -- name: find_expired_newest
 select * from whole
-where expires_at is not null and state in ('scheduled', 'available', 'pending', 'retryable')
-  and expires_at <= :expires_before and (:after = '' or id < :after)
+where expires_at is not null and finished_at is null and state <> 'active' and state <> 'review'
+  and expires_at <= :expires_before and +id < :after
   and (:states is null or state in (select value from json_each(:states)))
   and (:queue is null or queue = :queue) and (:type is null or type = :type)
   and (:parent is null or parent = :parent)
@@ -228,8 +228,8 @@ on conflict (name) do update set value = excluded.value, version = excluded.vers
 
 -- name: held
 -- beat: the leases in a worker's name
-select id, epoch from job where worker = :worker and state = 'active' order by id;
+select id, epoch from job indexed by job_held where worker = :worker and state = 'active' order by id;
 
 -- name: holders
 -- who holds leases: a presence whose worker still holds one is not tidied away
-select distinct worker from job where state = 'active';
+select distinct worker from job indexed by job_held where state = 'active';

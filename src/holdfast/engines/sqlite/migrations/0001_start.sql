@@ -7,8 +7,9 @@ create table job (
   type text not null,
   queue text not null,
   priority integer not null,
-  state text not null check (state in (
-    'scheduled', 'available', 'pending', 'active', 'retryable', 'review', 'completed', 'discarded', 'cancelled')),
+  state text not null check (
+    state = 'available' or state = 'active' or state = 'completed' or state = 'scheduled' or state = 'pending'
+    or state = 'retryable' or state = 'review' or state = 'discarded' or state = 'cancelled'),
   version integer not null,
   run_at integer,
   epoch integer not null,
@@ -26,16 +27,19 @@ create table job (
   inbox text,
   error text,
   result text,
-  check ((state = 'active') = (worker is not null))
+  check ((state = 'active') = (worker is not null)),
+  check ((state = 'completed' or state = 'discarded' or state = 'cancelled') = (finished_at is not null))
 ) strict;
 
+-- Conditions that every write evaluates are plain comparisons: SQLite builds a little table for each `in (…)` of more
+-- than two, every time, which doubled the cost of an update.
 create index job_ready on job (queue, priority desc, run_at) where state = 'available';
-create index job_due on job (queue, run_at) where state in ('scheduled', 'retryable', 'pending');
+create index job_due on job (queue, run_at)
+  where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review';
 create index job_held on job (worker) where state = 'active';
 create index job_state on job (state, id);
 create index job_parent on job (parent, id) where parent is not null;
-create index job_expiring on job (expires_at)
-  where expires_at is not null and state in ('scheduled', 'available', 'pending', 'retryable');
+create index job_expiring on job (expires_at) where expires_at is not null and finished_at is null;
 create index job_old on job (prune_at) where prune_at is not null;
 
 create table body (
@@ -66,7 +70,7 @@ create table step (
   job integer not null,
   path text not null,
   name text not null,
-  state text not null check (state in ('started', 'done', 'failed')),
+  state text not null check (state = 'done' or state = 'started' or state = 'failed'),
   epoch integer not null,
   started_at integer not null,
   finished_at integer,
