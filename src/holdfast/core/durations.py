@@ -11,8 +11,8 @@ LONGEST_MS = 100 * 365 * 86_400_000
 """A hundred years: longer is surely a mistake in the unit."""
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|w)")
+_WHOLE = re.compile(rf"(?:{_PART.pattern} *)+")
 
 
 def milliseconds(duration: Duration) -> int:
@@ -29,7 +29,7 @@ def milliseconds(duration: Duration) -> int:
         case timedelta():
             result = duration.total_seconds() * 1_000
         case str():
-            text = duration.strip().lower().replace(" ", "")
+            text = duration.strip().lower()
             parts = _PART.findall(text) if _WHOLE.fullmatch(text) else []
             result = sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else None
         case _:

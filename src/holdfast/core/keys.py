@@ -37,7 +37,7 @@ def _uuid7(milliseconds: int, bits: int) -> str:
 
 def digest(*texts: str) -> str:
     """A hash of texts, the same in every process and every Python: 32 hexadecimal digits of SHA-256."""
-    return sha256("\n".join(texts).encode()).hexdigest()[:32]
+    return sha256("".join(f"{len(text)}:{text}" for text in texts).encode()).hexdigest()[:32]
 
 
 def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
@@ -48,9 +48,9 @@ def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
     >>> step_path("chapter#7", "draw", "a/b", nth=2)
     'chapter#7/draw#a%2Fb#2'
     """
-    if len(key) > KEY_LIMIT:
-        key = digest(key)
-    path = f"{quote(name, safe=' :')}#{quote(key, safe=' :,=+@')}"
+    # A quoted key has no star, so the hash of a long key is never taken for a short one.
+    shown = quote(key, safe=" :,=+@") if len(key) <= KEY_LIMIT else f"*{digest(key)}"
+    path = f"{quote(name, safe=' :')}#{shown}"
     if nth > 1:
         path = f"{path}#{nth}"
     return f"{parent}/{path}" if parent else path

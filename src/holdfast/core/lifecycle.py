@@ -196,7 +196,12 @@ def check_table(states: tuple[StateRow, ...], events: tuple[EventRow, ...]) -> N
         reached |= {t for row in events for t in row.targets if reached & set(row.sources)}
     if reached != set(row_of):
         raise AssertionError(f"no way leads to {sorted(set(row_of) - reached)}")
+    left = {source for row in events for source in row.sources}
+    if stuck := [row.state for row in states if not row.terminal and row.state not in left]:
+        raise AssertionError(f"nothing leads out of {stuck[0]}, which is not terminal")
     for row in events:
+        if not row.sources and row.event is not Event.SUBMIT:
+            raise AssertionError(f"{row.event} begins a job; only submit may")
         if ended := [state for state in row.sources if row_of[state].terminal]:
             raise AssertionError(f"{row.event} leads out of the terminal state {ended[0]}")
         if len(row.targets) != 1 and row.event is not Event.SUBMIT:
@@ -247,7 +252,7 @@ def decide(
 
     `by` names who did it. Facts that an event needs: `result` (complete, resolve), `error` (fail, exhaust, overrun,
     abandon), `run_at` (fail, overrun: when to try again; rest: when to come back), `waits` (suspend, rest),
-    `progressed` (lapse: a step was recorded since the claim, so the row of recoveries starts anew), `recovery=False`
+    `progressed` (lapse: a step was recorded since the last one, so the row of recoveries starts anew), `recovery=False`
     (lapse after a restart of the store: not the worker's fault), `args` with their digest (an edited replay).
     The rest goes with the change as it is: a signal, signals taken, step records, dropped steps, new jobs.
     """
@@ -265,6 +270,7 @@ def decide(
         case Event.COMPLETE | Event.RESOLVE:
             new |= {"result": result, "error": None}
         case Event.FAIL | Event.OVERRUN:
+            assert run_at is not None, "when to try again"
             new |= {"attempt": job.attempt + 1, "error": error, "run_at": run_at}
         case Event.EXHAUST:
             new |= {"attempt": job.attempt + 1, "error": error}
@@ -275,8 +281,11 @@ def decide(
         case Event.PROMOTE:
             new |= {"waits": ()}
         case Event.SUSPEND:
+            assert waits, "what to wait for"
             new |= {"waits": waits, "run_at": _first_end(waits)}
         case Event.REST:
+            assert run_at is not None, "when to come back"
+            assert all(wait.kind is WaitKind.TIME for wait in waits), "a rest ends with time alone"
             new |= {"waits": waits, "run_at": run_at}
         case Event.LAPSE if recovery:
             lost = 1 if progressed else job.recoveries + 1
@@ -305,7 +314,7 @@ def decide(
         steps=steps,
         drops=drops,
         drops_failed=event in (Event.FAIL, Event.OVERRUN, Event.REPLAY),
-        edits=args is not None,
+        edits=event is Event.REPLAY and args is not None,
         signal=signal,
         takes=takes,
         arrives=job.parent is not None and after in SETTLED,
@@ -340,10 +349,10 @@ def deliver(job: Job, name: str, value: str, now: Time, *, by: str = "") -> Chan
     )
 
 
-def lost_event(job: Job, *, progressed: bool, in_doubt: bool = False) -> Event:
-    """What becomes of a job whose worker is gone: back to the queue, or to a person."""
-    lost = 1 if progressed else job.recoveries + 1
-    return Event.ABANDON if in_doubt or lost > RECOVERY_LIMIT else Event.LAPSE
+def lost_event(job: Job, *, progressed: bool, recovery: bool = True, in_doubt: bool = False) -> Event:
+    """What becomes of a job whose worker is gone: back to the queue, or to a person. The facts are those of a lapse."""
+    too_many = recovery and not progressed and job.recoveries >= RECOVERY_LIMIT
+    return Event.ABANDON if in_doubt or too_many else Event.LAPSE
 
 
 def undo_job(job: Job, type: str, now: Time) -> Job:
@@ -432,5 +441,5 @@ def _ways_out(state: State) -> str:
     """The events a person could still use, for an error's "what now"."""
     if state in TERMINAL:
         return "it has ended, and nothing leads out of there"
-    events = [row.event for row in EVENTS if state in row.sources and row.who in ("caller", "person")]
+    events = [row.event for row in EVENTS if state in row.sources and {"caller", "person"} & set(row.who.split(", "))]
     return f"possible now: {', '.join(events)}"

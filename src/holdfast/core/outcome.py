@@ -3,6 +3,8 @@
 Must not draw random numbers: jitter takes one as an argument.
 """
 
+from math import inf
+
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Event, Job, Retry, Time
 
@@ -18,8 +20,8 @@ def check_retry(retry: Retry) -> Retry:
         raise Invalid(f"backoff {retry.strategy!r} is unknown; choose one of {', '.join(STRATEGIES)}")
     if retry.initial_ms < 0 or retry.cap_ms < 0:
         raise Invalid("a backoff can't be negative")
-    if not retry.factor >= 1.0:
-        raise Invalid(f"backoff factor {retry.factor}: must be 1 or more")
+    if not 1.0 <= retry.factor < inf:
+        raise Invalid(f"backoff factor {retry.factor}: must be 1 or more, and finite")
     return retry
 
 
@@ -37,7 +39,7 @@ def next_delay(retry: Retry, failures: int, chance: float = 0.5) -> int:
             try:
                 delay = retry.initial_ms * retry.factor ** (failures - 1)
             except OverflowError:
-                delay = float(retry.cap_ms)
+                delay = float(retry.cap_ms if retry.initial_ms else 0)
         case _:
             delay = 0.0
     delay = min(delay, retry.cap_ms)

@@ -1,0 +1,90 @@
+"""The direction of imports, local ones included: what each layer may know. Read with ARCHITECTURE.md."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "holdfast"
+
+# Who may import what, by the longest prefix that fits. A layer always knows itself.
+MAY = {
+    "core": set(),
+    "engines": {"core"},
+    "jobs": {"core", "engines.contract"},
+    "worker": {"core", "engines.contract", "jobs"},
+    "upkeep": {"core", "engines.contract", "jobs"},
+    "server": {"core", "jobs"},
+    "settings": {"core"},
+    "observe": {"core"},
+    "conformance": {"core", "engines", "jobs"},
+    "app": {"core", "engines", "jobs", "worker", "upkeep", "settings", "observe"},
+    "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "settings"},
+    "cli": {"core", "engines", "jobs", "worker", "upkeep", "server", "app", "settings", "observe", "testing"},
+}
+
+# Concrete engines are named by `engine_for(url)`, by themselves, and by the command line.
+CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis", "engines.nats"}
+ORACLE = "conformance.oracle"
+
+
+def modules() -> list[tuple[str, Path]]:
+    return [
+        (".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), path)
+        for path in sorted(ROOT.rglob("*.py"))
+        if path != ROOT / "__init__.py"
+    ]
+
+
+def imports(path: Path) -> set[str]:
+    """Every module of ours that a file imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            names = [node.module or ""] + [f"{node.module}.{alias.name}" for alias in node.names]
+        found |= {name.removeprefix("holdfast.") for name in names if name.startswith("holdfast.")}
+    return {name for name in found if is_module(name)}
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_module_imports_only_what_its_layer_may_know(module: str, path: Path):
+    layer = module.split(".")[0]
+    allowed = MAY[layer] | {layer}
+
+    for name in imports(path):
+        assert any(within(name, one) or one.startswith(name + ".") for one in allowed), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_concrete_engine_is_named_only_where_stores_are_chosen(module: str, path: Path):
+    if module in ("engines", ORACLE) or within(module, "cli"):
+        return
+    for name in imports(path):
+        for engine in CONCRETE:
+            if within(name, engine):
+                own = within(module, engine) or (module, engine) == ("engines.file", "engines.memory")
+                assert own, f"{module} imports {name}"
+
+
+def test_the_law_catches_a_local_import(tmp_path):
+    file = tmp_path / "sneaky.py"
+    file.write_text("def later():\n    from holdfast.engines import memory\n    import holdfast.jobs\n")
+
+    assert imports(file) == {"engines", "engines.memory", "jobs"}
+
+
+def test_every_module_has_a_layer():
+    assert {name.split(".")[0] for name, _ in modules()} <= set(MAY)
