@@ -21,6 +21,7 @@ from holdfast.core.lifecycle import (
     EventRow,
 )
 from holdfast.core.model import Event
+from holdfast.engines import engine_class
 
 FAILURES = (Event.FAIL, Event.EXHAUST, Event.OVERRUN)
 """The events that count as a failure of the job. A test holds it against `decide`."""
@@ -76,6 +77,26 @@ def lifecycle_page() -> str:
         recovery_limit=RECOVERY_LIMIT,
         recovery_seconds=f"{RECOVERY_BACKOFF_MS / 1000:g}",
     )
+
+
+def engines_page() -> str:
+    """The page about what engines promise."""
+    promised = [engine_class(url).guarantees for url in ("memory:", "file:x.json", "sqlite:///x.db")]
+    rows = (
+        (
+            f"**{one.name}**<br>`{one.url}`",
+            one.use,
+            one.durable,
+            one.processes,
+            one.wakes,
+            "yes" if one.atomic_children else "no",
+            one.clock,
+            one.limit,
+        )
+        for one in promised
+    )
+    head = ("engine", "for", "durable", "used by", "wake-ups reach", "atomic children", "clock", "limit")
+    return ENGINES.format(table=_table(head, rows))
 
 
 def _states() -> str:
@@ -176,9 +197,31 @@ Whoever waits for a job waits until it is settled, and review counts as failed. 
 second time.
 """
 
+ENGINES = """\
+<!-- Made from the engines' own guarantees by `make docs`. Don't edit: change the code, or the prose in
+src/holdfast/cli/pages.py. -->
+
+# What each engine guarantees
+
+All engines keep the same contract (`holdfast.engines.contract`) and pass the same suite:
+
+```
+pytest --pyargs holdfast.conformance --engine sqlite:///test.db
+```
+
+On every one of them a job has one owner at a time, a write under an old epoch is refused whole, a change and its
+history entry are one act, and a recorded step stands. This table tells where they differ.
+
+{table}
+
+*Durable* is what acknowledged work survives. *Atomic children*: whether a change and the jobs that it brings along are
+one act. *Clock*: whose time decides what is due and whose lease is over.
+"""
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/lifecycle.md": lifecycle_page,
     "docs/lifecycle.svg": as_svg,
+    "docs/reference/engines.md": engines_page,
 }
 """Each made page by its path in the checkout, and what makes it."""
 
