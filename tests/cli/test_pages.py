@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import pages
 from holdfast.core.lifecycle import EVENTS, STATES, decide
-from holdfast.core.model import Job
+from holdfast.core.model import Job, Wait, WaitKind
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -55,7 +55,8 @@ def test_the_events_that_the_page_counts_as_failures_are_those_that_decide_count
     for row in EVENTS:
         for source in row.sources:
             job = Job(id="j", type="t", created_at=0, state=source, attempt=7)
-            if decide(job, row.event, 1).job.attempt == 8:
+            facts = {"run_at": 2, "waits": (Wait(WaitKind.TIME, until=2),)}
+            if decide(job, row.event, 1, **facts).job.attempt == 8:
                 counting.add(row.event)
 
     assert counting == set(pages.FAILURES)
