@@ -107,12 +107,12 @@ class Recorder(sqlite3.Connection):
 
     tape: list[tuple[bool, str, Any]]
 
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:  # type: ignore[override]
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
         """Note it, and do it."""
         self.tape.append((False, sql, parameters))
         return super().execute(sql, parameters)
 
-    def executemany(self, sql: str, parameters: Any) -> sqlite3.Cursor:  # type: ignore[override]
+    def executemany(self, sql: str, parameters: Any) -> sqlite3.Cursor:
         """Note it, and do it."""
         parameters = list(parameters)
         self.tape.append((True, sql, parameters))
@@ -336,10 +336,8 @@ def memory(count: int) -> bool:
     """Whether a process that only submits stays the same size; measured in a process of its own."""
     command = [sys.executable, __file__, "--submit-only", str(count)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    early, late = (int(line) for line in lines)
-    print(
-        f"\nmemory of a process that submits {count:,} jobs: {early / 1024:.0f} MB after a tenth, {late / 1024:.0f} MB after all"
-    )
+    early, late = (int(line) / 1024 for line in lines)
+    print(f"\nmemory of a process that submits {count:,} jobs: {early:.0f} MB after a tenth, {late:.0f} MB at the end")
     return late <= early * 1.1
 
 
@@ -379,7 +377,9 @@ def main() -> int:
     checks: list[Callable[[], bool]] = [lambda: spine(options.rounds, options.jobs)]
     if options.million:
         checks += [lambda: million(options.rounds, options.jobs), lambda: memory(MILLION)]
-    fine = all([check() for check in checks])
+    fine = True
+    for check in checks:
+        fine = check() and fine
     print("\nall floors reached" if fine else "\na floor was missed")
     return 0 if fine else 1
 

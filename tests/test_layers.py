@@ -18,14 +18,30 @@ MAY = {
     "settings": {"core"},
     "observe": {"core"},
     "conformance": {"core", "engines", "jobs"},
-    "app": {"core", "engines", "jobs", "worker", "upkeep", "settings", "observe"},
-    "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "settings"},
-    "cli": {"core", "engines", "jobs", "worker", "upkeep", "server", "app", "settings", "observe", "testing"},
+    "runs": {"core", "engines.contract", "jobs"},
+    "steps": {"core", "worker"},
+    "app": {"core", "engines", "jobs", "worker", "upkeep", "runs", "steps", "settings", "observe"},
+    "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "runs", "steps", "settings"},
+    "cli": {
+        "core",
+        "engines",
+        "jobs",
+        "worker",
+        "upkeep",
+        "server",
+        "app",
+        "runs",
+        "steps",
+        "settings",
+        "observe",
+        "testing",
+    },
 }
 
-# Concrete engines are named by `engine_for(url)`, by themselves, and by the command line.
+# Concrete engines are named by `engine_for(url)`, by themselves, by the command line, and by the suite that compares
+# every engine with the memory engine.
 CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis", "engines.nats"}
-ORACLE = "conformance.oracle"
+ORACLE = "conformance.twins"
 
 
 def modules() -> list[tuple[str, Path]]:

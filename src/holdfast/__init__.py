@@ -1,1 +1,38 @@
 """Durable jobs and pipelines for long-running AI work, in plain Python."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.app import App as App
+    from holdfast.core.errors import HoldfastError as HoldfastError
+    from holdfast.core.errors import ItemsFailed as ItemsFailed
+    from holdfast.core.errors import JobCancelled as JobCancelled
+    from holdfast.core.errors import JobFailed as JobFailed
+    from holdfast.core.model import Retry as Retry
+    from holdfast.settings import Settings as Settings
+    from holdfast.steps import step as step
+    from holdfast.worker.attempt import current as current
+    from holdfast.worker.attempt import progress as progress
+
+# Names are looked up when they are asked for, so that the command line starts without loading all of it.
+_HOMES = {
+    "App": "holdfast.app",
+    "HoldfastError": "holdfast.core.errors",
+    "ItemsFailed": "holdfast.core.errors",
+    "JobCancelled": "holdfast.core.errors",
+    "JobFailed": "holdfast.core.errors",
+    "Retry": "holdfast.core.model",
+    "Settings": "holdfast.settings",
+    "step": "holdfast.steps",
+    "current": "holdfast.worker.attempt",
+    "progress": "holdfast.worker.attempt",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"holdfast has no {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

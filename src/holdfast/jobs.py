@@ -9,8 +9,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.codec import canonical, parse
+from holdfast.core.durations import in_words
 from holdfast.core.errors import Invalid, NotFound, Outrun
 from holdfast.core.keys import check_id, check_queue, check_type, digest, new_id
 from holdfast.core.lifecycle import decide, deliver, first_state
@@ -19,24 +21,33 @@ from holdfast.core.model import (
     Applied,
     Change,
     Entry,
+    Error,
     Event,
     Inserted,
     Job,
     Lease,
     Options,
+    Presence,
+    Running,
+    State,
+    Step,
+    StepState,
     Time,
     Wait,
     WaitKind,
     Where,
 )
 from holdfast.core.outcome import check_retry
-from holdfast.engines.contract import PAUSE, Engine
+from holdfast.engines.contract import PAUSE, WORKER, Engine
 
 PRIORITY_LIMIT = 100
 """Priorities go from minus this to plus this; higher comes first."""
 
 KEY_LIMIT = 255
 """The longest idempotency key, in characters."""
+
+LOG_PATH = "~log"
+"""The record under which a job's log lines are kept. No step's path begins with a tilde."""
 
 CHANGE_TRIES = 50
 """How often a change is decided anew when somebody else was faster. Only a bug or a storm needs more."""
@@ -59,6 +70,61 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = Options()
 
 
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job stands, for a person. Times are milliseconds: `…_at` since 1970, `…_ms` a duration."""
+
+    id: str
+    type: str
+    queue: str
+    state: State
+    version: int
+    stage: str
+    stage_number: int | None
+    stages: tuple[str, ...]
+    done: int | None
+    total: int | None
+    text: str
+    attempt: int
+    recoveries: int
+    epoch: int
+    worker: str | None
+    steps: int
+    error: Error | None
+    waits: tuple[Wait, ...]
+    run_at: Time | None
+    created_at: Time
+    finished_at: Time | None
+    running_ms: int | None
+    stage_ms: int | None
+
+    @property
+    def remaining_ms(self) -> int | None:
+        """An estimate of what is left of this stage: as long for each item as the items so far took."""
+        if not self.done or not self.total or self.stage_ms is None:
+            return None
+        return round(self.stage_ms / self.done * (self.total - self.done))
+
+    def progress(self) -> tuple[object, ...]:
+        """What changes when the job gets on."""
+        return self.state, self.stage, self.done, self.total, self.text, self.steps
+
+    def __str__(self) -> str:
+        """In words: "drawing, stage 3 of 7, 12 of 30, for 2 min"."""
+        words = [str(self.state)]
+        if self.stage and self.state is State.ACTIVE:
+            place = f"stage {self.stage_number} of {len(self.stages)}" if self.stage_number else "stage"
+            words.append(f"{place}: {self.stage}")
+        if self.done is not None and self.total is not None:
+            words.append(f"{self.done} of {self.total}")
+        if self.text:
+            words.append(self.text)
+        if self.stage_ms is not None:
+            words.append(f"for {in_words(self.stage_ms)}")
+        if self.remaining_ms is not None:
+            words.append(f"about {in_words(self.remaining_ms)} left")
+        return ", ".join(words)
+
+
 class Jobs:
     """The jobs of one store."""
 
@@ -68,13 +134,27 @@ class Jobs:
 
     # Submitting.
 
-    async def submit(self, orders: Sequence[Order], parent: Lease | None = None) -> list[Inserted]:
+    async def submit(
+        self,
+        orders: Sequence[Order],
+        parent: Lease | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        group: str | None = None,
+    ) -> list[Inserted]:
         """Accept jobs, all or none. A key that is known gives the job that has it.
 
-        Raises KeyConflict when a key stands for other arguments, and LeaseLost when `parent` lost its lease.
+        With `parent` they are children of the job that holds this lease, in a group of their own; their derived `ids`
+        make it safe to submit them again. Raises KeyConflict when a key stands for other arguments, and LeaseLost when
+        the parent lost its lease.
         """
         now = await self.engine.now()
-        return await self.engine.insert([new_job(order, self._ids(now), now) for order in orders], parent)
+        jobs = [
+            new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
+        ]
+        if parent is not None:
+            jobs = [replace(job, parent=parent.job, group=group) for job in jobs]
+        return await self.engine.insert(jobs, parent)
 
     # Looking.
 
@@ -84,6 +164,25 @@ class Jobs:
         if job is None:
             raise NotFound(f"there is no job {id} in this store; it may have been pruned, or the store is another one")
         return job
+
+    async def status(self, id: str) -> Status:
+        """Where a job stands, for a person."""
+        job = await self.get(id)
+        now = await self.engine.now()
+        running: Running | None = None
+        if job.worker is not None:
+            for record in await self.engine.records(WORKER + job.worker):
+                presence = msgspec.json.decode(record.value, type=Presence)
+                running = next((one for one in presence.running if (one.job, one.epoch) == (id, job.epoch)), None)
+        steps = [step for step in await self.engine.steps(id) if not step.path.startswith("~")]
+        return status_of(job, steps, running, now)
+
+    async def log(self, id: str) -> list[str]:
+        """The log lines that are kept with a job."""
+        for step in await self.engine.steps(id):
+            if step.path == LOG_PATH and step.result is not None:
+                return msgspec.json.decode(step.result, type=list[str])
+        return []
 
     async def walk(self, where: Where) -> AsyncIterator[Job]:
         """All jobs of a kind, page by page."""
@@ -165,6 +264,43 @@ class Jobs:
     async def paused(self) -> list[str]:
         """The queues that are paused."""
         return [record.name.removeprefix(PAUSE) for record in await self.engine.records(PAUSE)]
+
+
+def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Time) -> Status:
+    """Put together where a job stands from its row, its records, and what its worker last said."""
+    done_steps = [step for step in steps if step.state is StepState.DONE]
+    stage = running.stage if running is not None else ""
+    if not stage and steps and job.state is not State.COMPLETED:
+        stage = steps[-1].path.split("/")[0].split("#")[0]
+    done = running.done if running is not None else None
+    total = running.total if running is not None else None
+    since = (running.since if running is not None else None) or job.claimed_at
+    stages = job.options.stages
+    return Status(
+        id=job.id,
+        type=job.type,
+        queue=job.queue,
+        state=job.state,
+        version=job.version,
+        stage=stage,
+        stage_number=stages.index(stage) + 1 if stage in stages else None,
+        stages=stages,
+        done=done if done is not None else (len(done_steps) or None),
+        total=total,
+        text=running.text if running is not None else "",
+        attempt=job.attempt,
+        recoveries=job.recoveries,
+        epoch=job.epoch,
+        worker=job.worker,
+        steps=len(done_steps),
+        error=job.error,
+        waits=job.waits,
+        run_at=job.run_at,
+        created_at=job.created_at,
+        finished_at=job.finished_at,
+        running_ms=None if job.claimed_at is None else max(0, now - job.claimed_at),
+        stage_ms=None if since is None or job.state is not State.ACTIVE else max(0, now - since),
+    )
 
 
 def new_job(order: Order, id: str, now: Time) -> Job:

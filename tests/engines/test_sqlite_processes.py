@@ -225,6 +225,7 @@ def test_a_worker_that_leaves_is_gone_from_the_list(tmp_path, run):
     [
         ("ready", "job_ready (queue=?)"),
         ("due", "job_due (queue=? AND run_at>? AND run_at<?)"),
+        ("next_due", "job_due (queue=? AND run_at>?"),
         ("held", "job_held (worker=?)"),
         ("old", "job_old (prune_at<?)"),
         ("heads", "sqlite_autoindex_job_1 (id=?)"),

@@ -29,6 +29,7 @@ class Verb(NamedTuple):
 
 VERBS: dict[str, Verb] = {
     "demo": Verb("holdfast.cli.demo", "demo", "A video pipeline that is killed and goes on, with no set-up."),
+    "worker": Verb("holdfast.cli.worker", "worker", "Run the jobs of an App."),
     "lifecycle": Verb("holdfast.cli.lifecycle", "lifecycle", "Show the states and events of a job's life."),
 }
 

@@ -9,6 +9,12 @@
     │   ├── LeaseLost        the lease was taken over: this attempt stops
     │   ├── Outrun           somebody else changed the job first, again and again
     │   └── KeyConflict      the idempotency key stands for other arguments
+    ├── JobError             a job or a part of it came to no good end
+    │   ├── JobFailed        it needs a person (review) or was given up (discarded)
+    │   ├── JobCancelled     it was stopped on request
+    │   ├── StepFailed       a step failed before, and its record says so again
+    │   └── ItemsFailed      fewer items of a map succeeded than were needed
+    ├── WrongColour          a step was called in a way that its function's colour doesn't allow here
     └── StoreError           the store can't do its part
         ├── StoreBusy        locked by somebody else for too long, or owned by another process
         ├── StoreFull        no room left on the disk, or over the engine's limit
@@ -19,6 +25,9 @@
 
 A message says what, which, and what now, in one line.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 
 class HoldfastError(Exception):
@@ -55,6 +64,53 @@ class Outrun(Refused):
 
 class KeyConflict(Refused):
     """The idempotency key already stands for other arguments."""
+
+
+class JobError(HoldfastError):
+    """A job or a part of it came to no good end. `type`, `message` and `traceback` are data, as they were kept."""
+
+    def __init__(self, line: str, *, type: str = "", message: str = "", traceback: str = "") -> None:
+        super().__init__(line)
+        self.type = type
+        self.message = message
+        self.traceback = traceback
+
+
+class JobFailed(JobError):
+    """The job needs a person (review) or was given up (discarded)."""
+
+
+class JobCancelled(JobError):
+    """The job was stopped on request."""
+
+
+class StepFailed(JobError):
+    """A step failed earlier in this attempt, and its record says so again."""
+
+
+class ItemsFailed(JobError):
+    """Fewer items of a map succeeded than were needed.
+
+    `results` has the items' places, None where one failed; `failures` tells which failed and why.
+    """
+
+    def __init__(self, line: str, results: list[Any], failures: list["ItemFailure"]) -> None:
+        super().__init__(line, type="ItemsFailed", message=line)
+        self.results = results
+        self.failures = failures
+
+
+@dataclass(frozen=True)
+class ItemFailure:
+    """One item of a map that failed: its place, the item, and the error."""
+
+    index: int
+    item: Any
+    error: BaseException
+
+
+class WrongColour(HoldfastError, TypeError):
+    """A step was called in a way that its function's colour doesn't allow here. The message names the view to use."""
 
 
 class StoreError(HoldfastError):

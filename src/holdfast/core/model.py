@@ -127,6 +127,7 @@ class Options(Struct, frozen=True, omit_defaults=True):
     retry: Retry = Retry()
     timeout_ms: int | None = None
     keep_ms: int | None = None
+    stages: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     meta: Mapping[str, str] = {}
 
@@ -287,7 +288,7 @@ class Recorded(Struct, frozen=True):
 
 
 class Running(Struct, frozen=True, omit_defaults=True):
-    """What a worker is doing for one job right now."""
+    """What a worker is doing for one job right now. `silent_ms` is how long ago it showed progress."""
 
     job: str
     epoch: int
@@ -296,7 +297,8 @@ class Running(Struct, frozen=True, omit_defaults=True):
     total: int | None = None
     text: str = ""
     since: Time | None = None
-    moved_at: Time | None = None
+    silent_ms: int = 0
+    stale_after_ms: int | None = None
 
 
 class Presence(Struct, frozen=True, omit_defaults=True):

@@ -67,6 +67,16 @@ def queue_topic(queue: str) -> str:
     return f"queue:{queue}"
 
 
+def queues_of(topics: Collection[str]) -> list[str]:
+    """The queues among some topics."""
+    return [topic.removeprefix("queue:") for topic in topics if topic.startswith("queue:")]
+
+
+def until_due(due: Time | None, now: Time, timeout: float) -> float:
+    """How long to wait when the next job is due then: not past it, and never less than a moment."""
+    return timeout if due is None else min(timeout, max((due - now) / 1_000, 0.001))
+
+
 def job_topic(job: str) -> str:
     """What to wait for to hear of changes and steps of a job."""
     return f"job:{job}"
@@ -238,8 +248,8 @@ class Engine(ABC):
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
         """Wait for news of any topic, at most `timeout` seconds; answer with a mark to hand in as `after` next time.
 
-        A hint, not a promise: it may return early, never with data. Law: news between two calls are not missed by
-        the second one when it is given the first one's mark.
+        A hint, not a promise: it may return early, never with data. Laws: news between two calls are not missed by
+        the second one when it is given the first one's mark; a wait for a queue ends when a job of it becomes due.
         """
 
 

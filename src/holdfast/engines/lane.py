@@ -59,9 +59,9 @@ class Lane(Generic[Work]):
 
     async def do(self, work: Work) -> Any:
         """Hand in work and wait for its answer."""
-        if self._closed:
-            raise StoreClosed(f"{self._name} is closed; open the store again before using it")
         if self._inline:
+            if self._closed:
+                raise StoreClosed(self._ended())
             ticket = Ticket(work, None)
             self._run([ticket])
             if ticket.error is not None:
@@ -69,9 +69,7 @@ class Lane(Generic[Work]):
             return ticket.answer
         ticket = Ticket(work, asyncio.get_running_loop())
         assert ticket.future is not None
-        self._queue.put(ticket)
-        if self._thread is None:
-            self._start()
+        self._put(ticket)
         return await ticket.future
 
     def close(self) -> None:
@@ -84,11 +82,18 @@ class Lane(Generic[Work]):
             thread.join(CLOSE_SECONDS)
         self._done()
 
-    def _start(self) -> None:
+    def _put(self, ticket: Ticket[Work]) -> None:
+        # Under the lock: behind the end of the queue nobody would ever answer it.
         with self._starting:
-            if self._thread is None and not self._closed:
+            if self._closed:
+                raise StoreClosed(self._ended())
+            self._queue.put(ticket)
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
+
+    def _ended(self) -> str:
+        return f"{self._name} is closed; open the store again before using it"
 
     def _work(self) -> None:
         while True:

@@ -36,7 +36,9 @@ from holdfast.engines.contract import (
     check_changes,
     check_record,
     check_worker,
+    queues_of,
     system_clock,
+    until_due,
 )
 from holdfast.engines.tables import Tables
 
@@ -161,4 +163,6 @@ class MemoryEngine(Engine):
 
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
         """See Engine.wait."""
-        return await self._bell.wait(topics, timeout, after)
+        now = self._clock()
+        due = await self._look(lambda tables: tables.next_due(queues_of(topics), now))
+        return await self._bell.wait(topics, until_due(due, now, timeout), after)

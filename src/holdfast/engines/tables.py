@@ -227,6 +227,16 @@ class Tables:
                 found.append(self.jobs[id])
         return found
 
+    def next_due(self, queues: Sequence[str], now: Time) -> Time | None:
+        """When the next job of these queues becomes due, if that is still to come."""
+        waiting = (
+            run_at
+            for queue in queues
+            for run_at, _, version, id in self._due[queue]
+            if run_at > now and id in self.jobs and self.jobs[id].version == version
+        )
+        return min(waiting, default=None)
+
     def missing(self, parent: str, group: str) -> int:
         """See Engine.missing."""
         total, arrived = self.groups.get((parent, group), (0, 0))
@@ -249,9 +259,9 @@ class Tables:
         self._log(entry_of(change, job.version))
         if change.drops_failed or change.drops:
             steps = self.steps.get(job.id, {})
-            for path, step in list(steps.items()):
-                if path in change.drops or (change.drops_failed and step.state is StepState.FAILED):
-                    self._set(steps, path, None)
+            kept = {path: step for path, step in steps.items() if not _dropped(step, change)}
+            if len(kept) < len(steps):  # A new table, so that taking it back restores the order too.
+                self._set(self.steps, job.id, kept)
         for step in change.steps:
             self._record(step)
         for new in change.inserts:
@@ -311,6 +321,7 @@ class Tables:
             self.news.add(queue_topic(job.queue))
         elif job.state in DUE and job.run_at is not None:
             heappush(self._due[job.queue], (job.run_at, self._order[id], job.version, id))
+            self.news.add(queue_topic(job.queue))
 
     def _remove(self, job: Job, now: Time) -> None:
         self._put(None, job.id)
@@ -342,7 +353,7 @@ class Tables:
         while heap and heap[0][0] <= now and promoted < PROMOTE_LIMIT:
             item = heappop(heap)
             job = self.jobs.get(item[3])
-            if job is None or job.version != item[2] or job.state not in DUE:
+            if job is None or (job.run_at, job.version) != (item[0], item[2]) or job.state not in DUE:
                 continue
             if _expired(job, now):
                 later.append(item)
@@ -358,7 +369,7 @@ class Tables:
         while heap and len(taken) < limit:
             item = heappop(heap)
             job = self.jobs.get(item[4])
-            if job is None or job.version != item[3] or job.state is not State.AVAILABLE:
+            if job is None or (job.run_at, job.version) != (item[1], item[3]) or job.state is not State.AVAILABLE:
                 continue
             if item[1] > now or _expired(job, now):
                 later.append(item)
@@ -400,6 +411,10 @@ def matches(job: Job, where: Where) -> bool:
 
 
 _EXPIRING = DUE | {State.AVAILABLE}
+
+
+def _dropped(step: Step, change: Change) -> bool:
+    return step.path in change.drops or (change.drops_failed and step.state is StepState.FAILED)
 
 
 def _expired(job: Job, now: Time) -> bool:

@@ -125,7 +125,7 @@ class Acts:
         families: Counter[tuple[str, str]] = Counter()
         for job in jobs:
             self._tally[job.queue, job.state] += 1
-            if job.state is State.AVAILABLE:
+            if job.run_at is not None:
                 self.news.add(queue_topic(job.queue))
             if job.parent is not None:
                 families[job.parent, job.group or ""] += 1
@@ -198,7 +198,7 @@ class Acts:
         self._tally[job.queue, change.before] -= 1
         self._tally[job.queue, job.state] += 1
         self.news.add(job_topic(job.id))
-        if job.state is State.AVAILABLE:
+        if job.state is State.AVAILABLE or (job.state in _DUE_EVENT and job.run_at is not None):
             self.news.add(queue_topic(job.queue))
 
     def _write(self, updates: list[rows.Params], entries: list[rows.Params]) -> None:
@@ -226,7 +226,10 @@ class Acts:
             self._db.execute(self._sql.edit_body, rows.job_params(change.job, n))
         if change.inserts:
             known = self._known(job.id for job in change.inserts)
-            new = {job.id: job for job in change.inserts if job.id not in known}
+            new: dict[str, Job] = {}
+            for job in change.inserts:
+                if job.id not in known:
+                    new.setdefault(job.id, job)
             for id, number in self._add(list(new.values())).items():
                 heads[id] = Head(id, new[id].state, 1, new[id].epoch, n=number)
 

@@ -48,7 +48,9 @@ from holdfast.engines.contract import (
     check_changes,
     check_record,
     check_worker,
+    queues_of,
     system_clock,
+    until_due,
 )
 from holdfast.engines.lane import Lane, Ticket
 from holdfast.engines.sql import queries
@@ -421,7 +423,13 @@ class SqliteEngine(Engine):
                 return after  # what came before we listened can't be known: look once more
         except OSError:
             timeout = min(timeout, DEAF_POLL_SECONDS)
-        return await self._bell.wait(topics, timeout, after)
+        now = self._clock()
+        due = await self._look("look", lambda db: self._next_due(db, queues_of(topics), now))
+        return await self._bell.wait(topics, until_due(due, now, timeout), after)
+
+    def _next_due(self, db: sqlite3.Connection, queues: Sequence[str], now: Time) -> Time | None:
+        found = (db.execute(SQL.next_due, {"queue": queue, "now": now}).fetchone()[0] for queue in queues)
+        return min((run_at for run_at in found if run_at is not None), default=None)
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():

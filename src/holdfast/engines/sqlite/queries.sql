@@ -60,6 +60,12 @@ where run_at is not null and finished_at is null and worker is null and state <>
   and (expires_at is null or expires_at > :now)
 order by run_at, n limit :limit;
 
+-- name: next_due
+-- wait: when the next job of a queue becomes due
+select min(run_at) from job
+where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review'
+  and queue = :queue and run_at > :now;
+
 -- name: ready
 -- claim: available → active, in order
 select * from whole

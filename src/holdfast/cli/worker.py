@@ -1,0 +1,110 @@
+"""`holdfast worker`: run the jobs of an App until told to stop. Must not do what a worker does (`app.worker`)."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import click
+
+from holdfast.cli.load import load_app
+
+RESTART_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
+"""How long to wait before a worker process that died is started again; the last one repeats."""
+
+HEALTHY_SECONDS = 60.0
+"""A worker process that lived so long is started again without a wait."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast worker video:app
+  holdfast worker examples/video.py:app --at-once 4
+  holdfast worker video:app --queues urgent,video --processes 4
+
+\b
+SIGTERM or Ctrl-C: claims nothing more, lets work finish within the grace, hands over the rest.
+A second one stops at once. Neither costs an attempt or a finished step.
+"""
+)
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--queues", help="Which queues, in this order, separated by commas. Default: those of the App's jobs.")
+@click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots in each process.")
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
+@click.option("--url", help="The store, instead of the App's own.")
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+def worker(target: str, queues: str | None, at_once: int, processes: int, url: str | None, log_level: str) -> None:
+    """Run the jobs of MODULE:APP until told to stop."""
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    if url is not None:
+        os.environ["HOLDFAST_URL"] = url
+    if processes > 1:
+        sys.exit(_supervise(processes))
+    app = load_app(target)
+    if url is not None:
+        app.use(url)
+    names = [name.strip() for name in queues.split(",") if name.strip()] if queues else None
+    asyncio.run(_work(app, names, at_once))
+
+
+async def _work(app: Any, queues: list[str] | None, at_once: int) -> None:
+    stop, loop, asked = asyncio.Event(), asyncio.get_running_loop(), 0
+    async with app.worker(at_once=at_once, queues=queues) as running:
+
+        def told() -> None:
+            nonlocal asked
+            asked += 1
+            if asked > 1:
+                running.abort()
+            stop.set()
+
+        for one in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(one, told)
+        click.echo(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
+        await stop.wait()
+        click.echo("stopping: work that is under way may finish; press Ctrl-C again to hand it over now")
+    click.echo("stopped")
+
+
+def _supervise(processes: int) -> int:
+    """Keep so many worker processes running; pass signals on to them."""
+    arguments = sys.argv[1:]
+    place = next(i for i, word in enumerate(arguments) if word.startswith("--processes"))
+    del arguments[place : place + (1 if "=" in arguments[place] else 2)]
+    command = [sys.executable, "-m", "holdfast.cli", *arguments]
+    stopping = 0
+
+    def told(number: int, _: Any) -> None:
+        nonlocal stopping
+        stopping += 1
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+
+    children: list[subprocess.Popen[bytes]] = []
+    began: list[float] = []
+    deaths = [0] * processes
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, told)
+    for _ in range(processes):
+        children.append(subprocess.Popen(command, start_new_session=True))
+        began.append(time.monotonic())
+    while not stopping:
+        time.sleep(0.2)
+        for place, child in enumerate(children):
+            if stopping or child.poll() is None:
+                continue
+            if child.returncode == 2:
+                told(0, None)
+                return 2
+            deaths[place] = 0 if time.monotonic() - began[place] > HEALTHY_SECONDS else deaths[place] + 1
+            click.echo(f"worker process {child.pid} ended with {child.returncode}; starting another", err=True)
+            time.sleep(RESTART_SECONDS[min(deaths[place], len(RESTART_SECONDS) - 1)])
+            children[place] = subprocess.Popen(command, start_new_session=True)
+            began[place] = time.monotonic()
+    return max(child.wait() for child in children)

@@ -1,0 +1,242 @@
+"""Random acts as values: small numbers that `twins` makes calls of, so that they shrink well and read well.
+
+Must not know a store. Pools are small on purpose: six jobs, three queues, two workers and a few keys meet one another
+all the time, a thousand would not.
+"""
+
+from itertools import permutations
+
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from holdfast.conformance.given import HOUR, MINUTE
+from holdfast.core.model import State, StepState
+
+SLOTS, QUEUES, WORKERS, KEYS, PATHS, GROUPS, NAMES = 6, 3, 2, 2, 3, 2, 3
+MOMENTS = (0, -1, 1, -MINUTE, MINUTE, HOUR)
+"""How far from now a time is: at the moment itself, and on both sides of it."""
+
+
+class Plan(Struct, frozen=True):
+    """A new job: which of the six it is, and what it asks for. Times are distances from now."""
+
+    slot: int
+    queue: int = 0
+    priority: int = 0
+    state: State = State.AVAILABLE
+    run: int = 0
+    expires: int | None = None
+    key: int | None = None
+    window: int | None = None
+    args: int = 0
+    group: int | None = None
+    keep: int | None = 0
+    anew: bool = False
+    """Whether it is a new job, when the one in its slot has ended."""
+
+
+class Mark(Struct, frozen=True):
+    """A step record, under the lease of an older or the newest copy of a job; `held` counts the active ones only."""
+
+    slot: int
+    held: bool
+    path: int
+    state: StepState
+    value: int = 0
+    age: int = 0
+
+
+class Move(Struct, frozen=True):
+    """A change: the event is the nth of those that the copy's state allows, after them a signal.
+
+    `held` counts the active jobs only: most of what can happen to a job happens to those.
+    """
+
+    slot: int
+    held: bool
+    nth: int
+    age: int = 0
+    run: int = 0
+    wait: int = 0
+    takes: int = 0
+    marks: tuple[Mark, ...] = ()
+    drop: int | None = None
+    plans: tuple[Plan, ...] = ()
+    edit: int | None = None
+
+
+class Insert(Struct, frozen=True, tag=True):
+    """New jobs, perhaps as children of a job under one of its leases."""
+
+    plans: tuple[Plan, ...]
+    parent: int | None = None
+    age: int = 0
+    seat: int = 0
+
+
+class Claim(Struct, frozen=True, tag=True):
+    """A worker asks for jobs."""
+
+    worker: int
+    queues: tuple[int, ...]
+    limit: int
+    seat: int = 0
+
+
+class Commit(Struct, frozen=True, tag=True):
+    """A batch of changes."""
+
+    moves: tuple[Move, ...]
+    seat: int = 0
+
+
+class RecordSteps(Struct, frozen=True, tag=True):
+    """A batch of step records."""
+
+    marks: tuple[Mark, ...]
+    seat: int = 0
+
+
+class Put(Struct, frozen=True, tag=True):
+    """A small document is written or removed, expecting anything, what is there, none, or something else."""
+
+    name: int
+    value: int | None
+    expects: str
+    seat: int = 0
+
+
+class BeatOf(Struct, frozen=True, tag=True):
+    """A worker's beat that names some jobs, by older or newest copies."""
+
+    worker: int
+    named: tuple[tuple[int, int], ...]
+    queues: tuple[int, ...]
+    leaving: bool = False
+
+
+class Prune(Struct, frozen=True, tag=True):
+    """Old jobs go."""
+
+    limit: int
+    seat: int = 0
+
+
+class Look(Struct, frozen=True, tag=True):
+    """A walk over the jobs of some kind, page by page."""
+
+    state: State | None
+    queue: int | None
+    parent: int | None
+    expires: int | None
+    newest_first: bool
+    page: int
+    seat: int = 0
+
+
+class Advance(Struct, frozen=True, tag=True):
+    """Time goes by, or back."""
+
+    by: int
+
+
+class Reopen(Struct, frozen=True, tag=True):
+    """An engine is closed, and the store opened again."""
+
+    seat: int = 0
+
+
+class Compare(Struct, frozen=True, tag=True):
+    """All that the stores hold is compared. An act like the others, so that those around it can be left out."""
+
+
+Act = Insert | Claim | Commit | RecordSteps | Put | BeatOf | Prune | Look | Advance | Reopen | Compare
+
+
+def _below(number: int) -> st.SearchStrategy[int]:
+    return st.integers(0, number - 1)
+
+
+slots, ages, seats = _below(SLOTS), st.sampled_from((0, 0, 0, 0, 1, 2)), _below(2)
+mostly = st.sampled_from((True, True, True, False))
+orders = tuple(permutations(range(QUEUES)))
+some_queues = st.sampled_from((*orders, *(order[:1] for order in orders), *(order[:2] for order in orders)))
+moments = st.sampled_from(MOMENTS)
+states = st.sampled_from((*[State.AVAILABLE] * 4, State.SCHEDULED, State.SCHEDULED, State.PENDING))
+
+plans = st.builds(
+    Plan,
+    slot=slots,
+    queue=_below(QUEUES),
+    priority=st.sampled_from((0, 0, 1, -1)),
+    state=states,
+    run=st.sampled_from((0, 0, 0, *MOMENTS)),
+    expires=st.sampled_from((*[None] * 9, *MOMENTS)),
+    key=st.sampled_from((None, None, *range(KEYS))),
+    window=st.sampled_from((None, None, *MOMENTS)),
+    args=_below(2),
+    group=st.sampled_from((None, *range(GROUPS))),
+    keep=st.sampled_from((0, None, MINUTE)),
+    anew=mostly,
+)
+marks = st.builds(
+    Mark, slot=slots, held=mostly, path=_below(PATHS), state=st.sampled_from(StepState), value=_below(2), age=ages
+)
+moves = st.builds(
+    Move,
+    slot=slots,
+    held=mostly,
+    nth=_below(24),
+    age=ages,
+    run=moments,
+    wait=_below(5),
+    takes=_below(4),
+    marks=st.sampled_from((0, 0, 1, 2)).flatmap(lambda number: st.tuples(*[marks] * number)),
+    drop=st.sampled_from((None, None, *range(PATHS))),
+    plans=st.sampled_from((0, 0, 1, 2)).flatmap(lambda number: st.tuples(*[plans] * number)),
+    edit=st.none() | _below(2),
+)
+
+inserts = st.builds(
+    Insert,
+    plans=st.lists(plans, min_size=1, max_size=3).map(tuple),
+    parent=st.none() | slots,
+    age=ages,
+    seat=seats,
+)
+claims = st.builds(Claim, worker=_below(WORKERS), queues=some_queues, limit=st.integers(1, 3), seat=seats)
+commits = st.builds(Commit, moves=st.lists(moves, min_size=1, max_size=3).map(tuple), seat=seats)
+records = st.builds(RecordSteps, marks=st.lists(marks, min_size=1, max_size=3).map(tuple), seat=seats)
+puts = st.builds(
+    Put,
+    name=_below(NAMES),
+    value=st.sampled_from((None, None, 0, 1)),
+    expects=st.sampled_from(("any", "held", "none", "other")),
+    seat=seats,
+)
+beats = st.builds(
+    BeatOf,
+    worker=_below(WORKERS),
+    named=st.lists(st.tuples(slots, ages), max_size=4, unique_by=lambda pair: pair[0]).map(tuple),
+    queues=some_queues,
+    leaving=mostly.map(lambda stays: not stays),
+)
+prunes = st.builds(Prune, limit=st.integers(1, 3), seat=seats)
+looks = st.builds(
+    Look,
+    state=st.none() | st.sampled_from(State),
+    queue=st.none() | _below(QUEUES),
+    parent=st.none() | slots,
+    expires=st.none() | moments,
+    newest_first=st.booleans(),
+    page=st.integers(1, 4),
+    seat=seats,
+)
+advances = st.builds(Advance, by=st.sampled_from((1, MINUTE, HOUR, -MINUTE)))
+reopens = st.builds(Reopen, seat=seats)
+compares = st.builds(Compare)
+
+# Jobs must come in, be claimed and change most of the time, or nothing happens to any of them.
+_often: list[st.SearchStrategy[Act]] = [inserts, claims, commits, commits]
+_seldom: list[st.SearchStrategy[Act]] = [compares, records, puts, beats, prunes, looks, advances, reopens]
+acts: st.SearchStrategy[Act] = st.sampled_from([*_often, *_often, *_often, *_seldom]).flatmap(lambda kind: kind)

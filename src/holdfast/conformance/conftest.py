@@ -1,0 +1,99 @@
+"""What the tests of this package are given: an empty store of each named kind, a clock, and a loop to run on.
+
+Must not reach beyond this package: pytest applies a conftest to its own folder only.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.conformance.given import Another, StoreClock
+from holdfast.conformance.kinds import THIS_MACHINE, Kind, kind_of
+from holdfast.conformance.plugin import ENGINES, EXAMPLES, HOW_TO_CALL
+from holdfast.conformance.texts import TEXTS
+
+TEST_SECONDS = 120.0
+"""How long one test may take, so that an engine that hangs is told and not waited for."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test once for each engine that was named."""
+    if "kind" not in metafunc.fixturenames:
+        return
+    kinds = [kind_of(text) for text in metafunc.config.getoption(ENGINES)]
+    if kinds:
+        metafunc.parametrize("kind", kinds, ids=[kind.engine.guarantees.name for kind in kinds])
+    else:
+        metafunc.parametrize("kind", [pytest.param(None, marks=pytest.mark.skip(reason=HOW_TO_CALL))], ids=["none"])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async def` test on the loop that its engine was opened on."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    runner: asyncio.Runner = pyfuncitem.funcargs["runner"]
+
+    async def bounded() -> None:
+        async with asyncio.timeout(TEST_SECONDS):
+            await test(**given)
+
+    runner.run(bounded())
+    return True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how to call the suite when no engine was named: pytest doesn't print why tests were skipped."""
+    if not config.getoption(ENGINES):
+        terminalreporter.write_line(f"holdfast.conformance was skipped; {HOW_TO_CALL}")
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop of one test and its fixtures."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def clock(kind: Kind) -> StoreClock:
+    """The store's time as the test sees it; it can be moved when the engine takes its clock from us."""
+    return StoreClock(settable=kind.engine.guarantees.clock == THIS_MACHINE)
+
+
+@pytest.fixture
+def url(kind: Kind, tmp_path: Path) -> str:
+    """An empty store."""
+    return kind.scratch(tmp_path)
+
+
+@pytest.fixture
+def another(kind: Kind, url: str, clock: StoreClock, runner: asyncio.Runner) -> Iterator[Another]:
+    """Opens one more engine object on the test's store; all are closed at the end."""
+    another = Another(kind, url, clock)
+    yield another
+    runner.run(another.close_all())
+
+
+@pytest.fixture
+def engine(another: Another, runner: asyncio.Runner) -> object:
+    """The engine under test, opened on an empty store."""
+    return runner.run(another())
+
+
+@pytest.fixture
+def examples(pytestconfig: pytest.Config) -> int:
+    """How many random lives to compare."""
+    number: int = pytestconfig.getoption(EXAMPLES)
+    return number
+
+
+@pytest.fixture(params=list(TEXTS))
+def text(request: pytest.FixtureRequest) -> str:
+    """A text that some store might change."""
+    return TEXTS[request.param]

@@ -1,0 +1,66 @@
+"""Everything that a store holds, as one value: to compare two stores, or one store before and after.
+
+Must not use anything of an engine but its contract, and must not change the store.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, Step, Where
+from holdfast.engines.contract import WORKER, Engine
+
+
+class Dump(Struct, frozen=True):
+    """All that reads can tell of a store. `missing` and `counts` have their names joined by a slash."""
+
+    jobs: dict[str, Job]
+    steps: dict[str, list[Step]]
+    history: dict[str, list[Entry]]
+    missing: dict[str, int]
+    counts: dict[str, int]
+    records: list[Record]
+    workers: dict[str, Presence]
+
+
+async def dump(engine: Engine, groups: Iterable[tuple[str, str]] = ()) -> Dump:
+    """Read a whole store. `groups` are (parent, group) to ask for besides those of the jobs that are there."""
+    jobs = await all_jobs(engine)
+    asked = {(job.parent, job.group or "") for job in jobs if job.parent is not None} | set(groups)
+    records = await engine.records("")
+    return Dump(
+        jobs={job.id: job for job in jobs},
+        steps={job.id: await engine.steps(job.id) for job in jobs},
+        history={job.id: await all_entries(engine, job.id) for job in jobs},
+        missing={f"{parent}/{group}": await engine.missing(parent, group) for parent, group in sorted(asked)},
+        counts={f"{queue}/{state}": number for (queue, state), number in sorted((await engine.count()).items())},
+        records=[record for record in records if not record.name.startswith(WORKER)],
+        workers={record.name: presence_of(record) for record in records if record.name.startswith(WORKER)},
+    )
+
+
+async def all_jobs(engine: Engine, where: Where | None = None, page: int = PAGE_LIMIT) -> list[Job]:
+    """All jobs of a kind, read page by page."""
+    where = where or Where()
+    jobs: list[Job] = []
+    while found := await engine.find(where, jobs[-1].id if jobs else "", page):
+        # Without this an engine that hands out a page again would keep us here for ever.
+        assert not jobs or found[0].id != jobs[-1].id, f"job {found[0].id} came again on the next page"
+        jobs += found
+    return jobs
+
+
+async def all_entries(engine: Engine, job: str, page: int = PAGE_LIMIT) -> list[Entry]:
+    """A job's whole history, read page by page."""
+    entries: list[Entry] = []
+    while found := await engine.history(job, entries[-1].version if entries else 0, page):
+        assert not entries or found[0].version > entries[-1].version, f"job {job}: its history's pages go back"
+        entries += found
+    return entries
+
+
+def presence_of(record: Record) -> Presence:
+    """The worker that a record tells of. Whether it was seen dying depends on the machine, so it is left out."""
+    return replace(msgspec.json.decode(record.value, type=Presence), gone=False)

@@ -1,0 +1,198 @@
+"""What becomes of a checkpoint when it is opened: a person's edits are honoured, and what a crash left is recovered.
+
+Must not touch a disk, and must not change a state itself: `decide` does, so that each of these changes has its entry
+in the history. An edit is a `status` that disagrees with the `state`, or arguments that disagree with their digest:
+
+    status was     set to    what becomes of it
+    NEEDS_REVIEW   PENDING   replay, with the arguments in the file; again from the start, if it had ended
+    NEEDS_REVIEW   DONE      resolve, with the result in the file; not if it had ended
+    RUNNING        PENDING   lapse: its worker is gone
+    DONE           PENDING   again from the start: pruned, and submitted anew under its id
+
+A block that was removed is a job that is gone. All else is refused.
+"""
+
+from collections import Counter
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core.codec import canonical, parse
+from holdfast.core.errors import BadValue
+from holdfast.core.keys import digest
+from holdfast.core.lifecycle import STATE_ROWS, STATES, TERMINAL, decide, lost_event, submit_entry
+from holdfast.core.model import Applied, Change, Error, Event, Job, State, StepState, Time, WaitKind
+from holdfast.engines.checkpoint import EDIT, Checkpoint, Row, shown
+from holdfast.engines.scan import Damage
+from holdfast.engines.sheet import Rows
+from holdfast.engines.tables import Key
+
+HAND = "hand"
+"""Who made a change that a person made in the file."""
+
+FILE = "file"
+"""Who recovered a job that was running when the process died."""
+
+PENDING, DONE = (STATE_ROWS[state].checkpoint for state in (State.AVAILABLE, State.COMPLETED))
+STATUSES = tuple(dict.fromkeys(row.checkpoint for row in STATES))
+
+
+class Reopened(Struct):
+    """A store that is ready to go on, and how many running jobs it recovered."""
+
+    rows: Rows
+    recovered: int
+    changed: bool
+    """Whether opening it changed it, so that the file has to be written."""
+
+
+def reopen(said: Checkpoint, now: Time) -> Reopened:
+    """Make a store of what a file says, or Damage when an edit is not possible."""
+    rows = Rows()
+    again = {row.job.id for row in said.rows.values() if row.job.state in TERMINAL and row.status == PENDING}
+    for row in said.rows.values():
+        _check(row)
+        if row.edited:
+            args = _fit(row, "args", row.job.args)
+            row.job = replace(row.job, args=args, digest=digest(row.job.type, args))
+        if row.job.id in again:
+            _start_again(row, now)
+        rows.restore(row.job, row.steps, row.entries)
+    rows.records = said.records
+    _restore_keys(rows, said, again, now)
+    rows.journal = []
+    _restore_groups(rows, said, now)
+    for row in said.rows.values():
+        if row.job.id not in again:
+            _honour(rows, row, now)
+    left = [job for job in rows.jobs.values() if job.state is State.ACTIVE]
+    for job in left:
+        _lose(rows, job, now, FILE, "recovered from a crash")
+    changed, rows.journal, rows.news = bool(rows.journal or again), None, set()
+    by_hand = sum(row.job.state is State.ACTIVE and row.status == PENDING for row in said.rows.values())
+    return Reopened(rows, len(left) + by_hand, changed)
+
+
+def _check(row: Row) -> None:
+    """Refuse an edit that can't be carried out."""
+    job, was = row.job, STATE_ROWS[row.job.state].checkpoint
+    if row.status not in STATUSES:
+        raise Damage(f"job {job.id}: status {row.status!r} is none of {', '.join(STATUSES)}", row.line)
+    possible = {State.REVIEW: (PENDING, DONE), State.ACTIVE: (PENDING,)}.get(job.state, ())
+    if job.state in TERMINAL:
+        possible = (PENDING,)
+        if row.edited and row.status == was:
+            what = f"job {job.id}: its args were edited after it had ended ({job.state})"
+            raise Damage(f"{what}; set its status to {PENDING} to run it again with them", row.line)
+    if row.status not in (was, *possible):
+        what = f"job {job.id} is {job.state}, and its status was set from {was} to {row.status}"
+        raise Damage(f"{what}; possible here: {', '.join((was, *possible))}", row.line)
+
+
+def _start_again(row: Row, now: Time) -> None:
+    """Nothing leads out of a terminal state: the old job goes, and the same is submitted anew under its id.
+
+    Its parent has counted the old one and doesn't wait for it. Its own children stay, as do their groups.
+    """
+    old = row.job
+    row.job = Job(
+        id=old.id,
+        type=old.type,
+        queue=old.queue,
+        args=old.args,
+        digest=old.digest,
+        priority=old.priority,
+        key=old.key,
+        key_until=old.key_until,
+        created_at=now,
+        expires_at=None if old.expires_at is None else now + old.expires_at - old.created_at,
+        options=old.options,
+        state=State.AVAILABLE,
+        run_at=now,
+        epoch=old.epoch,
+    )
+    note: dict[str, object] = {"again": old.state.value}
+    if old.finished_at is not None:
+        note["finished_at"] = shown(old.finished_at)
+    row.entries = [replace(submit_entry(row.job), by=HAND, note=note | _edits(row))]
+    row.steps = []
+
+
+def _restore_keys(rows: Rows, said: Checkpoint, again: set[str], now: Time) -> None:
+    for name, key in said.keys.items():
+        over = key.until is not None and key.until <= now
+        if key.job in rows.jobs or (name in said.outliving and not over):
+            rows.keys[name] = key
+    for job in (rows.jobs[id] for id in again):
+        if job.key is not None:
+            holder = rows.keys.get((job.type, job.key))
+            if holder is None or holder.job == job.id:
+                rows.keys[job.type, job.key] = Key(job.id, job.digest, job.key_until)
+
+
+def _restore_groups(rows: Rows, said: Checkpoint, now: Time) -> None:
+    """Count the children that are still out: nobody must wait for one whose block was removed."""
+    out = Counter((job.parent, job.group or "") for job in rows.jobs.values() if job.parent and not job.arrived)
+    for pair, (total, arrived) in said.groups.items():
+        rows.groups[pair] = (arrived + out[pair], arrived)
+        removed = total - arrived - out[pair]
+        parent = rows.jobs.get(pair[0])
+        if removed > 0 and not out[pair] and parent is not None and _waits_for(parent, pair[1]):
+            note = {"group": pair[1], "removed": removed}
+            _commit(rows, decide(parent, Event.ACTIVATE, now, by=HAND, note=note))
+    for (parent_id, group), count in out.items():
+        assert parent_id is not None
+        rows.groups.setdefault((parent_id, group), (count, 0))
+
+
+def _waits_for(parent: Job, group: str) -> bool:
+    waits = any(wait.kind is WaitKind.CHILDREN and wait.name == group for wait in parent.waits)
+    return waits and parent.state is State.PENDING
+
+
+def _honour(rows: Rows, row: Row, now: Time) -> None:
+    """Carry out what a person did to one job."""
+    job, note = rows.jobs[row.job.id], _edits(row)
+    if row.status == STATE_ROWS[row.job.state].checkpoint:
+        if row.edited:
+            change = Change(event=EDIT, before=job.state, job=job, at=now, by=HAND, version=job.version, note=note)
+            _commit(rows, change)
+    elif job.state is State.ACTIVE:
+        _lose(rows, job, now, HAND, f"set to {PENDING} by hand", note)
+    elif row.status == PENDING:
+        args = (job.args, job.digest) if row.edited else None
+        _commit(rows, decide(job, Event.REPLAY, now, by=HAND, args=args, note=note))
+    else:
+        result = _fit(row, "result", row.given or "null")
+        _commit(rows, decide(job, Event.RESOLVE, now, by=HAND, result=result, note=note))
+
+
+def _lose(rows: Rows, job: Job, now: Time, by: str, why: str, note: dict[str, object] | None = None) -> None:
+    """Take a job from a worker that died with its process."""
+    steps = rows.steps.get(job.id, {}).values()
+    progressed = any(step.epoch == job.epoch and step.state is not StepState.STARTED for step in steps)
+    event = lost_event(job, progressed=progressed)
+    error = None
+    if event is Event.ABANDON:
+        error = Error(
+            "WorkerLost", f"{job.recoveries + 1} workers in a row were lost over it, the last was {job.worker}"
+        )
+    told = {"lost": job.worker, "why": why, "steps": sum(step.state is StepState.DONE for step in steps)}
+    _commit(rows, decide(job, event, now, by=by, error=error, progressed=progressed, note=told | (note or {})))
+
+
+def _fit(row: Row, name: str, text: str) -> str:
+    """A value that a person wrote, as the rest of the project would have written it."""
+    try:
+        return canonical(parse(text))
+    except BadValue as error:
+        raise Damage(f"job {row.job.id}: {name}: {error}", row.line) from None
+
+
+def _edits(row: Row) -> dict[str, object]:
+    return {"edited": ["args"]} if row.edited else {}
+
+
+def _commit(rows: Rows, change: Change) -> None:
+    answer = rows.commit(change)
+    assert isinstance(answer, Applied), answer

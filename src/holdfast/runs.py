@@ -1,0 +1,142 @@
+"""Runs: a submitted job as its caller sees it, for async and for blocking code. Must not know apps or workers."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from holdfast.core.codec import Codec
+from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.errors import JobCancelled, JobFailed
+from holdfast.core.lifecycle import SETTLED
+from holdfast.core.model import Entry, Job, State
+from holdfast.engines.contract import job_topic
+from holdfast.jobs import Jobs, Status
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+FOLLOW_SECONDS = 5.0
+"""How long a waiting caller waits for news before it looks by itself."""
+
+
+class Run(Generic[R]):
+    """One submitted job."""
+
+    def __init__(self, open: Callable[[], Awaitable[Jobs]], id: str, codec: Codec[Any]) -> None:
+        self.id = id
+        self._open = open
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+    async def status(self) -> Status:
+        """Where it stands, for a person: state, stage, how far, for how long."""
+        return await (await self._open()).status(self.id)
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the value that the job returns.
+
+        Raises JobFailed when it needs a person or was given up, JobCancelled when it was cancelled, and TimeoutError
+        when it has not settled within `timeout`.
+        """
+        limit = None if timeout is None else milliseconds(timeout) / 1_000
+        try:
+            async with asyncio.timeout(limit):
+                job = await self._settled()
+        except TimeoutError:
+            raise TimeoutError(f"job {self.id} has not settled within {limit:g} s; it goes on") from None
+        if job.state is State.COMPLETED:
+            value: R = self._codec.decode(job.result or "null")
+            return value
+        raise failure_of(job)
+
+    async def cancel(self, reason: str = "") -> None:
+        """Stop the job for good; it loses its lease at once. Raises NotAllowed when it has ended."""
+        await (await self._open()).cancel(self.id, reason=reason)
+
+    async def history(self) -> list[Entry]:
+        """All that happened to it."""
+        return await (await self._open()).history(self.id)
+
+    async def follow(self) -> AsyncIterator[Entry | Status]:
+        """Its history and its progress, live, until it settles."""
+        jobs = await self._open()
+        mark, version, shown = 0, 0, None
+        while True:
+            for entry in await jobs.engine.history(self.id, version):
+                version = entry.version
+                yield entry
+            status = await jobs.status(self.id)
+            if status.state in SETTLED and status.version == version:
+                return
+            if status.progress() != shown and status.state is State.ACTIVE:
+                shown = status.progress()
+                yield status
+            pause = min(FOLLOW_SECONDS, 1.0 if status.state is State.ACTIVE else FOLLOW_SECONDS)
+            mark = await jobs.engine.wait([job_topic(self.id)], pause, mark)
+
+    async def _settled(self) -> Job:
+        jobs = await self._open()
+        mark = 0
+        while True:
+            job = await jobs.get(self.id)
+            if job.state in SETTLED:
+                return job
+            mark = await jobs.engine.wait([job_topic(self.id)], FOLLOW_SECONDS, mark)
+
+
+def failure_of(job: Job) -> Exception:
+    """The error that a job without a result is told with."""
+    error = job.error
+    told = {} if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
+    if job.state is State.CANCELLED:
+        return JobCancelled(f"job {job.id} was cancelled", **told)
+    what = "needs a person" if job.state is State.REVIEW else "was given up"
+    why = "" if error is None else f": {error.type}: {error.message}"
+    now = "; see holdfast show, then replay, resolve or discard" if job.state is State.REVIEW else ""
+    return JobFailed(f"job {job.id} {what}{why}{now}", **told)
+
+
+class SyncRun(Generic[R]):
+    """One submitted job, for blocking code."""
+
+    def __init__(self, portal: "Portal", run: Run[R]) -> None:
+        self.id = run.id
+        self._portal = portal
+        self._run = run
+
+    def status(self) -> Status:
+        """See Run.status."""
+        return self._portal.call(self._run.status())
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """See Run.result."""
+        return self._portal.call(self._run.result(timeout))
+
+    def cancel(self, reason: str = "") -> None:
+        """See Run.cancel."""
+        self._portal.call(self._run.cancel(reason))
+
+    def history(self) -> list[Entry]:
+        """See Run.history."""
+        return self._portal.call(self._run.history())
+
+
+class Portal:
+    """A thread with an event loop, for blocking code to call into. Starts at first use, and anew after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine over there, and wait for it here."""
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._pid, self._loop = os.getpid(), asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="holdfast-sync", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,0 +1,364 @@
+"""`@step`: what users put on the functions whose results are to be recorded. Must not run a step (`worker.steps`).
+
+A step keeps its function's colour: calling an `async def` step gives an awaitable, calling a `def` step gives the
+value. From a job of the other colour there is a view: `narrate.aio(x)`, `draw.sync(x)`.
+"""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from holdfast.core.codec import Signature
+from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.model import Retry
+from holdfast.core.outcome import check_retry
+from holdfast.worker.registry import StepSpec, check_function
+from holdfast.worker.steps import (
+    Call,
+    Tally,
+    attempt_here,
+    attempts_anywhere,
+    body_of,
+    in_thread,
+    loop_here,
+    map_async,
+    map_sync,
+    on_loop,
+    run_async,
+    run_sync,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741
+Key = Callable[..., object] | str | int | None
+
+AT_ONCE = 8
+"""How many items of a map run at once unless told otherwise."""
+
+
+class _Step(Generic[P, R]):
+    """What both colours share."""
+
+    def __init__(self, spec: StepSpec) -> None:
+        self.spec = spec
+        self.name = spec.name
+        functools.update_wrapper(self, spec.function)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+    async def _aio(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Any:
+        """The step for async code, whatever its colour."""
+        attempt = attempt_here()
+        if attempt is not None:
+            call = Call(attempt, self.spec, args, kwargs, key)
+            return await run_async(call, body_of(call))
+        _warn_if_stray(self.name)
+        if self.spec.is_async:
+            return await self.spec.function(*args, **kwargs)
+        context = contextvars.copy_context()
+        return await in_thread(context, lambda: self.spec.function(*args, **kwargs))
+
+    def _sync(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Any:
+        """The step for blocking code, whatever its colour."""
+        attempt = attempt_here()
+        if attempt is not None:
+            call = Call(attempt, self.spec, args, kwargs, key)
+            return on_loop(attempt, run_async(call, body_of(call))) if self.spec.is_async else run_sync(call)
+        _warn_if_stray(self.name)
+        value = self.spec.function(*args, **kwargs)
+        return asyncio.run(value) if self.spec.is_async else value
+
+    def _key(self, key: Key) -> Key:
+        return self.spec.key if key is None else key
+
+    async def _map_aio(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
+        _check_map(self.name, at_once, need)
+        tally = Tally(attempt_here(), self.name, items, need)
+        return await map_async(tally, lambda item: self._aio((item,), {}, self._key(key)), at_once)
+
+    def _map_sync(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
+        _check_map(self.name, at_once, need)
+        attempt = attempt_here()
+        tally = Tally(attempt, self.name, items, need)
+        if attempt is not None and self.spec.is_async:
+            walk = map_async(tally, lambda item: self._aio((item,), {}, self._key(key)), at_once)
+            return on_loop(attempt, walk)
+        return map_sync(tally, lambda item: self._sync((item,), {}, self._key(key)), at_once)
+
+
+class AsyncStep(_Step[P, R]):
+    """An `async def` step. `draw(x)` is awaited; from a `def` job use `draw.sync(x)`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Run the step, or answer from its record."""
+        if not loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.name} is an async step: in a def job call {self.name}.sync(…)")
+        return self._aio(args, kwargs, self.spec.key)
+
+    @overload
+    async def map(
+        self: "AsyncStep[Concatenate[I, ...], R]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: None = None,
+    ) -> list[R]: ...
+
+    @overload
+    async def map(
+        self: "AsyncStep[Concatenate[I, ...], R]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: int,
+    ) -> list[R | None]: ...
+
+    async def map(
+        self, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item, so many at once, each recorded on its own; results in the items' order.
+
+        All items settle. Raises ItemsFailed when fewer than `need` (default: all) succeeded.
+        """
+        return await self._map_aio(items, at_once, key, need)
+
+    @property
+    def sync(self) -> "SyncView[P, R]":
+        """This step for blocking code."""
+        return SyncView(self)
+
+
+class SyncStep(_Step[P, R]):
+    """A `def` step. `narrate(x)` gives the value; from an async job use `await narrate.aio(x)`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step, or answer from its record."""
+        if loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio(…)")
+        value: R = self._sync(args, kwargs, self.spec.key)
+        return value
+
+    @overload
+    def map(
+        self: "SyncStep[Concatenate[I, ...], R]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: None = None,
+    ) -> list[R]: ...
+
+    @overload
+    def map(
+        self: "SyncStep[Concatenate[I, ...], R]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: int,
+    ) -> list[R | None]: ...
+
+    def map(
+        self, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item in threads, so many at once. See AsyncStep.map."""
+        if loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio.map(…)")
+        return self._map_sync(items, at_once, key, need)
+
+    @property
+    def aio(self) -> "AioView[P, R]":
+        """This step for async code: its body runs in a thread."""
+        return AioView(self)
+
+
+class AioView(Generic[P, R]):
+    """A `def` step, for async code."""
+
+    def __init__(self, step: SyncStep[P, R]) -> None:
+        self._step = step
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step in a thread, or answer from its record."""
+        value: R = await self._step._aio(args, kwargs, self._step.spec.key)
+        return value
+
+    @overload
+    async def map(
+        self: "AioView[Concatenate[I, ...], R]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: None = None,
+    ) -> list[R]: ...
+
+    @overload
+    async def map(
+        self: "AioView[Concatenate[I, ...], R]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: int,
+    ) -> list[R | None]: ...
+
+    async def map(
+        self, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item in threads. See AsyncStep.map."""
+        return await self._step._map_aio(items, at_once, key, need)
+
+
+class SyncView(Generic[P, R]):
+    """An `async def` step, for blocking code."""
+
+    def __init__(self, step: AsyncStep[P, R]) -> None:
+        self._step = step
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step and wait for it here."""
+        self._check()
+        value: R = self._step._sync(args, kwargs, self._step.spec.key)
+        return value
+
+    @overload
+    def map(
+        self: "SyncView[Concatenate[I, ...], R]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: None = None,
+    ) -> list[R]: ...
+
+    @overload
+    def map(
+        self: "SyncView[Concatenate[I, ...], R]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: int,
+    ) -> list[R | None]: ...
+
+    def map(
+        self, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item and wait for all of them here. See AsyncStep.map."""
+        self._check()
+        return self._step._map_sync(items, at_once, key, need)
+
+    def _check(self) -> None:
+        if loop_here():
+            name = self._step.name
+            raise WrongColour(f"{name}.sync(…) would block the event loop: in async code call await {name}(…)")
+
+
+class StepDecorator:
+    """`@step(…)` with its options, waiting for the function."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> AsyncStep[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> SyncStep[P, R]: ...
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """Make a step of the function."""
+        return _made(function, **self._options)
+
+
+@overload
+def step(  # type: ignore[overload-overlap]
+    function: Callable[P, Coroutine[Any, Any, R]], /
+) -> AsyncStep[P, R]: ...
+
+
+@overload
+def step(function: Callable[P, R], /) -> SyncStep[P, R]: ...
+
+
+@overload
+def step(
+    *,
+    name: str | None = None,
+    key: Key = None,
+    retries: int | Retry = 0,
+    timeout: Duration | None = None,
+    stale_after: Duration | None = None,
+) -> StepDecorator: ...
+
+
+def step(function: Any = None, /, **options: Any) -> Any:
+    """Record what this function returns, once for each call; after that, return it from the record.
+
+    `key` names a call by a value or a function of its arguments, instead of by a hash of them. `retries` is how often
+    to try again (or a whole Retry policy), `timeout` how long one try may take, and `stale_after` how long it may show
+    no progress before it is stopped and recovered.
+    """
+    return StepDecorator(**options) if function is None else _made(function, **options)
+
+
+def _made(
+    function: Any,
+    *,
+    name: str | None = None,
+    key: Key = None,
+    retries: int | Retry = 0,
+    timeout: Duration | None = None,
+    stale_after: Duration | None = None,
+) -> Any:
+    check_function(function, "step", name)
+    is_async = inspect.iscoroutinefunction(function)
+    spec = StepSpec(
+        name=name or function.__name__,
+        function=function,
+        signature=Signature(function),
+        is_async=is_async,
+        retry=retry_of(retries),
+        timeout_ms=None if timeout is None else milliseconds(timeout),
+        stale_after_ms=None if stale_after is None else milliseconds(stale_after),
+        key=key,
+    )
+    if spec.name.startswith("~") or not spec.name:
+        raise Invalid(f"{spec.name!r} can't be a step's name: give it a word that doesn't begin with '~'")
+    return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
+
+
+def retry_of(retries: int | Retry) -> Retry:
+    """A number of retries as a whole policy."""
+    return check_retry(retries if isinstance(retries, Retry) else Retry(retries=retries))
+
+
+def _check_map(name: str, at_once: int, need: int | None) -> None:
+    if at_once < 1:
+        raise Invalid(f"{name}.map(at_once={at_once}): at least one item must run at once")
+    if need is not None and need < 0:
+        raise Invalid(f"{name}.map(need={need}): give how many items must succeed, 0 or more")
+
+
+def _warn_if_stray(name: str) -> None:
+    """A step that is called from a thread which lost its job would silently not be recorded."""
+    if attempts_anywhere() and threading.current_thread() is not threading.main_thread() and not loop_here():
+        warnings.warn(
+            f"step {name} was called with no job, from a thread of a process that runs jobs: it is not recorded. "
+            "Hand functions to threads with asyncio.to_thread or current().bind(fn)",
+            RuntimeWarning,
+            stacklevel=3,
+        )

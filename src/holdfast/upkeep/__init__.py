@@ -1,0 +1,1 @@
+"""How jobs are rescued and tidied."""

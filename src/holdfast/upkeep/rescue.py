@@ -1,0 +1,162 @@
+"""Rescue: jobs whose worker is gone, whose stage went stale, or whose timeout passed unheeded.
+
+Every worker's process looks for the dead, not only the leader, who may be the dead one. Must not rest correctness on
+what it sees: each rescue is a change that expects the version it looked at, so of many rescuers one wins.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.core.durations import in_words
+from holdfast.core.lifecycle import decide, lost_event
+from holdfast.core.model import (
+    Applied,
+    Change,
+    Entry,
+    Error,
+    Event,
+    Job,
+    Presence,
+    Running,
+    State,
+    Step,
+    StepState,
+    Time,
+    Where,
+)
+from holdfast.core.outcome import retry_at
+from holdfast.engines.contract import WORKER, Engine
+from holdfast.jobs import Jobs
+
+OVERRUN_MARGIN_MS = 5_000
+"""How long after its timeout a job is left to its owner, who should have stopped it."""
+
+
+class Rescue:
+    """Looks for jobs to rescue. `lease_seconds` is how long a silent worker is believed in."""
+
+    def __init__(self, engine: Engine, *, lease_seconds: float, chance: Callable[[], float] = random.random) -> None:
+        self._engine = engine
+        self._jobs = Jobs(engine)
+        self._lease_ms = round(lease_seconds * 1_000)
+        self._chance = chance
+        self._looked_at: Time | None = None
+
+    async def dead(self, by: str) -> list[Job]:
+        """Rescue the jobs of workers that are gone, or silent for longer than a lease; answer with those."""
+        now = await self._engine.now()
+        # Who was asleep himself can't tell who is dead: everybody looks silent to him.
+        awake = self._looked_at is not None and now - self._looked_at < self._lease_ms
+        self._looked_at = now
+        present = await self.presences()
+        gone = {
+            one.worker: _how(one, now)
+            for one in present.values()
+            if one.gone or (awake and now - one.beat_at > self._lease_ms)
+        }
+        rescued: list[Job] = []
+        if gone:
+            async for job in self._jobs.walk(Where(states=(State.ACTIVE,))):
+                why = gone.get(job.worker or "")
+                if why and await self._rescue(job, now, by, why, present.get(job.worker or "")):
+                    rescued.append(job)
+        return rescued
+
+    async def orphans(self, by: str) -> list[Job]:
+        """Rescue jobs that are held by a worker of whom no trace is left."""
+        now, present = await self._engine.now(), await self.presences()
+        rescued: list[Job] = []
+        async for job in self._jobs.walk(Where(states=(State.ACTIVE,))):
+            if job.worker in present or job.claimed_at is None or now - job.claimed_at <= self._lease_ms:
+                continue
+            if await self._rescue(job, now, by, "its worker left no trace", None):
+                rescued.append(job)
+        return rescued
+
+    async def stale(self, by: str) -> list[Job]:
+        """Rescue jobs whose worker lives but whose stage has shown no progress for too long."""
+        now = await self._engine.now()
+        rescued: list[Job] = []
+        for presence in (await self.presences()).values():
+            for running in presence.running:
+                silent = running.silent_ms + now - presence.beat_at
+                if running.stale_after_ms is None or silent <= running.stale_after_ms:
+                    continue
+                (job,) = await self._engine.get([running.job])
+                if job is None or job.state is not State.ACTIVE or job.epoch != running.epoch:
+                    continue
+                why = (
+                    f"stage {running.stage} showed no progress for {in_words(silent)}, "
+                    f"longer than {in_words(running.stale_after_ms)}; its worker lives"
+                )
+                if await self._rescue(job, now, by, why, presence):
+                    rescued.append(job)
+        return rescued
+
+    async def overrun(self, by: str) -> list[Job]:
+        """Fail jobs whose timeout has passed and whose owner did nothing."""
+        now = await self._engine.now()
+        failed: list[Job] = []
+        async for job in self._jobs.walk(Where(states=(State.ACTIVE,))):
+            limit = job.options.timeout_ms
+            if limit is None or job.claimed_at is None or now <= job.claimed_at + limit + OVERRUN_MARGIN_MS:
+                continue
+            error = Error("TimeoutError", f"the job took longer than its timeout of {in_words(limit)}")
+            note = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
+            if job.attempt > job.options.retry.retries:
+                change = decide(job, Event.ABANDON, now, by=by, error=error, note=note)
+            else:
+                run_at = retry_at(job, now, self._chance())
+                change = decide(job, Event.OVERRUN, now, by=by, error=error, run_at=run_at, note=note)
+            if await self._commit(change):
+                failed.append(job)
+        return failed
+
+    async def presences(self) -> dict[str, Presence]:
+        """All workers that have shown themselves and not left."""
+        return {
+            record.name.removeprefix(WORKER): msgspec.json.decode(record.value, type=Presence)
+            for record in await self._engine.records(WORKER)
+        }
+
+    async def _rescue(self, job: Job, now: Time, by: str, why: str, presence: Presence | None) -> bool:
+        """Take a job from its worker: back to the queue, or to a person. The history tells what survived."""
+        steps = [step for step in await self._engine.steps(job.id) if not step.path.startswith("~")]
+        progressed = _progressed(job, steps, await self._jobs.history(job.id))
+        done = sum(step.state is StepState.DONE for step in steps)
+        running = _running(presence, job)
+        note = {"lost": job.worker or "", "why": why, "survived": f"{done} recorded steps"}
+        if running is not None and running.stage:
+            note["stage"] = running.stage
+        event = lost_event(job, progressed=progressed)
+        error = None
+        if event is Event.ABANDON:
+            error = Error("WorkersLost", f"{job.recoveries + 1} workers in a row were lost over this job: {why}")
+        change = decide(job, event, now, by=by, progressed=progressed, error=error, note=note)
+        return await self._commit(change)
+
+    async def _commit(self, change: Change) -> bool:
+        (answer,) = await self._engine.commit([change])
+        return isinstance(answer, Applied)
+
+
+def _progressed(job: Job, steps: Sequence[Step], history: Sequence[Entry]) -> bool:
+    """Whether a step was recorded since the last worker was lost: then the row of recoveries starts anew."""
+    lapsed = max((entry.epoch for entry in history if entry.event == Event.LAPSE), default=0)
+    return any(step.epoch > lapsed for step in steps)
+
+
+def _running(presence: Presence | None, job: Job) -> Running | None:
+    if presence is None:
+        return None
+    return next((one for one in presence.running if (one.job, one.epoch) == (job.id, job.epoch)), None)
+
+
+def _how(presence: Presence, now: Time) -> str:
+    silent = in_words(max(0, now - presence.beat_at))
+    if presence.gone:
+        where = f"process {presence.pid} on {presence.host or 'this machine'}"
+        return f"{where} ended without a word; last heard of {silent} ago"
+    return f"not heard of for {silent}"

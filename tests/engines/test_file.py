@@ -1,0 +1,690 @@
+"""The file engine's own laws: one write for a batch, all or nothing, nothing shown before it is durable, one owner."""
+
+import asyncio
+import errno
+import logging
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from holdfast.conformance.given import HOUR, StoreClock, change, claimed, done, in_state, job, step
+from holdfast.core.errors import BadValue, KeyConflict, StoreBusy, StoreClosed, StoreError, StoreFull, StoreUnwritable
+from holdfast.core.lifecycle import TERMINAL
+from holdfast.core.model import Applied, Conflict, Event, Options, Presence, State, StepState, Where
+from holdfast.engines import engine_for, file
+from holdfast.engines.contract import job_topic
+from holdfast.engines.file import FileEngine
+from holdfast.engines.lane import Lane
+from holdfast.engines.sheet import Sheet
+from tests.engines.simdisk import Faulty
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint.json"
+
+
+@pytest.fixture
+def clock() -> StoreClock:
+    return StoreClock(settable=True)
+
+
+@pytest.fixture
+def disk() -> Faulty:
+    return Faulty()
+
+
+@pytest.fixture
+def engine(path, clock, disk, run):
+    """An open engine on a real disk that can be told to fail."""
+    engine = FileEngine(path, clock, disk=disk)
+    run(engine.open())
+    yield engine
+    run(engine.close())
+
+
+def saves(disk: Faulty) -> int:
+    return disk.calls.count("rename")
+
+
+# When the file is written.
+
+
+def test_a_new_store_is_written_with_its_first_act(path, run, engine, clock):
+    assert not path.exists()
+
+    run(engine.insert([job(clock)]))
+
+    assert path.exists()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_reads_beats_and_acts_that_change_nothing_write_nothing(run, engine, clock, disk):
+    held = run(claimed(engine, clock))
+    run(engine.record([step(held)]))
+    before = saves(disk)
+
+    async def look():
+        await engine.beat(Presence("w-1", queues=("default",)))
+        await engine.get([held.id])
+        await engine.find(Where())
+        await engine.count()
+        await engine.steps(held.id)
+        await engine.history(held.id)
+        await engine.missing(held.id, "")
+        await engine.records("")
+        assert await engine.claim("w-2", ["default"], 9) == []
+        assert await engine.prune() == 0
+        assert await engine.record([step(held)])
+        assert isinstance((await engine.commit([change(clock, held, Event.COMPLETE, at=0)]))[0], Applied)
+        [late] = await engine.commit([change(clock, held, Event.COMPLETE)])
+        assert isinstance(late, Conflict)
+        [answer] = await engine.insert([held])
+        assert not answer.new
+
+    run(look())
+    assert saves(disk) == before + 1  # The one commit that held.
+
+
+def test_acts_that_wait_together_are_written_together(run, engine, clock, disk):
+    async def many():
+        await asyncio.gather(*(engine.insert([job(clock)]) for _ in range(200)))
+        return await engine.count()
+
+    assert sum(run(many()).values()) == 200
+    assert saves(disk) < 20
+
+
+def test_the_event_loop_goes_on_while_the_disk_is_slow(run, path, clock):
+    class Slow(Faulty):
+        def fsync(self, fd):
+            self.reached.set()
+            assert self.go.wait(30)
+            super().fsync(fd)
+
+    slow = Slow()
+    slow.reached, slow.go = threading.Event(), threading.Event()
+    engine = FileEngine(path, clock, disk=slow)
+
+    async def main():
+        await engine.open()
+        first = job(clock)
+        insert = asyncio.create_task(engine.insert([first]))
+        await asyncio.to_thread(slow.reached.wait, 30)
+        read = asyncio.create_task(engine.get([first.id]))
+        await asyncio.sleep(0)
+        # The loop runs, the disk doesn't: nobody is told of what isn't durable.
+        assert not insert.done()
+        assert not read.done()
+        slow.go.set()
+        await insert
+        assert await read == [first]
+        await engine.close()
+
+    run(main())
+
+
+# When the write fails.
+
+TROUBLES = [
+    pytest.param("create", errno.EROFS, StoreUnwritable, id="read-only"),
+    pytest.param("create", errno.EACCES, StoreUnwritable, id="no-right"),
+    pytest.param("write", errno.ENOSPC, StoreFull, id="full"),
+    pytest.param("write", errno.EDQUOT, StoreFull, id="quota"),
+    pytest.param("write", errno.EIO, StoreError, id="write"),
+    pytest.param("fsync", errno.EIO, StoreError, id="fsync"),
+    pytest.param("rename", errno.EIO, StoreError, id="rename"),
+    pytest.param("rename", errno.EROFS, StoreUnwritable, id="read-only-late"),
+]
+
+
+@pytest.mark.parametrize(("call", "number", "kind"), TROUBLES)
+def test_a_failed_write_changes_nothing_and_the_next_one_works(call, number, kind, run, engine, clock, disk, path):
+    held = run(claimed(engine, clock, key="k", digest="d"))
+    before, text = run(everything(engine)), path.read_bytes()
+
+    disk.trouble[call] = number
+    for act in (
+        engine.insert([job(clock)]),
+        engine.commit([change(clock, held, Event.COMPLETE)]),
+        engine.record([step(held)]),
+        engine.put_record("leader", "1"),
+    ):
+        with pytest.raises(kind) as caught:
+            run(act)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert "\n" not in str(caught.value)
+        assert path.read_bytes() == text
+        assert run(everything(engine)) == before
+
+    disk.trouble.clear()
+    assert isinstance(run(engine.commit([change(clock, held, Event.COMPLETE)]))[0], Applied)
+    assert run(reopened(engine, clock)) == run(everything(engine))
+    assert leftovers(path) == []
+
+
+def test_when_only_the_folder_could_not_be_synced_the_old_file_is_put_back(run, engine, clock, disk, path):
+    run(engine.insert([job(clock)]))
+    text = path.read_bytes()
+    failed = []
+
+    def fails_once(folder):
+        if not failed:
+            failed.append(folder)
+            raise OSError(errno.EIO, "no")
+
+    disk.fsync_dir = fails_once
+    with pytest.raises(StoreError):
+        run(engine.insert([job(clock)]))
+
+    assert path.read_bytes() == text
+    assert run(engine.count()) == {("default", State.AVAILABLE): 1}
+
+
+def test_a_failed_fsync_is_never_tried_again_on_the_same_file(run, engine, clock, disk, path):
+    run(engine.insert([job(clock)]))
+    disk.calls.clear()
+    disk.trouble["fsync"] = errno.EIO
+    with pytest.raises(StoreError):
+        run(engine.insert([job(clock)]))
+
+    assert disk.calls == ["create", "write", "fsync", "remove"]
+    assert leftovers(path) == []
+
+
+def test_a_failed_batch_answers_acts_with_the_error_and_reads_with_what_is_durable(run, engine, clock, disk):
+    first = job(clock)
+    run(engine.insert([first]))
+
+    async def together():
+        disk.trouble["fsync"] = errno.EIO
+        return await asyncio.gather(
+            engine.insert([job(clock)]),
+            engine.claim("w-1", ["default"], 9),
+            engine.get([first.id]),
+            engine.count(),
+            engine.insert([first]),
+            return_exceptions=True,
+        )
+
+    # All in one batch: the lane is held up by a first act that waits for the same disk.
+    inserted, claim, got, count, again = run(together())
+
+    assert isinstance(inserted, StoreError)
+    assert isinstance(claim, StoreError)
+    assert got == [first]
+    assert count == {("default", State.AVAILABLE): 1}
+    assert isinstance(again, StoreError) or not again[0].new
+
+
+def test_a_refused_act_takes_nothing_from_its_neighbours(run, engine, clock):
+    run(engine.insert([job(clock, key="k", digest="d1")]))
+
+    async def together():
+        return await asyncio.gather(
+            engine.insert([job(clock)]),
+            engine.insert([job(clock), job(clock, key="k", digest="d2")]),
+            engine.insert([job(clock)]),
+            return_exceptions=True,
+        )
+
+    first, second, third = run(together())
+
+    assert isinstance(second, KeyConflict)
+    assert first[0].new
+    assert third[0].new
+    assert sum(run(engine.count()).values()) == 3
+
+
+def test_what_no_json_can_say_is_refused_alone(run, engine, clock):
+    held = run(claimed(engine, clock))
+    before = run(everything(engine))
+
+    with pytest.raises(BadValue):
+        run(engine.commit([change(clock, held, Event.COMPLETE, note={"odd": {1, 2}})]))
+
+    assert run(everything(engine)) == before
+    run(engine.insert([job(clock)]))
+
+
+def test_after_a_failed_write_nothing_has_changed_its_place(run, engine, clock, disk):
+    old = [run(in_state(engine, clock, State.COMPLETED, options=Options(keep_ms=0))) for _ in range(2)]
+    held = run(claimed(engine, clock))
+    run(engine.record([step(held, "a", StepState.FAILED), step(held, "b"), step(held, "c", StepState.FAILED)]))
+    clock.advance(HOUR)
+    steps, text = run(engine.steps(held.id)), whole(engine)
+
+    disk.trouble["write"] = errno.ENOSPC
+    with pytest.raises(StoreFull):
+        run(engine.commit([change(clock, held, Event.FAIL)]))
+    with pytest.raises(StoreFull):
+        run(engine.prune())
+    disk.trouble.clear()
+
+    assert run(engine.steps(held.id)) == steps
+    assert [one.path for one in steps] == ["a", "b", "c"]
+    assert whole(engine) == text
+    assert all(run(engine.get([one.id for one in old])))
+
+
+def test_a_change_that_failed_does_not_let_a_job_come_early(run, engine, clock, disk):
+    held = run(claimed(engine, clock))
+    run(done(engine, clock, held, Event.LAPSE))
+    [held] = run(engine.claim("w-1", [held.queue], 1))
+    disk.trouble["fsync"] = errno.EIO
+    with pytest.raises(StoreError):
+        run(engine.commit([change(clock, held, Event.RELEASE)]))  # It would have been available at once.
+    disk.trouble.clear()
+
+    waiting = run(done(engine, clock, held, Event.LAPSE))  # The second lost worker in a row makes it wait.
+
+    assert waiting.run_at > clock.now
+    assert run(engine.claim("w-1", [held.queue], 1)) == []
+
+
+def test_a_rest_that_failed_does_not_wake_a_job_early(run, engine, clock, disk):
+    held = run(claimed(engine, clock))
+    disk.trouble["fsync"] = errno.EIO
+    with pytest.raises(StoreError):
+        run(engine.commit([change(clock, held, Event.REST, run_at=clock.now)]))
+    disk.trouble.clear()
+
+    resting = run(done(engine, clock, held, Event.REST, run_at=clock.now + HOUR))
+
+    assert run(engine.claim("w-1", [held.queue], 1)) == []
+    assert run(engine.get([held.id])) == [resting]
+
+
+def test_the_text_that_is_kept_is_the_text_that_would_be_written_anew(run, engine, clock, disk):
+    for state in State:
+        held = run(in_state(engine, clock, state, key=f"k-{state}"))
+        assert whole(engine) == engine._sheet.data(engine._rows)
+        act = engine.put_record("leader", "1")
+        if held.state not in TERMINAL:
+            act.close()
+            act = engine.commit([change(clock, held, Event.CANCEL, inserts=(job(clock, parent=held.id),))])
+        disk.trouble["fsync"] = errno.EIO
+        with pytest.raises(StoreError):
+            run(act)
+        disk.trouble.clear()
+        assert whole(engine) == engine._sheet.data(engine._rows)
+
+
+# Who may use it.
+
+
+def test_a_second_engine_in_the_same_process_is_refused(run, engine, path, clock):
+    other = FileEngine(path, clock)
+
+    with pytest.raises(StoreBusy) as caught:
+        run(other.open())
+
+    wanted = f"{path} is in use by process {os.getpid()}; stop it, or use sqlite:///jobs.db for several processes"
+    assert str(caught.value) == wanted
+    run(engine.insert([job(clock)]))
+
+
+def test_a_second_process_is_refused_by_name(run, path, clock):
+    engine = FileEngine(path, clock)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    ) as holder:
+        try:
+            assert holder.stdout.readline() == "open\n"
+            with pytest.raises(StoreBusy, match=f"in use by process {holder.pid};"):
+                run(engine.open())
+        finally:
+            holder.kill()
+
+    run(engine.open())  # The lock ended with its holder.
+    run(engine.close())
+
+
+HOLDER = """
+import asyncio, sys
+from holdfast.engines.file import FileEngine
+async def main():
+    await FileEngine(sys.argv[1]).open()
+    print("open", flush=True)
+    sys.stdin.read()
+asyncio.run(main())
+"""
+
+
+def test_the_lock_file_stays_and_names_the_holder(run, engine, path):
+    lock = path.with_name("checkpoint.json.lock")
+    assert lock.read_text() == f"{os.getpid()}\n"
+
+    run(engine.close())
+
+    assert lock.read_text() == ""
+
+
+def test_a_lock_file_that_somebody_removed_is_taken_again(run, engine, path, clock):
+    lock = path.with_name("checkpoint.json.lock")
+    lock.unlink()
+
+    run(engine.insert([job(clock)]))
+
+    assert lock.read_text() == f"{os.getpid()}\n"
+    with pytest.raises(StoreBusy):
+        run(FileEngine(path, clock).open())
+
+
+def test_who_lost_the_lock_to_another_writes_nothing(run, engine, path, clock):
+    run(engine.insert([job(clock)]))
+    path.with_name("checkpoint.json.lock").unlink()
+    other = FileEngine(path, clock)
+    run(other.open())
+    text = path.read_bytes()
+
+    with pytest.raises(StoreBusy):
+        run(engine.insert([job(clock)]))
+
+    assert path.read_bytes() == text
+    run(other.close())
+
+
+def test_a_forked_child_can_neither_use_nor_free_the_store(run, engine, path, clock):
+    run(engine.insert([job(clock)]))
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            loop = asyncio.new_event_loop()
+            refused = []
+            for call in (engine.count, lambda: engine.insert([job(clock)]), engine.close, engine.open, engine.count):
+                try:
+                    loop.run_until_complete(call())
+                except StoreError as error:
+                    refused.append(type(error))
+            status = 0 if refused == [StoreClosed, StoreClosed, StoreBusy, StoreClosed] else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+
+    with pytest.raises(StoreBusy):
+        run(FileEngine(path, clock).open())
+    run(engine.insert([job(clock)]))
+
+
+def test_a_forked_child_may_open_the_store_when_its_parent_has_closed_it(run, path, clock):
+    engine = FileEngine(path, clock)
+    run(engine.open())
+    run(engine.insert([job(clock)]))
+    told, asked = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.read(told, 1)
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(engine.open())
+            loop.run_until_complete(engine.insert([job(clock)]))
+            status = 0
+        finally:
+            os._exit(status)
+    run(engine.close())
+    os.write(asked, b"x")
+    assert os.waitpid(pid, 0)[1] == 0
+
+    run(engine.open())
+    assert sum(run(engine.count()).values()) == 2
+    run(engine.close())
+    os.close(told)
+    os.close(asked)
+
+
+def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(run, path, clock):
+    parent = subprocess.run(
+        [sys.executable, "-c", FORKER, str(path)], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    child = int(parent.stdout)
+    engine = FileEngine(path, clock)
+    try:
+        os.kill(child, 0)  # It lives.
+        run(engine.open())
+    finally:
+        os.kill(child, 9)
+    run(engine.close())
+
+
+FORKER = """
+import asyncio, os, sys, time
+from holdfast.engines.file import FileEngine
+async def main():
+    await FileEngine(sys.argv[1]).open()
+asyncio.run(main())
+pid = os.fork()
+if pid == 0:
+    os.close(1)
+    time.sleep(60)
+    os._exit(0)
+print(pid, flush=True)
+os._exit(0)
+"""
+
+
+def test_an_engine_that_is_not_open_says_so(run, path, clock):
+    engine = FileEngine(path, clock)
+    with pytest.raises(StoreClosed):
+        run(engine.count())
+    run(engine.open())
+    run(engine.open())
+    run(engine.close())
+    run(engine.close())
+    with pytest.raises(StoreClosed):
+        run(engine.insert([job(clock)]))
+
+    run(engine.open())
+    run(engine.insert([job(clock)]))
+    run(engine.close())
+
+
+def test_work_handed_in_while_closing_is_answered(run, path, clock):
+    async def main():
+        engine = FileEngine(path, clock)
+        await engine.open()
+        tasks = [asyncio.create_task(engine.insert([job(clock)])) for _ in range(50)]
+        await asyncio.sleep(0)
+        await engine.close()
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+
+    answers = run(main())
+
+    inserted = sum(not isinstance(answer, StoreClosed) for answer in answers)
+    assert path.read_text().count('"status"') == inserted
+
+
+def test_an_engine_may_be_used_from_several_loops(path, clock):
+    engine = FileEngine(path, clock)
+    asyncio.run(engine.open())
+    threads = [threading.Thread(target=lambda: asyncio.run(engine.insert([job(clock)]))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sum(asyncio.run(engine.count()).values()) == 8
+    asyncio.run(engine.close())
+
+
+def test_news_ring_only_after_the_write(run, engine, clock, disk):
+    async def main():
+        mark = await engine.wait([], 0)
+        new = job(clock)
+        disk.trouble["fsync"] = errno.EIO
+        with pytest.raises(StoreError):
+            await engine.insert([new])
+        assert await engine.wait([job_topic(new.id)], 0.01, mark) == mark
+        disk.trouble.clear()
+        await engine.insert([new])
+        assert await engine.wait([job_topic(new.id)], 0.01, mark) > mark
+
+    run(main())
+
+
+# How much it holds.
+
+
+def test_too_many_jobs_are_refused_and_nothing_is_lost(run, engine, clock, path, monkeypatch):
+    monkeypatch.setattr(file, "JOB_LIMIT", 5)
+    held = run(claimed(engine, clock))
+    run(engine.insert([job(clock) for _ in range(3)]))
+    text = path.read_bytes()
+
+    for act in (
+        engine.insert([job(clock), job(clock)]),
+        engine.commit([change(clock, held, Event.COMPLETE, inserts=(job(clock), job(clock)))]),
+    ):
+        with pytest.raises(StoreFull, match=r"sqlite:///") as caught:
+            run(act)
+        assert "up to 5 jobs" in str(caught.value)
+    assert path.read_bytes() == text
+
+    run(engine.insert([job(clock)]))
+    assert isinstance(run(engine.commit([change(clock, held, Event.COMPLETE)]))[0], Applied)
+
+
+def test_many_jobs_are_warned_of_once(run, engine, clock, caplog, monkeypatch):
+    monkeypatch.setattr(file, "COMFORTABLE_JOBS", 3)
+    caplog.set_level(logging.WARNING)
+    for _ in range(6):
+        run(engine.insert([job(clock)]))
+
+    [record] = caplog.records
+    assert "more than 3 jobs" in record.getMessage()
+    assert "sqlite:///" in record.getMessage()
+
+
+def test_the_limits_are_those_that_the_guarantees_tell():
+    assert (file.COMFORTABLE_JOBS, file.JOB_LIMIT) == (1_000, 10_000)
+    assert FileEngine.guarantees.limit == "1,000 jobs comfortably, 10,000 at most"
+
+
+# Where it is.
+
+
+def test_a_url_names_a_file(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    engine = engine_for("file:a%20b.json")
+    assert isinstance(engine, FileEngine)
+    assert engine.path == tmp_path / "a b.json"
+    assert len({FileEngine.scratch("file:x.json", tmp_path / "a?b") for _ in range(50)}) == 50
+    assert engine_for(FileEngine.scratch("file:x.json", tmp_path / "a?b")).path.parent == tmp_path / "a?b"
+
+
+def test_a_link_is_followed_and_stays_a_link(run, tmp_path, clock):
+    real, link = tmp_path / "real" / "jobs.json", tmp_path / "link.json"
+    real.parent.mkdir()
+    link.symlink_to(real)
+    engine = FileEngine(link, clock)
+    run(engine.open())
+    run(engine.insert([job(clock)]))
+
+    assert link.is_symlink()
+    assert real.is_file()
+    with pytest.raises(StoreBusy):
+        run(FileEngine(real, clock).open())
+    run(engine.close())
+
+
+def test_a_file_keeps_the_mode_that_somebody_gave_it(run, engine, clock, path):
+    run(engine.insert([job(clock)]))
+    path.chmod(0o644)
+    run(engine.insert([job(clock)]))
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_what_a_killed_writer_left_is_swept_away_and_nothing_else(run, path, clock):
+    ours, others = path.with_name(".checkpoint.json.123-4.tmp"), path.with_name(".checkpoint.json.x.tmp")
+    for left in (ours, others):
+        left.write_text("{")
+    engine = FileEngine(path, clock)
+    run(engine.open())
+
+    assert not ours.exists()
+    assert others.exists()
+    run(engine.close())
+
+
+def test_what_a_person_edits_while_it_is_in_use_is_kept_aside(run, engine, clock, path, caplog):
+    run(engine.insert([job(clock)]))
+    edited = path.read_bytes().replace(b"PENDING", b"DONE")
+    path.write_bytes(edited)
+
+    run(engine.insert([job(clock)]))
+    run(engine.insert([job(clock)]))
+
+    assert path.with_name("checkpoint.json.edited-1").read_bytes() == edited
+    assert not path.with_name("checkpoint.json.edited-2").exists()
+    assert path.read_text().count('"PENDING"') == 3
+    assert "edited while in use" in caplog.text
+
+
+async def everything(engine: FileEngine) -> object:
+    jobs = await engine.find(Where())
+    return (
+        jobs,
+        [await engine.steps(one.id) for one in jobs],
+        [await engine.history(one.id) for one in jobs],
+        dict(await engine.count()),
+        await engine.records(""),
+    )
+
+
+async def reopened(engine: FileEngine, clock: StoreClock) -> object:
+    """The same, from the file alone. Nothing in it may be active."""
+    await engine.close()
+    await engine.open()
+    return await everything(engine)
+
+
+def whole(engine: FileEngine) -> bytes:
+    """The file as it would be written with nothing kept from before."""
+    return Sheet().data(engine._rows)
+
+
+def leftovers(path: Path) -> list[str]:
+    return [name for name in os.listdir(path.parent) if name.endswith(".tmp")]
+
+
+def test_a_lane_answers_whoever_was_just_in_time(run):
+    closing = threading.Event()
+
+    class Held:
+        """A queue on which somebody is slow to put work, while somebody else closes the lane."""
+
+        def __init__(self):
+            self.queue = SimpleQueue()
+            self.get, self.get_nowait = self.queue.get, self.queue.get_nowait
+
+        def put(self, ticket):
+            if ticket is not None and ticket.work == "late":
+                closing.wait(0.5)
+            self.queue.put(ticket)
+
+    def answer(tickets):
+        for ticket in tickets:
+            ticket.answer = ticket.work
+
+    lane = Lane("lane", answer)
+    lane._queue = Held()
+
+    def close():
+        lane.close()
+        closing.set()
+
+    async def main():
+        assert await lane.do("early") == "early"
+        threading.Timer(0.1, close).start()
+        return await asyncio.wait_for(lane.do("late"), 10)
+
+    assert run(main()) == "late"
