@@ -53,11 +53,10 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
 
+from holdfast.core.canonical import KINDS_KEPT, QUOTE_LIMIT
 from holdfast.core.codec import (
     DEPTH_LIMIT,
-    KINDS_KEPT,
     PAYLOAD_LIMIT,
-    QUOTE_LIMIT,
     Codec,
     Signature,
     canonical,
@@ -972,10 +971,10 @@ def test_an_adapter_is_built_once_per_hint() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    from holdfast.core import codec as module
+    from holdfast.core import canonical, codec
 
-    assert module._kept.cache_info().maxsize == KINDS_KEPT  # type: ignore[attr-defined]
-    assert module._writer.cache_info().maxsize == KINDS_KEPT  # type: ignore[attr-defined]
+    assert codec._kept.cache_info().maxsize == KINDS_KEPT
+    assert canonical._writer.cache_info().maxsize == KINDS_KEPT  # type: ignore[attr-defined]
 
 
 def test_a_constraint_of_the_hint_is_checked_both_ways() -> None:

@@ -23,7 +23,7 @@ from holdfast.engines.sql import migrations
 
 APPLICATION_ID = int.from_bytes(b"Hold")
 BUSY_MS = 5_000
-CACHE_KIB = 65_536
+CACHE_KIB = 16_384
 MAP_BYTES = 256 * 1024 * 1024
 WAL_PAGES = 4_000
 """Checkpoint every 16 MB of log: rarely enough for bulk writes, often enough to keep the log small."""
