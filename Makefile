@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXAMPLES := 60
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint docs bench soak conformance clean
@@ -27,7 +28,7 @@ test: $(VENV)/.ready ## all tests, and the conformance suite on every engine
 
 conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
 	@$(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
-	  --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db
+	  --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES)
 
 lint: $(VENV)/.ready ## style and types
 	@$(BIN)/ruff check .
@@ -42,6 +43,7 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store in the same run
 
 soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs
 	@$(BIN)/python -m pytest -q -n auto --soak
+	@$(MAKE) --no-print-directory conformance EXAMPLES=2000
 	@$(BIN)/python benchmarks/spine.py --million
 
 clean: ## remove what make made

@@ -53,10 +53,10 @@ asyncio.run(main())
 """
 
 
-def test_killed_processes_leave_a_usable_file_with_all_that_was_acknowledged(tmp_path, run):
+def test_killed_processes_leave_a_usable_file_with_all_that_was_acknowledged(tmp_path, run, rounds):
     path, chance = tmp_path / "jobs.db", random.Random(7)
     said: list[list[str]] = []
-    for _ in range(12):
+    for _ in range(rounds(12, 200)):
         writers = [
             subprocess.Popen([sys.executable, "-c", WRITER, path, HERE], stdout=subprocess.PIPE, text=True)
             for _ in range(2)
