@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.engines.disk import Facts, LockedBy, RealDisk
+from holdfast.engines.file.disk import Facts, LockedBy, RealDisk
 
 FOLDER = "/store"
 PATH = f"{FOLDER}/checkpoint.json"

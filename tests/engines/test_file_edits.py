@@ -10,8 +10,8 @@ from holdfast.core.errors import StoreDamaged
 from holdfast.core.keys import digest
 from holdfast.core.lifecycle import RECOVERY_LIMIT, TERMINAL
 from holdfast.core.model import Conflict, Error, Event, Job, Options, State, StepState, Wait, WaitKind, Where
-from holdfast.engines.checkpoint import EDIT
 from holdfast.engines.file import FileEngine
+from holdfast.engines.file.checkpoint import EDIT
 
 TYPE, ARGS = "book.write", '[{"chapter":7}]'
 
@@ -427,6 +427,16 @@ def test_the_row_of_lost_workers_starts_anew_when_something_was_recorded(desk, c
     for recorded, expected in ((False, 1), (False, 2), (True, 1), (False, 2)):
         if recorded:
             desk.run(desk.engine.record([step(desk.now(job), f"draw#{expected}")]))
+        desk.edit()
+        assert desk.now(job).recoveries == expected
+        clock.advance(HOUR)
+        assert desk.run(desk.engine.claim("w-1", [job.queue], 1))
+
+
+def test_a_step_that_only_began_is_no_progress(desk, clock):
+    job = desk.job(State.ACTIVE)
+    for expected in (1, 2, 3):
+        desk.run(desk.engine.record([step(desk.now(job), "send#1", StepState.STARTED)]))
         desk.edit()
         assert desk.now(job).recoveries == expected
         clock.advance(HOUR)

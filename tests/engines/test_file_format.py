@@ -30,11 +30,10 @@ from holdfast.core.model import (
     Wait,
     WaitKind,
 )
-from holdfast.engines import checkpoint
-from holdfast.engines.checkpoint import read, shown
-from holdfast.engines.file import FileEngine
-from holdfast.engines.reopen import reopen
-from holdfast.engines.sheet import Rows, Sheet
+from holdfast.engines.file import FileEngine, checkpoint
+from holdfast.engines.file.checkpoint import read, shown
+from holdfast.engines.file.reopen import reopen
+from holdfast.engines.file.sheet import Rows, Sheet
 from holdfast.engines.tables import Key
 
 START = 1_767_225_600_000

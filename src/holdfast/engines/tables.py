@@ -329,7 +329,11 @@ class Tables:
         self._set(self.entries, job.id, None)
         for group in [group for group in self.groups if group[0] == job.id]:
             self._set(self.groups, group, None)
-        if job.parent is not None:
+        order = self._order.pop(job.id)
+        if self.journal is not None:
+            self.journal.append(lambda: self._order.__setitem__(job.id, order))
+        self.children.pop(job.id, None)
+        if job.parent is not None and job.parent in self.children:
             self.children[job.parent].discard(job.id)
         if job.key is not None:
             key = self.keys.get((job.type, job.key))

@@ -166,6 +166,10 @@ def sweep(disk: Disk, path: str) -> None:
 def trouble(error: OSError, path: str) -> StoreError:
     """What an error while writing means to the caller, in one line."""
     reason = os.strerror(error.errno) if error.errno else str(error)
+    if isinstance(error, Unsettled):
+        return StoreError(
+            f"{path}: the disk failed at the last moment ({reason}); a restart may find it done; try again"
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(f"{path}: no room to write it ({reason}); nothing was changed; make room, then try again")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR):

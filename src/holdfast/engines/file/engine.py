@@ -32,9 +32,9 @@ from holdfast.core.errors import (
 )
 from holdfast.engines import path_of
 from holdfast.engines.bell import Bell
-from holdfast.engines.checkpoint import Foreign, read
 from holdfast.engines.contract import Clock, Guarantees, job_topic, system_clock
-from holdfast.engines.disk import (
+from holdfast.engines.file.checkpoint import Foreign, read
+from holdfast.engines.file.disk import (
     Disk,
     Facts,
     Lock,
@@ -48,11 +48,11 @@ from holdfast.engines.disk import (
     trouble,
     write_new,
 )
+from holdfast.engines.file.reopen import Reopened, reopen
+from holdfast.engines.file.scan import Damage
+from holdfast.engines.file.sheet import Rows, Sheet
 from holdfast.engines.lane import Lane, Ticket
 from holdfast.engines.memory import MemoryEngine
-from holdfast.engines.reopen import Reopened, reopen
-from holdfast.engines.scan import Damage
-from holdfast.engines.sheet import Rows, Sheet
 from holdfast.engines.tables import Tables
 
 COMFORTABLE_JOBS = 1_000

@@ -17,14 +17,14 @@ from collections import Counter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.codec import canonical, parse
+from holdfast.core.canonical import canonical, parse
 from holdfast.core.errors import BadValue
 from holdfast.core.keys import digest
 from holdfast.core.lifecycle import STATE_ROWS, STATES, TERMINAL, decide, lost_event, submit_entry
 from holdfast.core.model import Applied, Change, Error, Event, Job, State, StepState, Time, WaitKind
-from holdfast.engines.checkpoint import EDIT, Checkpoint, Row, shown
-from holdfast.engines.scan import Damage
-from holdfast.engines.sheet import Rows
+from holdfast.engines.file.checkpoint import EDIT, Checkpoint, Row, shown
+from holdfast.engines.file.scan import Damage
+from holdfast.engines.file.sheet import Rows
 from holdfast.engines.tables import Key
 
 HAND = "hand"

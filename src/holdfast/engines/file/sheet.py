@@ -13,7 +13,7 @@ from msgspec.structs import fields
 
 from holdfast.core.lifecycle import STATE_ROWS
 from holdfast.core.model import Entry, Error, Job, Options, State, Step, Time
-from holdfast.engines.checkpoint import (
+from holdfast.engines.file.checkpoint import (
     VERSION,
     EntryPart,
     GroupPart,

@@ -34,7 +34,7 @@ from holdfast.core.model import (
     Wait,
     WaitKind,
 )
-from holdfast.engines.scan import Damage, Found, no_constant, scan, unique
+from holdfast.engines.file.scan import Damage, Found, no_constant, scan, unique
 from holdfast.engines.tables import Key
 
 VERSION = 1
