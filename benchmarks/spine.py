@@ -61,7 +61,7 @@ SIGNATURE = Signature(draw)
 def order(n: int) -> Order:
     """One submission with everything on: the border for values, canonical text, hash."""
     scene = Scene(n, "a lighthouse in the rain, seen from the sea", 4.5, ["night", "storm"])
-    return Order(type="video.draw", args=SIGNATURE.encode((scene,), {}))
+    return Order(type="video.draw", args=SIGNATURE.encode((scene,), {}), encoded=True)
 
 
 # The raw store.

@@ -56,10 +56,14 @@ Ids = Callable[[Time], str]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants done. `args` is canonical JSON text; times are the store's."""
+    """What a caller wants done. Times are the store's.
+
+    `args` is JSON text, which is checked and made canonical unless it is `encoded` already, by a `Signature`.
+    """
 
     type: str
     args: str = "[]"
+    encoded: bool = False
     queue: str = "default"
     priority: int = 0
     key: str | None = None
@@ -125,6 +129,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(words)
 
 
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a queue hands out nothing."""
+
+    at: Time
+    by: str = ""
+    reason: str = ""
+
+
 class Jobs:
     """The jobs of one store."""
 
@@ -176,6 +188,24 @@ class Jobs:
                 running = next((one for one in presence.running if (one.job, one.epoch) == (id, job.epoch)), None)
         steps = [step for step in await self.engine.steps(id) if not step.path.startswith("~")]
         return status_of(job, steps, running, now)
+
+    async def statuses(self, jobs: Sequence[Job]) -> list[Status]:
+        """Where each of these jobs stands. The workers are asked once for all of them."""
+        now = await self.engine.now()
+        running = {
+            (one.job, one.epoch): one
+            for presence in (await self.workers() if any(job.worker for job in jobs) else [])
+            for one in presence.running
+        }
+        found: list[Status] = []
+        for job in jobs:
+            steps = [step for step in await self.engine.steps(job.id) if not step.path.startswith("~")]
+            found.append(status_of(job, steps, running.get((job.id, job.epoch)), now))
+        return found
+
+    async def workers(self) -> list[Presence]:
+        """All workers that have shown themselves and not left, by name; the dead are marked as gone."""
+        return [msgspec.json.decode(record.value, type=Presence) for record in await self.engine.records(WORKER)]
 
     async def log(self, id: str) -> list[str]:
         """The log lines that are kept with a job."""
@@ -265,6 +295,13 @@ class Jobs:
         """The queues that are paused."""
         return [record.name.removeprefix(PAUSE) for record in await self.engine.records(PAUSE)]
 
+    async def pauses(self) -> dict[str, Pause]:
+        """The queues that are paused, with who paused them, when and why."""
+        return {
+            record.name.removeprefix(PAUSE): Pause(at=record.at, **_told(record.value))
+            for record in await self.engine.records(PAUSE)
+        }
+
 
 def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Time) -> Status:
     """Put together where a job stands from its row, its records, and what its worker last said."""
@@ -305,12 +342,13 @@ def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Tim
 
 def new_job(order: Order, id: str, now: Time) -> Job:
     """The job that an order makes, checked."""
-    if not -PRIORITY_LIMIT <= order.priority <= PRIORITY_LIMIT:
+    if type(order.priority) is not int or not -PRIORITY_LIMIT <= order.priority <= PRIORITY_LIMIT:
         raise Invalid(f"priority {order.priority}: give a number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}")
     if order.key is not None and not 0 < len(order.key) <= KEY_LIMIT:
         raise Invalid(f"a key of {len(order.key)} characters: give 1 to {KEY_LIMIT}")
     if order.expires_at is not None and order.expires_at <= now:
         raise Invalid(f"{order.type}: expires before it was submitted; give a time that is still to come")
+    args = order.args if order.encoded else canonical(parse(order.args))
     check_retry(order.options.retry)
     waits = (Wait(WaitKind.ACTIVATION),) if order.pending else ()
     state, run_at = first_state(now, order.run_at, waits)
@@ -318,8 +356,8 @@ def new_job(order: Order, id: str, now: Time) -> Job:
         id=id,
         type=check_type(order.type),
         queue=check_queue(order.queue),
-        args=order.args,
-        digest=digest(order.type, order.args),
+        args=args,
+        digest=digest(order.type, args),
         priority=order.priority,
         key=order.key,
         key_until=order.key_until,
@@ -347,6 +385,15 @@ def random_ids() -> Ids:
             return new_id(last_at, last_bits)
 
     return draw
+
+
+def _told(text: str) -> dict[str, str]:
+    """Who paused a queue and why. A record that somebody else wrote in another form pauses all the same."""
+    try:
+        value = parse(text)
+    except Invalid:
+        return {}
+    return {name: str(value[name]) for name in ("by", "reason") if name in value} if isinstance(value, dict) else {}
 
 
 def _note(reason: str) -> dict[str, str]:

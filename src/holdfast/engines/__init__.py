@@ -41,16 +41,21 @@ def engine_for(url: str, clock: Clock = system_clock) -> Engine:
 
 def path_of(url: str) -> Path:
     """The file that a `file:` or `sqlite:` URL names, absolute, so that a later change of folder doesn't move it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Invalid(f"{url!r} is not a URL: {error}") from error
     if parts.query or parts.fragment:
         raise Invalid(f"{masked(url)!r}: a store's URL takes no '?' or '#'; write them as %3F and %23")
     path = unquote(parts.path)
     if parts.scheme == "sqlite":
-        if parts.netloc or not path.startswith("/"):
+        if not url.startswith("sqlite:///"):
             raise Invalid(f"{masked(url)!r}: write sqlite:///jobs.db (relative) or sqlite:////data/jobs.db (absolute)")
         path = path[1:]
     elif parts.netloc:
         raise Invalid(f"{masked(url)!r}: write file:checkpoint.json or file:/data/checkpoint.json")
+    if path == ":memory:":
+        raise Invalid(f"{url!r}: for a store in memory write memory:")
     if not path or path.endswith("/") or "\0" in path:
         raise Invalid(f"{masked(url)!r} names no file")
     return Path(path).absolute()
@@ -58,7 +63,10 @@ def path_of(url: str) -> Path:
 
 def masked(url: str) -> str:
     """A URL that may be shown: its password is replaced."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition(":")[0] + ":…"
     if parts.password is None:
         return url
     return url.replace(f":{parts.password}@", ":***@", 1)

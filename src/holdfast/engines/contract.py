@@ -13,10 +13,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct, json
+from msgspec.structs import astuple
 
-from holdfast.core.errors import Invalid
+from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.model import (
     NEW_JOBS_LIMIT,
     PAGE_LIMIT,
@@ -28,6 +30,7 @@ from holdfast.core.model import (
     Inserted,
     Job,
     Lease,
+    Options,
     Presence,
     Record,
     Recorded,
@@ -52,6 +55,7 @@ QUIET = "quiet/"
 WORKER = "worker/"
 """`records("worker/")` are the workers' presences, as their beats told them."""
 
+NO_OPTIONS = Options()
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 Clock = Callable[[], Time]
@@ -256,9 +260,90 @@ class Engine(ABC):
 # What all engines check and say in the same words.
 
 
+def check_row(row: Struct) -> None:
+    """Refuse what not every store could keep as it is: the same words on all of them, before anything is written."""
+    for name, value in zip(row.__struct_fields__, astuple(row), strict=True):
+        kind = type(value)
+        if kind is str:
+            if value.isascii() and "\0" not in value:
+                continue
+            if "\0" in value or not _is_unicode(value):
+                raise BadValue(f"{name}: text with a NUL character or a lone surrogate can't be stored; clean it")
+        elif kind is int:
+            if not -(1 << 63) <= value < 1 << 63:
+                raise BadValue(f"{name}: {value} is beyond 64 bits")
+        elif kind in _PLAIN or value == ():
+            continue
+        elif isinstance(value, str):
+            if not value.isascii() and not _is_unicode(value):
+                raise BadValue(f"{name}: text with a lone surrogate can't be stored; clean it")
+        elif isinstance(value, Struct | tuple | Mapping):
+            _check_nested(name, value)
+        else:
+            raise BadValue(f"{name}: a {kind.__name__} can't be stored there")
+
+
+_PLAIN = frozenset({NoneType, bool, Options})
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_nested(name: str, value: object) -> None:
+    """What goes into a store as JSON: errors, waits, signals, notes."""
+    try:
+        text = json.encode(value)
+        json.decode(text)
+    except (UnicodeEncodeError, TypeError, ValueError, OverflowError, DecodeError) as error:
+        raise BadValue(f"{name}: can't be stored as JSON: {error}") from error
+    if b"\\u0000" in text and "\0" in _all_texts(json.decode(text)):
+        raise BadValue(f"{name}: text with a NUL character can't be stored; clean it")
+
+
+def _all_texts(value: object) -> str:
+    if isinstance(value, dict):
+        return "".join(map(_all_texts, (*value, *value.values())))
+    return "".join(map(_all_texts, value)) if isinstance(value, list) else value if isinstance(value, str) else ""
+
+
+def check_jobs(jobs: Sequence[Job]) -> None:
+    """Refuse new jobs that not every store could keep."""
+    for job in jobs:
+        if type(job.priority) is not int:
+            raise BadValue(f"priority: {job.priority!r} is not a whole number")
+        check_row(job)
+        if job.options is not NO_OPTIONS:
+            _check_nested("options", job.options)
+
+
+def check_steps(steps: Sequence[Step]) -> None:
+    """Refuse step records that not every store could keep."""
+    for step in steps:
+        check_row(step)
+
+
+def at_most(limit: int, most: int) -> int:
+    """A limit as a caller gave it: never less than none, never more than a page."""
+    return max(0, min(limit, most))
+
+
 def check_changes(changes: Sequence[Change]) -> None:
     """Refuse changes that no engine could carry out whole."""
     for change in changes:
+        check_row(change.job)
+        if change.note:
+            _check_nested("note", change.note)
+        if change.steps:
+            check_steps(change.steps)
+        if change.inserts:
+            check_jobs(change.inserts)
+        if change.signal is not None:
+            _check_nested("signal", change.signal)
         if len(change.inserts) > NEW_JOBS_LIMIT:
             raise Invalid(
                 f"{len(change.inserts)} new jobs in one change of job {change.job.id}; up to {NEW_JOBS_LIMIT}"
@@ -275,6 +360,7 @@ def check_worker(worker: str) -> None:
 
 def check_record(name: str, value: str | None) -> None:
     """Refuse records that a beat writes, and empty ones, which would look like none."""
+    check_row(Record(name, value or "-", 0, 0))
     if name.startswith(WORKER):
         raise Invalid(f"record {name}: a worker's presence is written by its beat")
     if value == "":

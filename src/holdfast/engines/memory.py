@@ -33,8 +33,11 @@ from holdfast.engines.contract import (
     Clock,
     Engine,
     Guarantees,
+    at_most,
     check_changes,
+    check_jobs,
     check_record,
+    check_steps,
     check_worker,
     queues_of,
     system_clock,
@@ -103,12 +106,13 @@ class MemoryEngine(Engine):
 
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """See Engine.insert."""
+        check_jobs(jobs)
         return await self._act(lambda tables: tables.insert(jobs, parent))
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
         """See Engine.claim."""
         check_worker(worker)
-        return await self._act(lambda tables: tables.claim(worker, queues, limit, self._clock()))
+        return await self._act(lambda tables: tables.claim(worker, queues, max(0, limit), self._clock()))
 
     async def beat(self, presence: Presence) -> Beat:
         """See Engine.beat."""
@@ -122,11 +126,12 @@ class MemoryEngine(Engine):
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         """See Engine.record."""
+        check_steps(steps)
         return await self._act(lambda tables: [tables.record(step) for step in steps])
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune."""
-        return await self._act(lambda tables: tables.prune(limit, self._clock()))
+        return await self._act(lambda tables: tables.prune(at_most(limit, PAGE_LIMIT), self._clock()))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See Engine.get."""
@@ -134,7 +139,7 @@ class MemoryEngine(Engine):
 
     async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
         """See Engine.find."""
-        return await self._look(lambda tables: tables.find(where, after, min(limit, PAGE_LIMIT)))
+        return await self._look(lambda tables: tables.find(where, after, at_most(limit, PAGE_LIMIT)))
 
     async def count(self) -> Mapping[tuple[str, State], int]:
         """See Engine.count."""
@@ -146,7 +151,7 @@ class MemoryEngine(Engine):
 
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """See Engine.history."""
-        return await self._look(lambda tables: tables.entries.get(job, [])[after : after + min(limit, PAGE_LIMIT)])
+        return await self._look(lambda tables: tables.entries.get(job, [])[after : after + at_most(limit, PAGE_LIMIT)])
 
     async def missing(self, parent: str, group: str) -> int:
         """See Engine.missing."""

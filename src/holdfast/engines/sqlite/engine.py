@@ -45,8 +45,11 @@ from holdfast.engines.contract import (
     Clock,
     Engine,
     Guarantees,
+    at_most,
     check_changes,
+    check_jobs,
     check_record,
+    check_steps,
     check_worker,
     queues_of,
     system_clock,
@@ -98,7 +101,7 @@ class SqliteEngine(Engine):
         self._clock = clock
         self._inline = inline
         self._bell = Bell()
-        self._live = Live(path.with_name(path.name + "-live"), self._bell.ring)
+        self._live = self._new_live()
         self._pid: int | None = None
         self._writer: sqlite3.Connection | None = None
         self._file: os.stat_result | None = None
@@ -114,6 +117,9 @@ class SqliteEngine(Engine):
     def scratch(cls, url: str, folder: Path) -> str:
         """See Engine.scratch."""
         return f"sqlite:///{folder.absolute() / path_of(url).name}"
+
+    def _new_live(self) -> Live:
+        return Live(self.path.with_name(self.path.name + "-live"), self._bell.ring)
 
     # Opening and closing.
 
@@ -262,13 +268,14 @@ class SqliteEngine(Engine):
 
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """See Engine.insert."""
+        check_jobs(jobs)
         answer: list[Inserted] = await self._do("insert", jobs, parent)
         return answer
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
         """See Engine.claim."""
         check_worker(worker)
-        answer: list[Job] = await self._do("claim", worker, queues, limit)
+        answer: list[Job] = await self._do("claim", worker, queues, max(0, limit))
         return answer
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
@@ -279,12 +286,13 @@ class SqliteEngine(Engine):
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         """See Engine.record."""
+        check_steps(steps)
         answer: list[Recorded | Conflict] = await self._do("record", steps)
         return answer
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune. Tidies away the files of dead workers, too."""
-        answer: int = await self._do("prune", limit)
+        answer: int = await self._do("prune", at_most(limit, PAGE_LIMIT))
         await self._look("look", self._tidy)
         return answer
 
@@ -321,7 +329,7 @@ class SqliteEngine(Engine):
         newest = where.newest_first
         params: rows.Params = {
             "after": after or (PAST_ALL_IDS if newest else ""),
-            "limit": min(limit, PAGE_LIMIT),
+            "limit": at_most(limit, PAGE_LIMIT),
             "queue": where.queue,
             "type": where.type,
             "parent": where.parent,
@@ -357,7 +365,7 @@ class SqliteEngine(Engine):
 
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """See Engine.history."""
-        params = {"job": job, "after": after, "limit": min(limit, PAGE_LIMIT)}
+        params = {"job": job, "after": after, "limit": at_most(limit, PAGE_LIMIT)}
         return await self._look("walk", lambda db: [rows.entry_of(row) for row in db.execute(SQL.history, params)])
 
     async def missing(self, parent: str, group: str) -> int:
@@ -442,6 +450,8 @@ class SqliteEngine(Engine):
         _INHERITED.append(self._reads)
         self._writer = None
         self._live.forked()
+        self._bell = Bell()
+        self._live = self._new_live()
 
 
 _OPEN: "weakref.WeakSet[SqliteEngine]" = weakref.WeakSet()

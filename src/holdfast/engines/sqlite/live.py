@@ -161,13 +161,14 @@ class Live:
             self._directory = None
 
     def forked(self) -> None:
-        """In a forked child: close our copies, which keep the parent's lock alive, and touch nothing on disk."""
+        """In a forked child: close our copies, which keep the parent's lock alive. This object is not used again."""
         for descriptor in self._beats.values():
             os.close(descriptor)
-        self._beats = {}
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        for kept in (self._socket, self._sender):
+            if kept is not None:
+                kept.close()
+        if self._directory is not None:
+            os.close(self._directory)
 
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -4,6 +4,7 @@ Must not run an act. A file that is refused here has not been written.
 """
 
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -23,14 +24,20 @@ from holdfast.engines.sql import migrations
 
 APPLICATION_ID = int.from_bytes(b"Hold")
 BUSY_MS = 5_000
-CACHE_KIB = 16_384
-MAP_BYTES = 256 * 1024 * 1024
-WAL_PAGES = 4_000
-"""Checkpoint every 16 MB of log: rarely enough for bulk writes, often enough to keep the log small."""
-WAL_LIMIT_BYTES = 64 * 1024 * 1024
 STATEMENTS = 256
 
+# 16 MB of cache a connection; 256 MB of the file mapped, which the kernel shares between them.
+SETTINGS = ("pragma cache_size = -16384", "pragma mmap_size = 268435456", "pragma temp_store = memory")
+READING = ("pragma query_only = on",)
+# A checkpoint every 4,000 pages, 16 MB: rarely enough for bulk writes, often enough to keep the log small.
+WRITING = (
+    "pragma synchronous = full",
+    "pragma wal_autocheckpoint = 4000",
+    "pragma journal_size_limit = 67108864",
+)
+
 _PACKAGE = "holdfast.engines.sqlite"
+_OCTAL = re.compile(r"\\([0-7]{3})")
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "ceph", "glusterfs", "lustre", "ocfs2", "gfs2", "beegfs"}
     | {f"fuse.{name}" for name in ("sshfs", "glusterfs", "s3fs", "rclone", "gcsfuse")}
@@ -43,15 +50,8 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         path, isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS, timeout=BUSY_MS / 1000
     )
     try:
-        connection.execute(f"pragma cache_size = -{CACHE_KIB}")
-        connection.execute(f"pragma mmap_size = {MAP_BYTES}")
-        connection.execute("pragma temp_store = memory")
-        if read_only:
-            connection.execute("pragma query_only = on")
-        else:
-            connection.execute("pragma synchronous = full")
-            connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
-            connection.execute(f"pragma journal_size_limit = {WAL_LIMIT_BYTES}")
+        for pragma in (*SETTINGS, *(READING if read_only else WRITING)):
+            connection.execute(pragma)
     except BaseException:
         connection.close()
         raise
@@ -203,7 +203,7 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     best, kind = -1, ""
     for line in lines:
         left, _, right = line.partition(" - ")
-        mount = left.split(" ")[4].encode().decode("unicode_escape")
+        mount = _OCTAL.sub(lambda code: chr(int(code[1], 8)), left.split(" ")[4])
         inside = target == mount or target.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= best:
             best, kind = len(mount), right.split(" ")[0]

@@ -1,0 +1,93 @@
+"""What no store can be relied on to keep is refused by all of them, in the same way, and leaves no trace."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.conformance.dump import dump
+from holdfast.conformance.given import StoreClock, claimed, job
+from holdfast.core.errors import BadValue
+from holdfast.core.lifecycle import decide, deliver
+from holdfast.core.model import Error, Event, Step, StepState, Where
+from holdfast.engines.contract import Engine
+
+SURROGATE = "half a \ud83d character"
+NUL = "a\0b"
+
+HOSTILE_JOBS: list[dict[str, Any]] = [
+    {"key": SURROGATE, "digest": "d"},
+    {"args": f'["{SURROGATE}"]'},
+    {"args": NUL},
+    {"type": NUL},
+    {"queue": SURROGATE},
+    {"run_at": 1 << 63},
+    {"expires_at": -(1 << 70)},
+    {"priority": 1 << 64},
+    {"priority": 1.5},
+    {"priority": True},
+]
+
+
+@pytest.mark.parametrize("fields", HOSTILE_JOBS, ids=lambda fields: "-".join(fields))
+async def test_a_job_that_cannot_be_kept_is_refused_with_its_whole_call(
+    engine: Engine, clock: StoreClock, fields: dict[str, Any]
+) -> None:
+    before = await dump(engine)
+
+    with pytest.raises(BadValue):
+        await engine.insert([job(clock), replace(job(clock), **fields)])
+
+    assert await dump(engine) == before
+
+
+async def test_an_end_that_cannot_be_kept_is_refused(engine: Engine, clock: StoreClock) -> None:
+    held = await claimed(engine, clock)
+    before = await dump(engine)
+    now = clock()
+
+    for facts in (
+        {"error": Error("ValueError", SURROGATE)},
+        {"error": Error("ValueError", NUL)},
+        {"error": Error("ValueError", "fine"), "note": {"why": SURROGATE}},
+        {"error": Error("ValueError", "fine"), "note": {"why": {1, 2} and object()}},
+    ):
+        with pytest.raises(BadValue):
+            await engine.commit([decide(held, Event.EXHAUST, now, by="w", **facts)])  # type: ignore[arg-type]
+    with pytest.raises(BadValue):
+        await engine.commit([decide(held, Event.COMPLETE, now, by="w", result=SURROGATE)])
+    with pytest.raises(BadValue):
+        await engine.commit([deliver(held, SURROGATE, "1", now)])
+
+    assert await dump(engine) == before
+
+
+async def test_a_step_that_cannot_be_kept_is_refused(engine: Engine, clock: StoreClock) -> None:
+    held = await claimed(engine, clock)
+    fine = Step(
+        job=held.id, epoch=held.epoch, path="a#1", name="a", state=StepState.DONE, result="1", started_at=clock()
+    )
+
+    for wrong in ({"path": SURROGATE}, {"result": NUL}, {"error": Error("E", SURROGATE)}, {"started_at": 1 << 63}):
+        with pytest.raises(BadValue):
+            await engine.record([fine, replace(fine, **wrong)])
+
+    assert await engine.steps(held.id) == []
+
+
+async def test_a_record_that_cannot_be_kept_is_refused(engine: Engine) -> None:
+    for name, value in ((SURROGATE, "1"), ("name", SURROGATE), ("name", NUL)):
+        with pytest.raises(BadValue):
+            await engine.put_record(name, value)
+
+    assert await engine.records("") == []
+
+
+async def test_a_limit_below_nothing_is_nothing(engine: Engine, clock: StoreClock) -> None:
+    made = job(clock)
+    await engine.insert([made])
+
+    assert await engine.claim("w", ["default"], -1) == []
+    assert await engine.find(Where(), limit=-1) == []
+    assert await engine.history(made.id, limit=-1) == []
+    assert await engine.prune(limit=-1) == 0
