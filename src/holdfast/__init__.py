@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from holdfast.core.errors import JobCancelled as JobCancelled
     from holdfast.core.errors import JobFailed as JobFailed
     from holdfast.core.model import Retry as Retry
+    from holdfast.items import run_items as run_items
+    from holdfast.items import run_items_async as run_items_async
     from holdfast.settings import Settings as Settings
     from holdfast.steps import step as step
     from holdfast.worker.attempt import current as current
@@ -23,6 +25,8 @@ _HOMES = {
     "JobCancelled": "holdfast.core.errors",
     "JobFailed": "holdfast.core.errors",
     "Retry": "holdfast.core.model",
+    "run_items": "holdfast.items",
+    "run_items_async": "holdfast.items",
     "Settings": "holdfast.settings",
     "step": "holdfast.steps",
     "current": "holdfast.worker.attempt",

@@ -1,128 +1,214 @@
-"""`holdfast demo`: one job's life on SQLite, shown as it happens. Must not need a server, a network or a question."""
+"""`holdfast demo`: a film in seven stages whose worker is killed half-way, and which another worker finishes.
+
+Must not need a set-up, a network or a question. What it shows is real: SQLite, two worker processes, SIGKILL, HTTP.
+What it tells at the end is measured (`demo_figures`), by the provider that was called and by the store.
+"""
 
 import asyncio
+import signal
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import msgspec
+from rich.console import RenderableType
 
-from holdfast.core.codec import canonical
-from holdfast.core.durations import in_words
-from holdfast.core.lifecycle import decide, lost_event
-from holdfast.core.model import Applied, Conflict, Entry, Event, Job, State, Step, StepState
-from holdfast.engines.contract import Engine
-from holdfast.engines.sqlite import SqliteEngine
-from holdfast.jobs import Jobs, Order
+from holdfast.cli.demo_cast import START_SECONDS, WORKERS, Cast
+from holdfast.cli.demo_figures import Figures, Killed, measure, recorded
+from holdfast.cli.demo_screen import Screen, View, summary
+from holdfast.cli.demo_video import SCENES, app, make_video, storyboard, video_generation
+from holdfast.core.errors import HoldfastError
+from holdfast.core.lifecycle import SETTLED, TERMINAL
+from holdfast.core.model import Job, Presence, State, Step, Where
+from holdfast.engines.contract import WORKER
 
-SCENES = 5
-LOST_AFTER = 3
-COLOURS = {
-    State.AVAILABLE: "cyan",
-    State.ACTIVE: "magenta",
-    State.COMPLETED: "green",
-    State.CANCELLED: "red",
-    State.REVIEW: "red",
-}
+TITLE = "The Lighthouse"
+KILL_AFTER = 12
+"""The worker is killed when the store has this many images."""
+
+LOOK_SECONDS = 0.1
+DEMO_SECONDS = 180.0
+"""A demo that is not over by then says so and stops."""
+
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C ended."""
+
+ITEMS = {storyboard.name: (SCENES, "images"), video_generation.name: (SCENES, "clips")}
+STAGES = [(name, *ITEMS.get(name, (1, ""))) for name in make_video.spec.options.stages]
+MANY = frozenset(ITEMS)
 
 
 @click.command()
 @click.option("--db", type=click.Path(path_type=Path), help="Keep the store in this file, to look at it afterwards.")
-def demo(db: Path | None) -> None:
-    """Walk one job through its life on SQLite: a worker is lost half-way, another goes on."""
-    console = Console(highlight=False)
-    if db is not None:
-        asyncio.run(_walk(console, db))
-        console.print(f"\nThe store is kept in {db}; with a SQLite shell, look at its views jobs and history.")
-        return
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        asyncio.run(_walk(console, Path(folder) / "demo.db"))
+@click.option("--svg", type=click.Path(path_type=Path), hidden=True, help="Write a picture of the demo's end.")
+def demo(db: Path | None, svg: Path | None) -> None:
+    """Make a film in seven stages with pretend providers; kill the worker half-way; watch another one go on.
+
+    Takes about half a minute, asks nothing, and leaves nothing behind.
+    """
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, sigterm_like_ctrl_c():
+        path = (db or Path(folder) / "demo.db").absolute()
+        app.use(f"sqlite:///{quote(str(path))}")
+        screen = Screen(svg)
+        try:
+            asyncio.run(_play(screen, path, Path(folder)))
+        except KeyboardInterrupt:
+            screen.console.print("\nstopped; all processes of the demo are ended")
+            raise SystemExit(INTERRUPTED) from None
+        if db is not None:
+            screen.console.print(
+                f" The store is kept in {path}; with a SQLite shell, look at its views jobs and history."
+            )
 
 
-async def _walk(console: Console, path: Path) -> None:
-    engine = SqliteEngine(path)
-    await engine.open()
+@contextmanager
+def sigterm_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM leaves by the same way as Ctrl-C, so that everything is stopped."""
+
+    def told(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, told)
     try:
-        await _life(console, engine)
+        yield
     finally:
-        await engine.close()
+        signal.signal(signal.SIGTERM, before)
 
 
-async def _life(console: Console, engine: Engine) -> None:
-    jobs = Jobs(engine)
-    order = Order(type="video.draw", args=canonical([{"film": "The Lighthouse", "scenes": SCENES}]), queue="demo")
-    (accepted,) = await jobs.submit([order])
-    _say(console, "caller", f"submitted job {accepted.id}: draw {SCENES} scenes")
-
-    (mine,) = await engine.claim("worker-a", ["demo"], 1)
-    _say(console, "worker-a", f"claimed it, epoch {mine.epoch}")
-    for scene in range(1, LOST_AFTER + 1):
-        await engine.record([_drawn(mine, scene, await engine.now())])
-        _say(console, "worker-a", f"drew scene {scene} of {SCENES}; recorded")
-    console.print(Text("  worker-a is lost: killed, unplugged, or asleep for too long", style="bold red"))
-
-    kept = await engine.steps(mine.id)
-    note = {"lost": "worker-a", "survived": f"{len(kept)} of {SCENES} scenes"}
-    rescue = decide(
-        mine, lost_event(mine, progressed=True), await engine.now(), by="upkeep", progressed=True, note=note
-    )
-    await engine.commit([rescue])
-    _say(console, "upkeep", f"put it back in its queue; {len(kept)} of {SCENES} scenes survive")
-
-    (again,) = await engine.claim("worker-b", ["demo"], 1)
-    _say(console, "worker-b", f"claimed it, epoch {again.epoch}; goes on at scene {len(kept) + 1}")
-    for scene in range(len(kept) + 1, SCENES + 1):
-        await engine.record([_drawn(again, scene, await engine.now())])
-        _say(console, "worker-b", f"drew scene {scene} of {SCENES}; recorded")
-
-    (stale,) = await engine.commit([decide(mine, Event.COMPLETE, await engine.now(), by="worker-a", result="[]")])
-    assert isinstance(stale, Conflict)
-    console.print(Text(f"  worker-a wakes up and wants to finish: refused, {stale.reason}", style="yellow"))
-
-    pictures = [step.result for step in await engine.steps(again.id)]
-    result = "[" + ",".join(picture or "null" for picture in pictures) + "]"
-    done = decide(again, Event.COMPLETE, await engine.now(), by="worker-b", result=result)
-    (answer,) = await engine.commit([done])
-    assert isinstance(answer, Applied)
-    _say(console, "worker-b", "completed it")
-
-    job = await jobs.get(again.id)
-    console.print()
-    console.print(_story(await jobs.history(job.id)))
-    console.print(
-        f"\n[bold green]{job.state}[/] after {in_words((job.finished_at or 0) - job.created_at)}: "
-        f"{SCENES} scenes drawn, 0 drawn twice, {job.epoch} claims, attempt {job.attempt}, "
-        f"{job.recoveries} worker lost.\nSee all states and events: holdfast lifecycle"
-    )
+async def _play(screen: Screen, path: Path, folder: Path) -> None:
+    await app.open()
+    try:
+        await _sweep()
+        with Cast(app.url, folder) as cast, screen:
+            screen.head(
+                [
+                    f'holdfast demo: "{TITLE}", a film in {len(STAGES)} stages',
+                    f"store {path}, {WORKERS} workers, a pretend provider on 127.0.0.1:{cast.port}",
+                ]
+            )
+            await _workers_are_up(cast)
+            show = Show(cast, screen)
+            await show.run()
+            screen.end(await show.summary())
+    finally:
+        await app.close()
 
 
-def _drawn(job: Job, scene: int, now: int) -> Step:
-    return Step(
-        job=job.id,
-        epoch=job.epoch,
-        path=f"draw#{scene}",
-        name="draw",
-        state=StepState.DONE,
-        result=canonical(f"scene-{scene}.png"),
-        started_at=now,
-        finished_at=now,
-    )
+async def _sweep() -> None:
+    """Cancel what an interrupted demo has left in a store that is kept, so that it isn't in the way."""
+    async for job in app.jobs.walk(Where(type=make_video.type)):
+        if job.state not in TERMINAL:
+            await app.jobs.cancel(job.id, by="demo", reason="left by an earlier demo")
 
 
-def _say(console: Console, who: str, what: str) -> None:
-    console.print(f"  [dim]{who:9}[/]{what}")
+async def _workers_are_up(cast: Cast) -> None:
+    until = time.monotonic() + START_SECONDS
+    while sum(cast.number(pid) is not None for pid in (await _pids()).values()) < WORKERS:
+        cast.check(None)
+        if time.monotonic() > until:
+            raise HoldfastError(f"demo: the workers were not up within {START_SECONDS:g} s; is this machine very busy?")
+        await asyncio.sleep(LOOK_SECONDS)
 
 
-def _story(entries: list[Entry]) -> Table:
-    """The history as the store tells it."""
-    table = Table(title="What the store has kept of it", title_justify="left", title_style="bold", box=None)
-    for heading in ("version", "event", "state", "by", "epoch", "note"):
-        table.add_column(heading, header_style="dim", justify="right" if heading in ("version", "epoch") else "left")
-    for entry in entries:
-        note = ", ".join(f"{name}: {value}" for name, value in entry.note.items())
-        state = f"{entry.before} → {entry.after}" if entry.before else f"{entry.after}"
-        styled = Text(state, style=COLOURS.get(entry.after, "default"))
-        table.add_row(str(entry.version), entry.event, styled, entry.by or "caller", str(entry.epoch), note)
-    return table
+async def _pids() -> dict[str, int]:
+    """The process of each worker, by its name."""
+    presences = [msgspec.json.decode(one.value, type=Presence) for one in await app.engine.records(WORKER)]
+    return {presence.worker: presence.pid for presence in presences}
+
+
+class Show:
+    """One run of the demo: looks, tells, and kills once. Owns what it has seen."""
+
+    def __init__(self, cast: Cast, screen: Screen) -> None:
+        self._cast = cast
+        self._screen = screen
+        self._began = time.monotonic()
+        self._id = ""
+        self._owners: dict[int, int] = {}
+        self._names: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+        self._killed: Killed | None = None
+        self._resumed = False
+
+    async def run(self) -> None:
+        """Submit the film, and watch it to its end."""
+        self._names = {name: self._cast.number(pid) or 0 for name, pid in (await _pids()).items()}
+        run = await make_video.submit(TITLE)
+        self._id = run.id
+        self._screen.note(self._seconds(), f"submitted job {run.id}")
+        while True:
+            job = await app.jobs.get(self._id)
+            steps = await app.engine.steps(self._id)
+            self._cast.check(None if self._killed is None else self._killed.worker)
+            await self._tell(job, steps)
+            if job.state in SETTLED:
+                break
+            if self._seconds() > DEMO_SECONDS:
+                raise HoldfastError(f"demo: not over after {DEMO_SECONDS:g} s; is this machine very busy?")
+            await asyncio.sleep(LOOK_SECONDS)
+        if job.state is not State.COMPLETED or self._killed is None:
+            why = f"{job.error.type}: {job.error.message}" if job.error else "it ended before the kill"
+            raise HoldfastError(f"demo: the film came to no good end ({job.state}): {why}")
+
+    async def figures(self) -> Figures:
+        """What was measured, once the job has ended."""
+        calls = await asyncio.to_thread(self._cast.calls)
+        return measure(calls, await app.engine.steps(self._id), self._killed, MANY)
+
+    async def summary(self) -> RenderableType:
+        """The last words."""
+        job = await app.jobs.get(self._id)
+        assert self._killed is not None
+        seconds = ((job.finished_at or 0) - job.created_at) / 1_000
+        return summary(await self.figures(), self._killed, seconds, job.epoch, job.attempt)
+
+    async def _tell(self, job: Job, steps: Sequence[Step]) -> None:
+        """Show where it stands; kill the worker when its time has come."""
+        owner = self._names.get(job.worker or "")
+        if owner is not None:
+            self._owners.setdefault(job.epoch, owner)
+        images = len(recorded(steps, storyboard.name))
+        if self._killed is None and owner and job.state is State.ACTIVE and images >= KILL_AFTER:
+            self._kill(job, owner, images)
+        calls = await asyncio.to_thread(self._cast.calls)
+        if self._killed is not None and not self._resumed:
+            figures = measure(calls, steps, self._killed, MANY)
+            if figures.lost_seconds is not None and owner is not None:
+                self._resumed = True
+                text = f"worker {owner} goes on at the next image, {figures.lost} later"
+                self._screen.note(self._seconds(), text, "bold green")
+        for name, total, noun in STAGES:
+            self._tell_stage(name, total, noun, len(recorded(steps, name)))
+        self._screen.show(
+            View(
+                stages=STAGES,
+                pids=[worker.pid for worker in self._cast.workers],
+                steps=steps,
+                calls=calls,
+                owners=self._owners,
+                owner=owner,
+                killed=self._killed,
+                over=job.state in SETTLED,
+            )
+        )
+
+    def _tell_stage(self, name: str, total: int, noun: str, done: int) -> None:
+        """A line for each stage that is done, and for every sixth item."""
+        every = max(1, total // 5)
+        if done // every > self._told.get(name, 0):
+            self._told[name] = done // every
+            self._screen.step(self._seconds(), f"{name}: {done} of {total} {noun}" if total > 1 else f"{name}: done")
+
+    def _kill(self, job: Job, owner: int, images: int) -> None:
+        pid = self._cast.workers[owner - 1].pid
+        self._killed = Killed(at=time.time(), worker=owner, pid=pid, epoch=job.epoch, image=images)
+        self._cast.kill(owner)
+        text = f"worker {owner} is killed: SIGKILL to process {pid}; {images} of {SCENES} images are recorded"
+        self._screen.note(self._seconds(), text, "bold red")
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began

@@ -1,0 +1,129 @@
+"""The demo's other processes: a pretend provider and two workers. Each is started here and stopped by its own id.
+
+Must not draw anything, and must never stop a process that it did not start.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import TracebackType
+
+from msgspec import convert
+
+from holdfast.cli.demo_provider import Call
+from holdfast.cli.demo_video import PARENT, PROVIDER
+from holdfast.core.errors import HoldfastError
+
+WORKERS = 2
+START_SECONDS = 30.0
+"""How long a process may take to start, on a slow machine."""
+
+STOP_SECONDS = 5.0
+"""How long a process may take to end when it is asked to; then it is killed."""
+
+
+class Cast:
+    """The processes of one demo. A `with` block stops all of them at its end, however it ends."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url = url
+        self._folder = folder
+        self._provider: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.port = 0
+
+    def __enter__(self) -> "Cast":
+        try:
+            self._start_provider()
+            for number in range(1, WORKERS + 1):
+                self._start_worker(number)
+        except BaseException:
+            self.stop(in_peace=False)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(in_peace=error is None)
+
+    def number(self, pid: int) -> int | None:
+        """Which worker a process is: 1, 2; None when it is none of ours."""
+        return next((place for place, worker in enumerate(self.workers, 1) if worker.pid == pid), None)
+
+    def kill(self, number: int) -> None:
+        """End a worker with SIGKILL: no chance to say a word."""
+        self.workers[number - 1].kill()
+
+    def check(self, besides: int | None) -> None:
+        """Raise when a worker ended that should not have."""
+        for number, worker in enumerate(self.workers, 1):
+            if number != besides and worker.poll() is not None:
+                raise HoldfastError(f"demo: worker {number} ended by itself: {self._last_words(number)}")
+
+    def calls(self) -> list[Call]:
+        """All calls, as the provider counted them."""
+        try:
+            connection = HTTPConnection("127.0.0.1", self.port, timeout=START_SECONDS)
+            connection.request("GET", "/")
+            calls = convert(json.load(connection.getresponse()), list[Call])
+            connection.close()
+        except (OSError, HTTPException, ValueError) as error:
+            raise HoldfastError(f"demo: the pretend provider on port {self.port} doesn't answer: {error}") from error
+        return calls
+
+    def stop(self, *, in_peace: bool) -> None:
+        """Stop all that still runs, each by its own id. Who was interrupted doesn't wait for work to finish."""
+        running = [one for one in (*self.workers, self._provider) if one is not None]
+        for process in running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM if in_peace else signal.SIGKILL)
+        until = time.monotonic() + STOP_SECONDS
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, until - time.monotonic()))
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def _start_provider(self) -> None:
+        command = [sys.executable, "-m", "holdfast.cli.demo_provider"]
+        with (self._folder / "provider.log").open("wb") as log:
+            self._provider = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        assert self._provider.stdout is not None
+        ready, _, _ = select.select([self._provider.stdout], [], [], START_SECONDS)
+        line = self._provider.stdout.readline() if ready else b""
+        told = json.loads(line) if line else {"error": f"it said nothing within {START_SECONDS:g} s"}
+        if "error" in told:
+            raise HoldfastError(f"demo: the pretend provider could not start: {told['error']}")
+        self.port = int(told["port"])
+
+    def _start_worker(self, number: int) -> None:
+        command = [sys.executable, "-m", "holdfast.cli", "worker", "holdfast.cli.demo_video:app", "--url", self._url]
+        command += ["--at-once", "1", "--log-level", "warning"]
+        environment = os.environ | {PROVIDER: str(self.port), PARENT: str(os.getpid())}
+        with self._log(number).open("wb") as log:
+            # A session of its own: Ctrl-C in the terminal reaches the demo alone, which then stops all the others.
+            worker = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.workers.append(worker)
+
+    def _log(self, number: int) -> Path:
+        return self._folder / f"worker-{number}.log"
+
+    def _last_words(self, number: int) -> str:
+        lines = self._log(number).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "without a word"

@@ -1,0 +1,94 @@
+"""What the demo measures: figures from the provider's own calls and the store's own records.
+
+Pure: no screen, no process, no clock. Must not claim what it has not counted.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.cli.demo_provider import BROKEN, BUSY, MADE, UNDER_WAY, Call
+from holdfast.core.durations import in_words
+from holdfast.core.model import Step, StepState
+
+Item = tuple[str, str]
+"""A stage and the name of one of its items."""
+
+
+class Killed(Struct, frozen=True):
+    """The moment of the kill: when, which process, and the store's records of it."""
+
+    at: float
+    worker: int
+    pid: int
+    epoch: int
+    image: int
+    """How many images the store had."""
+
+
+class Figures(Struct, frozen=True):
+    """The figures of the summary."""
+
+    items: int
+    made: int
+    twice: int
+    """Items that were made again although they had been recorded."""
+    calls: int
+    busy: int
+    broken: int
+    cut: int
+    """Calls that were under way at the kill, their answers unrecorded: asked for again."""
+    saved: int
+    """Items that were recorded before the kill, and were not asked for again."""
+    lost_seconds: float | None
+    """From the kill to the next item's start."""
+
+    @property
+    def lost(self) -> str:
+        """The same in words."""
+        return "not seen" if self.lost_seconds is None else in_words(round(self.lost_seconds * 1_000))
+
+
+def item_of(step: Step) -> Item:
+    """The item of a record; a stage with one item has the name that its calls have."""
+    return step.name, step.path.partition("#")[2]
+
+
+def recorded(steps: Sequence[Step], stage: str) -> list[Step]:
+    """The done records of a stage."""
+    return [step for step in steps if step.name == stage and step.state is StepState.DONE]
+
+
+def measure(calls: Sequence[Call], steps: Sequence[Step], killed: Killed | None, many: frozenset[str]) -> Figures:
+    """Count. `many` are the stages with many items; the others have one, whatever it is called."""
+
+    def of_call(call: Call) -> Item:
+        return (call.stage, call.item) if call.stage in many else (call.stage, "")
+
+    def of_step(step: Step) -> Item:
+        return item_of(step) if step.name in many else (step.name, "")
+
+    done = {of_step(step): step for step in steps if step.state is StepState.DONE and not step.path.startswith("~")}
+    made = Counter(of_call(call) for call in calls if call.outcome == MADE)
+    outcomes = Counter(call.outcome for call in calls)
+    cut: set[Item] = set()
+    survived: set[Item] = set()
+    lost: float | None = None
+    if killed is not None:
+        survived = {item for item, step in done.items() if step.epoch == killed.epoch}
+        asked = [call for call in calls if call.caller == killed.pid and call.outcome not in (BUSY, BROKEN)]
+        cut = {of_call(call) for call in asked} - survived
+        after = [call.began_at for call in calls if call.caller != killed.pid and call.began_at >= killed.at]
+        lost = min(after) - killed.at if after else None
+    return Figures(
+        items=len(done),
+        made=len(made),
+        twice=sum(number > 1 for item, number in made.items() if item not in cut),
+        calls=len(calls) - outcomes[UNDER_WAY],
+        busy=outcomes[BUSY],
+        broken=outcomes[BROKEN],
+        cut=len(cut),
+        saved=len(survived),
+        lost_seconds=lost,
+    )

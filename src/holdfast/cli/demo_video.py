@@ -1,0 +1,127 @@
+"""The demo's pipeline, as a user would write it: a film in seven stages. The demo's workers load its `app`.
+
+Must not know that it is a demo, but for the address of its provider.
+"""
+
+import asyncio
+import json
+import os
+import threading
+import time
+from dataclasses import dataclass
+from http.client import HTTPConnection
+
+from holdfast import App, Retry, step
+
+PROVIDER = "HOLDFAST_DEMO_PROVIDER"
+"""The environment variable with the provider's port on this machine."""
+
+PARENT = "HOLDFAST_DEMO_PARENT"
+"""The environment variable with the demo's own process id: its workers don't outlive it."""
+
+SCENES = 30
+AT_ONCE = 4
+CALL_SECONDS = 30.0
+RETRY_AFTER_LIMIT = 5.0
+"""The longest wait that a provider may ask for."""
+
+app = App()
+flaky = Retry(retries=6, initial_ms=100, cap_ms=2_000)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One scene of the film."""
+
+    number: int
+    words: str
+
+
+@step(retries=flaky, timeout="1m", stale_after="10m")
+async def script_analysis(title: str) -> list[Scene]:
+    """Cut the script into scenes."""
+    await ask("script_analysis", "script")
+    return [Scene(number, f"{title}, scene {number}") for number in range(1, SCENES + 1)]
+
+
+@step(retries=flaky, timeout="1m", stale_after="15m")
+async def audio_generation(title: str) -> str:
+    """Speak the script."""
+    return await ask("audio_generation", "voice")
+
+
+@step(retries=flaky, timeout="1m", stale_after="10m")
+async def transcription(audio: str) -> str:
+    """Find out when each word is said."""
+    return await ask("transcription", "words")
+
+
+@step(retries=flaky, timeout="1m", stale_after="45m", key=lambda scene: scene.number)
+async def storyboard(scene: Scene) -> str:
+    """Draw one image."""
+    return await ask("storyboard", f"{scene.number}")
+
+
+@step(retries=flaky, timeout="1m", stale_after="2h", key=lambda image: image.rpartition("-")[2])
+async def video_generation(image: str) -> str:
+    """Make a clip of one image."""
+    return await ask("video_generation", image.rpartition("-")[2])
+
+
+@step(retries=flaky, timeout="1m", stale_after="20m")
+async def assembly(audio: str, words: str, clips: list[str]) -> str:
+    """Put the film together."""
+    return await ask("assembly", "film")
+
+
+@step(retries=flaky, timeout="1m", stale_after="10m")
+async def publishing(film: str) -> str:
+    """Send it out."""
+    return await ask("publishing", "film")
+
+
+STAGES = [script_analysis, audio_generation, transcription, storyboard, video_generation, assembly, publishing]
+
+
+@app.job(name="demo.video", queue="demo", retries=1, timeout="10m", stages=STAGES)
+async def make_video(title: str) -> str:
+    """A film from a title."""
+    scenes = await script_analysis(title)
+    audio = await audio_generation(title)
+    words = await transcription(audio)
+    images = await storyboard.map(scenes, at_once=AT_ONCE)
+    clips = await video_generation.map(images, at_once=AT_ONCE)
+    return await publishing(await assembly(audio, words, clips))
+
+
+class ProviderTrouble(Exception):
+    """The provider refused a call, or failed over it."""
+
+
+async def ask(stage: str, item: str) -> str:
+    """One call to the provider. Waits as long as a busy one asks for; the step then tries again."""
+    return await asyncio.to_thread(_post, {"stage": stage, "item": item, "caller": os.getpid()})
+
+
+def _post(order: dict[str, object]) -> str:
+    connection = HTTPConnection("127.0.0.1", int(os.environ[PROVIDER]), timeout=CALL_SECONDS)
+    try:
+        connection.request("POST", "/", json.dumps(order))
+        answer = connection.getresponse()
+        if answer.status == 429:
+            time.sleep(min(float(answer.headers.get("Retry-After", 1)), RETRY_AFTER_LIMIT))
+        if answer.status != 200:
+            raise ProviderTrouble(f"the provider answered {answer.status} {answer.reason}")
+        return str(json.load(answer)["made"])
+    finally:
+        connection.close()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+if PARENT in os.environ:
+    threading.Thread(target=_end_with, args=(int(os.environ[PARENT]),), daemon=True).start()

@@ -1,0 +1,172 @@
+"""run_items under kill -9 and Ctrl-C: real processes, and what the next start finds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import asyncio, os, sys, time
+from pathlib import Path
+from holdfast import run_items
+
+SLOW = "three"
+
+def note(item):
+    with open("calls", "a") as file:
+        file.write(item + "\\n")
+
+def wait_for_the_end(item):
+    note(item)
+    if item == SLOW and not Path("quick").exists():
+        Path("reached").touch()
+        time.sleep(float(os.environ.get("SLOW_SECONDS", "600")))
+    return item.upper()
+
+async def wait_async(item):
+    note(item)
+    if item == SLOW and not Path("quick").exists():
+        Path("reached").touch()
+        await asyncio.sleep(float(os.environ.get("SLOW_SECONDS", "600")))
+    return item.upper()
+
+work = {"sync": wait_for_the_end, "async": wait_async}[sys.argv[2]]
+counts = run_items(sys.argv[1], ["one", "two", "three", "four"], work, name="chapters")
+print(dict(counts), counts.recovered)
+"""
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    (tmp_path / "book.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def start(book: Path, where: str, kind: str, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "book.py", where, kind],
+        cwd=book,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def reached(book: Path, process: "subprocess.Popen[str]") -> None:
+    until = time.monotonic() + 30
+    while not (book / "reached").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def again(book: Path, where: str, kind: str) -> list[str]:
+    (book / "quick").touch()
+    process = start(book, where, kind)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return out.splitlines()
+
+
+def calls(book: Path) -> Counter[str]:
+    return Counter((book / "calls").read_text().split())
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("where", ["book.json", "sqlite:///book.db"])
+def test_a_killed_list_goes_on_at_the_item_it_was_killed_in(book: Path, where: str, kind: str):
+    process = start(book, where, kind)
+    reached(book, process)
+    process.kill()
+    process.communicate()
+
+    began = time.monotonic()
+    lines = again(book, where, kind)
+
+    assert time.monotonic() - began < 10, "no lease was waited for"
+    assert "recovered 1 item from a crash" in lines
+    assert lines[-1] == "{'PENDING': 0, 'RUNNING': 0, 'NEEDS_REVIEW': 0, 'DONE': 4} 1"
+    assert calls(book) == {"one": 1, "two": 1, "three": 2, "four": 1}
+
+
+def test_a_killed_list_in_a_file_keeps_its_order(book: Path):
+    process = start(book, "book.json", "sync")
+    reached(book, process)
+    process.kill()
+    process.communicate()
+
+    again(book, "book.json", "sync")
+
+    assert (book / "calls").read_text().split() == ["one", "two", "three", "three", "four"]
+
+
+def test_a_file_shows_the_four_words_at_every_stage(book: Path):
+    process = start(book, "book.json", "sync")
+    reached(book, process)
+    process.kill()
+    process.communicate()
+
+    jobs = json.loads((book / "book.json").read_text())["jobs"]
+
+    assert [job["status"] for job in jobs] == ["DONE", "DONE", "RUNNING", "PENDING"]
+
+
+@pytest.mark.parametrize("where", ["book.json", "sqlite:///book.db"])
+def test_after_ctrl_c_what_is_under_way_may_finish(book: Path, where: str):
+    process = start(book, where, "sync", SLOW_SECONDS="1.5")
+    reached(book, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert process.returncode == -signal.SIGINT, err
+    assert "stopping: what is under way may finish within 10 s; Ctrl-C again stops now" in out
+    assert "stopped: 3 done, 1 to do; start it again to go on" in out
+    lines = again(book, where, "sync")
+    assert not any("recovered" in line for line in lines), "it was no crash"
+    assert lines[-1] == "{'PENDING': 0, 'RUNNING': 0, 'NEEDS_REVIEW': 0, 'DONE': 4} 0"
+    assert calls(book) == {"one": 1, "two": 1, "three": 1, "four": 1}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("where", ["book.json", "sqlite:///book.db"])
+def test_a_second_ctrl_c_stops_at_once_and_loses_nothing_finished(book: Path, where: str, kind: str):
+    process = start(book, where, kind)
+    reached(book, process)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+
+    assert process.returncode != 0
+    lines = again(book, where, kind)
+    assert lines[-1].startswith("{'PENDING': 0, 'RUNNING': 0, 'NEEDS_REVIEW': 0, 'DONE': 4}")
+    assert calls(book) == {"one": 1, "two": 1, "three": 2, "four": 1}
+
+
+def test_a_file_in_use_is_refused_with_one_line(book: Path):
+    process = start(book, "book.json", "sync")
+    reached(book, process)
+
+    other = start(book, "book.json", "sync")
+    _, err = other.communicate(timeout=30)
+    process.kill()
+    process.communicate()
+
+    assert other.returncode == 1
+    assert f"book.json is in use by process {process.pid}" in err.splitlines()[-1]
+
+
+def test_two_processes_share_a_list_on_sqlite(book: Path):
+    (book / "quick").touch()
+    both = [start(book, "sqlite:///book.db", "sync") for _ in range(2)]
+    outs = [process.communicate(timeout=60) for process in both]
+
+    assert [process.returncode for process in both] == [0, 0], outs
+    assert calls(book) == {"one": 1, "two": 1, "three": 1, "four": 1}
