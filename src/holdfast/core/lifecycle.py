@@ -261,9 +261,43 @@ def decide(
     if before not in row.sources:
         raise NotAllowed(f"job {job.id}: {event} is not possible while it is {before}; {_ways_out(before)}")
     after = row.targets[0]
-    new: dict[str, Any] = {"state": after}
-    if before is State.ACTIVE:
-        new |= _LEFT
+    new = _made_of(job, event, now, by, result, error, run_at, waits, progressed, recovery, args)
+    owner = row.lease is LeaseRule.NEEDS
+    return Change(
+        event=event,
+        before=before,
+        job=replace(job, state=after, **new),
+        at=now,
+        by=by,
+        epoch=job.epoch if owner else None,
+        version=None if owner and event not in _OWNER_AND_VERSION else job.version,
+        note=note or {},
+        steps=steps,
+        drops=drops,
+        drops_failed=event in (Event.FAIL, Event.OVERRUN, Event.REPLAY),
+        edits=event is Event.REPLAY and args is not None,
+        signal=signal,
+        takes=takes,
+        arrives=job.parent is not None and after in SETTLED,
+        inserts=inserts,
+    )
+
+
+def _made_of(
+    job: Job,
+    event: Event,
+    now: Time,
+    by: str,
+    result: str | None,
+    error: Error | None,
+    run_at: Time | None,
+    waits: tuple[Wait, ...],
+    progressed: bool,
+    recovery: bool,
+    args: tuple[str, str] | None,
+) -> dict[str, Any]:
+    """What an event makes of a job besides its state."""
+    new: dict[str, Any] = dict(_LEFT) if job.state is State.ACTIVE else {}
     match event:
         case Event.CLAIM:
             new |= {"epoch": job.epoch + 1, "worker": by, "claimed_at": now}
@@ -298,28 +332,10 @@ def decide(
                 new |= {"args": args[0], "digest": args[1]}
         case _:
             pass
-    if after in TERMINAL:
+    if EVENT_ROWS[event].targets[0] in TERMINAL:
         keep_ms = job.options.keep_ms
         new |= {"finished_at": now, "waits": (), "prune_at": None if keep_ms is None else now + keep_ms}
-    owner = row.lease is LeaseRule.NEEDS
-    return Change(
-        event=event,
-        before=before,
-        job=replace(job, **new),
-        at=now,
-        by=by,
-        epoch=job.epoch if owner else None,
-        version=None if owner and event not in _OWNER_AND_VERSION else job.version,
-        note=note or {},
-        steps=steps,
-        drops=drops,
-        drops_failed=event in (Event.FAIL, Event.OVERRUN, Event.REPLAY),
-        edits=event is Event.REPLAY and args is not None,
-        signal=signal,
-        takes=takes,
-        arrives=job.parent is not None and after in SETTLED,
-        inserts=inserts,
-    )
+    return new
 
 
 def first_state(now: Time, run_at: Time | None, waits: tuple[Wait, ...]) -> tuple[State, Time | None]:
