@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXAMPLES := 60
+PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint docs bench soak conformance clean
@@ -38,8 +39,14 @@ lint: $(VENV)/.ready ## style and types
 docs: $(VENV)/.ready ## write anew the pages that are made from code
 	@$(BIN)/python -m holdfast.cli.pages
 
-bench: $(VENV)/.ready ## speed, as ratios to the raw store in the same run
+bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the same run
 	@$(BIN)/python benchmarks/spine.py
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 huey==3.5.4; then \
+	  $(BIN)/python benchmarks/running.py --peers $(PEERS)/bin/python; \
+	else \
+	  echo "DBOS and huey can't be installed here: measured without them"; $(BIN)/python benchmarks/running.py; \
+	fi
 
 soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs
 	@$(BIN)/python -m pytest -q -n auto --soak
@@ -47,4 +54,4 @@ soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs
 	@$(BIN)/python benchmarks/spine.py --million
 
 clean: ## remove what make made
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,9 @@ from holdfast.conformance.given import HOUR, MINUTE
 from holdfast.core.model import State, StepState
 
 SLOTS, QUEUES, WORKERS, KEYS, PATHS, GROUPS, NAMES = 6, 3, 2, 2, 3, 2, 3
+EVENTS = 12
+"""Enough numbers for all events that one state allows."""
+
 MOMENTS = (0, -1, 1, -MINUTE, MINUTE, HOUR)
 """How far from now a time is: at the moment itself, and on both sides of it."""
 
@@ -47,9 +50,9 @@ class Mark(Struct, frozen=True):
 
 
 class Move(Struct, frozen=True):
-    """A change: the event is the nth of those that the copy's state allows, after them a signal.
+    """A change: the event is the nth of those that the copy's state allows; past the last number, it is a signal.
 
-    `held` counts the active jobs only: most of what can happen to a job happens to those.
+    `held` counts only the jobs that are active or in review: most of what can happen to a job happens to those.
     """
 
     slot: int
@@ -158,11 +161,11 @@ def _below(number: int) -> st.SearchStrategy[int]:
 
 
 slots, ages, seats = _below(SLOTS), st.sampled_from((0, 0, 0, 0, 1, 2)), _below(2)
-mostly = st.sampled_from((True, True, True, False))
+mostly = st.sampled_from((True, True, True, True, False))
 orders = tuple(permutations(range(QUEUES)))
-some_queues = st.sampled_from((*orders, *(order[:1] for order in orders), *(order[:2] for order in orders)))
+some_queues = st.sampled_from((*orders, *orders, *(order[:1] for order in orders), *(order[:2] for order in orders)))
 moments = st.sampled_from(MOMENTS)
-states = st.sampled_from((*[State.AVAILABLE] * 4, State.SCHEDULED, State.SCHEDULED, State.PENDING))
+states = st.sampled_from((*[State.AVAILABLE] * 7, State.SCHEDULED, State.SCHEDULED, State.PENDING))
 
 plans = st.builds(
     Plan,
@@ -170,8 +173,8 @@ plans = st.builds(
     queue=_below(QUEUES),
     priority=st.sampled_from((0, 0, 1, -1)),
     state=states,
-    run=st.sampled_from((0, 0, 0, *MOMENTS)),
-    expires=st.sampled_from((*[None] * 9, *MOMENTS)),
+    run=st.sampled_from((*[0] * 12, *MOMENTS)),
+    expires=st.sampled_from((*[None] * 24, *MOMENTS)),
     key=st.sampled_from((None, None, *range(KEYS))),
     window=st.sampled_from((None, None, *MOMENTS)),
     args=_below(2),
@@ -186,7 +189,7 @@ moves = st.builds(
     Move,
     slot=slots,
     held=mostly,
-    nth=_below(24),
+    nth=_below(EVENTS + 4),
     age=ages,
     run=moments,
     wait=_below(5),
@@ -204,7 +207,7 @@ inserts = st.builds(
     age=ages,
     seat=seats,
 )
-claims = st.builds(Claim, worker=_below(WORKERS), queues=some_queues, limit=st.integers(1, 3), seat=seats)
+claims = st.builds(Claim, worker=_below(WORKERS), queues=some_queues, limit=st.sampled_from((1, 2, 3, 3)), seat=seats)
 commits = st.builds(Commit, moves=st.lists(moves, min_size=1, max_size=3).map(tuple), seat=seats)
 records = st.builds(RecordSteps, marks=st.lists(marks, min_size=1, max_size=3).map(tuple), seat=seats)
 puts = st.builds(

@@ -1,6 +1,7 @@
 """Which engine a test runs on: a store's URL, or a class of somebody else's. Must not open anything."""
 
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from msgspec import Struct
 
 from holdfast.core.errors import Invalid
 from holdfast.engines import engine_class
-from holdfast.engines.contract import Clock, Engine
+from holdfast.engines.contract import Clock, Engine, system_clock
 
 THIS_MACHINE = "this machine's"
 """What `guarantees.clock` says of an engine that goes by the clock it is given."""
@@ -39,8 +40,15 @@ class Kind(Struct, frozen=True):
         return f"{self.place}={url}" if self.place else url
 
 
+@cache
 def kind_of(text: str) -> Kind:
     """The engine that `--engine` means, or Invalid."""
+    kind = _kind_of(text)
+    kind.at(kind.url, system_clock)  # an engine refuses a URL that it can't read, before anything is opened
+    return kind
+
+
+def _kind_of(text: str) -> Kind:
     try:
         return Kind(engine_class(text), text)
     except Invalid:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 from holdfast.engines.contract import Engine
@@ -80,9 +81,7 @@ def run_race(engines: Sequence[Engine], racer: Racer[T]) -> list[Lap[T]]:
 def overlapped(laps: Sequence[Lap[T]]) -> bool:
     """Whether calls of two racers were under way at the same time."""
     times = sorted((began, ended, seat) for seat, lap in enumerate(laps) for began, ended in lap.times)
-    return any(
-        later[0] < earlier[1] and later[2] != earlier[2] for earlier, later in zip(times, times[1:], strict=False)
-    )
+    return any(later[0] < earlier[1] and later[2] != earlier[2] for earlier, later in pairwise(times))
 
 
 async def until_raced(one_round: Callable[[int], Awaitable[Sequence[Lap[T]]]]) -> None:

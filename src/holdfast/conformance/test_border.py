@@ -53,7 +53,7 @@ async def test_an_end_that_cannot_be_kept_is_refused(engine: Engine, clock: Stor
         {"error": Error("ValueError", "fine"), "note": {"why": {1, 2} and object()}},
     ):
         with pytest.raises(BadValue):
-            await engine.commit([decide(held, Event.EXHAUST, now, by="w", **facts)])  # type: ignore[arg-type]
+            await engine.commit([decide(held, Event.EXHAUST, now, by="w", **facts)])
     with pytest.raises(BadValue):
         await engine.commit([decide(held, Event.COMPLETE, now, by="w", result=SURROGATE)])
     with pytest.raises(BadValue):

@@ -267,6 +267,18 @@ async def test_a_child_that_settles_arrives_at_its_parent(engine: Engine, clock:
     assert await current(engine, parent) == parent
 
 
+async def test_a_child_arrives_in_its_own_group(engine: Engine, clock: StoreClock) -> None:
+    parent, other = await claimed(engine, clock), await claimed(engine, clock)
+    [child] = await children(engine, clock, parent, 1, group="in")
+    for elsewhere, group in ((parent, "out"), (other, "in")):
+        await children(engine, clock, elsewhere, 2, group=group)
+
+    assert await commit(engine, change(clock, child, Event.COMPLETE)) == Applied(child.version + 1, missing=0)
+
+    assert await engine.missing(parent.id, "out") == 2
+    assert await engine.missing(other.id, "in") == 2
+
+
 @pytest.mark.parametrize("event", [Event.FAIL, Event.RELEASE, Event.SUSPEND, Event.REST, Event.LAPSE])
 async def test_a_child_that_is_not_settled_does_not_arrive(engine: Engine, clock: StoreClock, event: Event) -> None:
     parent = await claimed(engine, clock)

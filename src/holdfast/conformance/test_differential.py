@@ -40,7 +40,7 @@ def test_any_life_looks_as_it_does_in_memory(kind: Kind, tmp_path: Path, runner:
             finally:
                 runner.run(self.twins.close())
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Life,
         settings=settings(
             max_examples=examples,

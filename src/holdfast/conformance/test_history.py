@@ -1,5 +1,7 @@
 """History: one entry for each version, without a gap, saying what was decided, whatever way a job went."""
 
+from itertools import pairwise
+
 from holdfast.conformance.dump import all_entries
 from holdfast.conformance.given import (
     SECOND,
@@ -75,7 +77,7 @@ async def test_every_way_leaves_one_entry_for_each_version(engine: Engine, clock
 
 def assert_it_is_a_chain(entries: list[Entry]) -> None:
     """Each entry begins where the one before ended, and epochs go up with claims only."""
-    for before, after in zip(entries, entries[1:], strict=False):
+    for before, after in pairwise(entries):
         assert after.before == before.after
         assert after.epoch == before.epoch + (after.event == Event.CLAIM)
 

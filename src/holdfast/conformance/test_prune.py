@@ -1,5 +1,7 @@
 """Prune: only what has ended and is old enough, never kin of the living, and then with all that belongs to it."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.conformance.dump import dump
@@ -20,14 +22,14 @@ from holdfast.conformance.given import (
     signal,
     step,
 )
-from holdfast.core.lifecycle import TERMINAL
+from holdfast.core.lifecycle import TERMINAL, submit_entry
 from holdfast.core.model import Event, Job, Options, State
 from holdfast.engines.contract import Engine
 
 AT_ONCE = Options(keep_ms=0)
 
 
-async def ended(engine: Engine, clock: StoreClock, *, ago: int = 0, **fields: object) -> Job:
+async def ended(engine: Engine, clock: StoreClock, *, ago: int = 0, **fields: Any) -> Job:
     """A job that was completed so long ago, and is kept no longer than that moment."""
     held = await claimed(engine, clock, options=AT_ONCE, **fields)
     return await done(engine, clock, held, Event.COMPLETE, at=clock.now - ago)
@@ -94,6 +96,20 @@ async def test_all_that_belongs_to_a_job_goes_with_it(engine: Engine, clock: Sto
     assert await engine.prune() == 1
     assert await kept(engine, other) == [False]
     assert (await dump(engine)).records == empty.records
+
+
+async def test_a_new_job_has_nothing_of_one_that_is_gone(engine: Engine, clock: StoreClock) -> None:
+    old = await claimed(engine, clock, options=AT_ONCE)
+    await engine.record([step(old, "a")])
+    await done(engine, clock, old, Event.COMPLETE)
+    assert await engine.prune() == 1
+
+    # A store that numbers its jobs may give the next one the same number.
+    new = await inserted(engine, clock)
+
+    assert await engine.steps(new.id) == []
+    assert await engine.history(new.id) == [submit_entry(new)]
+    assert await engine.steps(old.id) == []
 
 
 async def test_pruning_one_job_leaves_the_others_as_they_are(engine: Engine, clock: StoreClock) -> None:

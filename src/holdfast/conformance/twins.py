@@ -15,7 +15,7 @@ from holdfast.conformance import acts
 from holdfast.conformance.dump import Dump, all_jobs, dump
 from holdfast.conformance.given import HOUR, NEAR, OOPS, START
 from holdfast.conformance.kinds import NOTHING, THIS_MACHINE, Kind
-from holdfast.core.errors import HoldfastError, NotAllowed
+from holdfast.core.errors import HoldfastError
 from holdfast.core.keys import digest, new_id
 from holdfast.core.lifecycle import EVENTS, TERMINAL, decide, deliver
 from holdfast.core.model import (
@@ -45,6 +45,8 @@ GROUP_NAMES = ("g", "h")
 PATH_NAMES = ("draw#1", "draw#2", "send#1")
 RECORD_NAMES = (PAUSE + "a", QUIET + "w-1", "leader")
 TICK_SECONDS = 0.001
+
+ANY, HELD, BUSY = frozenset(State), frozenset({State.ACTIVE}), frozenset({State.ACTIVE, State.REVIEW})
 
 
 class Hands:
@@ -124,7 +126,7 @@ class Twins:
     # Each act as a call.
 
     async def _insert(self, act: acts.Insert) -> None:
-        parent = None if act.parent is None else self._copy(act.parent, act.age, held=True)
+        parent = None if act.parent is None else self._copy(act.parent, act.age, HELD)
         lease = None if parent is None else parent.lease
         jobs = [self._job(plan, lease, keyed=True) for plan in act.plans]
         await self._both(act.seat, "insert", jobs, lease)
@@ -138,17 +140,21 @@ class Twins:
 
     async def _beat(self, act: acts.BeatOf) -> None:
         worker = WORKER_NAMES[act.worker]
-        copies = [copy for slot, age in act.named if (copy := self._copy(slot, age)) is not None]
         presence = Presence(
             worker=worker,
             queues=tuple(QUEUE_NAMES[n] for n in act.queues),
-            running=tuple(Running(copy.id, copy.epoch, stage="draw") for copy in copies if copy.worker == worker),
+            running=tuple(running for slot, age in act.named for running in self._running(worker, slot, age)),
             leaving=act.leaving,
         )
         self._workers.pop(worker, None)
         if not act.leaving:
             self._workers[worker] = presence
         await self._both(act.worker, "beat", presence)  # a worker beats by way of its own engine
+
+    def _running(self, worker: str, slot: int, age: int) -> list[Running]:
+        """What a worker would say of a job it holds, or once held."""
+        held = [copy for copy in self._copies.get(self._id(slot), []) if copy.worker == worker]
+        return [Running(copy.id, copy.epoch, stage="draw") for copy in held[::-1][age : age + 1]]
 
     async def _look(self, act: acts.Look) -> None:
         where = Where(
@@ -163,6 +169,7 @@ class Twins:
         await self._both(act.seat, "get", [self._id(slot) for slot in range(acts.SLOTS)])
         for id in self._copies:
             await self._both(act.seat, "history", id, act.page - 1, act.page)
+            await self._both(act.seat, "steps", id)
 
     async def _reopen(self, act: acts.Reopen) -> None:
         """Close and open. A store of one process may break leases then, so there none may be out."""
@@ -184,17 +191,17 @@ class Twins:
         # Neither in the order of the slots nor in that of their insertion.
         return new_id(START, ((slot * 5 % acts.SLOTS) << 60) + (self._born[slot] << 50))
 
-    def _copy(self, slot: int, age: int, *, held: bool = False) -> Job | None:
-        """The newest copy of a job that was seen, or an older one."""
-        if held:
-            active = [n for n in range(acts.SLOTS) if self._is(n, frozenset({State.ACTIVE}))]
-            slot = active[slot % len(active)] if active else slot
-        copies = self._copies.get(self._id(slot))
-        return copies[max(0, len(copies) - 1 - age)] if copies else None
+    def _copy(self, slot: int, age: int, among: frozenset[State] = ANY) -> Job | None:
+        """The newest copy of a job that was seen, or an older one. Slots count only jobs in these states."""
+        found = [n for n in range(acts.SLOTS) if self._is(n, among)]
+        if not found:
+            return None
+        copies = self._copies[self._id(found[slot % len(found)])]
+        return copies[max(0, len(copies) - 1 - age)]
 
     def _is(self, slot: int, states: frozenset[State]) -> bool:
         copies = self._copies.get(self._id(slot))
-        return bool(copies) and copies[-1].state in states
+        return copies is not None and copies[-1].state in states
 
     def _at(self, distance: int) -> Time:
         """A time that is as far from now. A server's clock runs on, so what is ahead must be far ahead."""
@@ -225,9 +232,10 @@ class Twins:
         )
 
     def _step(self, mark: acts.Mark) -> Step | None:
-        copy = self._copy(mark.slot, mark.age, held=mark.held)
-        if copy is None:
-            return None
+        copy = self._copy(mark.slot, mark.age, HELD if mark.held else ANY)
+        return None if copy is None else self._step_of(copy, mark)
+
+    def _step_of(self, copy: Job, mark: acts.Mark) -> Step:
         ended = None if mark.state is StepState.STARTED else self._clock.now
         return Step(
             job=copy.id,
@@ -242,19 +250,15 @@ class Twins:
         )
 
     def _change(self, move: acts.Move) -> Change | None:
-        copy = self._copy(move.slot, move.age, held=move.held)
-        if copy is None:
+        copy = self._copy(move.slot, move.age, BUSY if move.held else ANY)
+        if copy is None or copy.state in TERMINAL:
             return None
         now = self._clock.now
         events = [row.event for row in EVENTS if copy.state in row.sources and row.event is not Event.CLAIM]
-        nth = move.nth % (len(events) + 1)
-        if nth == len(events):
-            try:
-                return deliver(copy, ("go", "stop")[move.wait % 2], str(move.takes), now, by="caller")
-            except NotAllowed:
-                return None
-        event = events[nth]
-        steps = [self._step(replace(mark, slot=move.slot, held=move.held, age=move.age)) for mark in move.marks]
+        if move.nth >= acts.EVENTS:
+            return deliver(copy, ("go", "stop")[move.wait % 2], str(move.takes), now, by="caller")
+        event = events[move.nth % len(events)]
+        steps = [self._step_of(copy, mark) for mark in move.marks]
         return decide(
             copy,
             event,
@@ -262,7 +266,7 @@ class Twins:
             by=f"by-{event}",
             **self._facts(event, copy, move),
             takes=tuple(signal.version for signal in copy.inbox[: move.takes]),
-            steps=tuple(step for step in steps if step is not None),
+            steps=tuple(steps),
             drops=() if move.drop is None else (PATH_NAMES[move.drop],),
             inserts=tuple(self._job(plan, copy.lease, keyed=False) for plan in move.plans),
             note={"run": move.run},

@@ -1,0 +1,342 @@
+"""How fast jobs run: steps, items, latency, draining, recovery, and what an idle worker costs, on SQLite.
+
+    python benchmarks/running.py                        against the raw store
+    python benchmarks/running.py --peers PYTHON         also against DBOS and huey, which that interpreter must have
+
+Rounds are interleaved and medians count, because machines are noisy. Exits 1 when a floor is missed.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast import App, step
+from holdfast.engines.sqlite.store import connect
+
+HERE = Path(__file__).parent
+
+
+def work(folder: Path) -> tuple[App, dict[str, Any]]:
+    """An App with the jobs that are measured."""
+    app = App(f"sqlite:///{folder}/jobs.db")
+
+    @step(name="one")
+    async def one(n: int) -> int:
+        return n
+
+    @app.job
+    async def walk(count: int) -> int:
+        for n in range(count):
+            await one(n)
+        return count
+
+    @app.job
+    async def spread(count: int) -> int:
+        return len(await one.map(range(count), at_once=100))
+
+    @app.job
+    async def noop(n: int) -> float:
+        return time.time()
+
+    @app.job
+    async def doze(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    return app, {"walk": walk, "spread": spread, "noop": noop, "doze": doze}
+
+
+async def timed(folder: Path, at_once: int, submit: Callable[[dict[str, Any]], Any]) -> float:
+    """Seconds from the start of a worker with everything submitted to the last result."""
+    app, jobs = work(folder)
+    await (await jobs["walk"].submit(1)).status()
+    runs = await submit(jobs)
+    async with app.worker(at_once=at_once):
+        started = time.perf_counter()
+        await asyncio.gather(*(run.result() for run in runs))
+        taken = time.perf_counter() - started
+    await app.close()
+    return taken
+
+
+def raw_commits(folder: Path, count: int) -> float:
+    """Seconds for so many durable commits of one small row each."""
+    path = folder / "raw.db"
+    sqlite3.connect(path).close()
+    db = connect(path)
+    db.execute("pragma journal_mode = wal")
+    db.execute("create table step (n integer primary key, job integer, path text, result text, unique (job, path))")
+    started = time.perf_counter()
+    for n in range(count):
+        db.execute("insert into step (job, path, result) values (1, ?, '1')", (f"one#{n:016x}",))
+    taken = time.perf_counter() - started
+    db.close()
+    return taken
+
+
+def steps(rounds: int, peers: str | None) -> bool:
+    """Sequential steps, many jobs at once, and a map."""
+    above: list[float] = []
+    seen: dict[str, list[float]] = {"sequential": [], "concurrent": [], "map": [], "dbos": [], "dbos at once": []}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+            folder = Path(name)
+            raw = raw_commits(folder, 1_000)
+            walk = asyncio.run(timed(folder, 8, lambda jobs: jobs["walk"].submit_many([1_000])))
+            many = asyncio.run(timed(folder, 100, lambda jobs: jobs["walk"].submit_many([10] * 100)))
+            spread = asyncio.run(timed(folder, 8, lambda jobs: jobs["spread"].submit_many([10_000])))
+            above.append((walk - raw) / 1_000 * 1_000)
+            seen["sequential"].append(1_000 / walk)
+            seen["concurrent"].append(1_000 / many)
+            seen["map"].append(10_000 / spread)
+            if peers is not None:
+                seen["dbos"].append(peer(peers, "dbos-steps", 1, 1_000)["steps_per_second"])
+                seen["dbos at once"].append(peer(peers, "dbos-steps", 100, 10)["steps_per_second"])
+    rate = {name: statistics.median(rates) for name, rates in seen.items() if rates}
+    fine = told("a step above a raw durable commit", statistics.median(above), 0.5, "ms", at_most=True)
+    fine &= told("100 jobs x 10 steps : sequential", rate["concurrent"] / rate["sequential"], 3, "times")
+    fine &= told("map of 10,000, 100 at once : sequential", rate["map"] / rate["sequential"], 10, "times")
+    rates = ", ".join(f"{name} {rate[name]:,.0f}/s" for name in ("sequential", "concurrent", "map"))
+    print(f"    steps: {rates}")
+    if peers is not None:
+        fine &= told("1,000 steps : DBOS", rate["sequential"] / rate["dbos"], 4, "times")
+        fine &= told("100 jobs x 10 steps : DBOS", rate["concurrent"] / rate["dbos at once"], 4, "times")
+    return fine
+
+
+def draining(rounds: int, peers: str | None) -> bool:
+    """10,000 no-op jobs with one worker process."""
+    ours: list[float] = []
+    huey: list[float] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+            seconds = asyncio.run(timed(Path(name), 100, lambda jobs: jobs["noop"].submit_many(range(10_000))))
+            ours.append(10_000 / seconds)
+        if peers is not None:
+            huey.append(peer(peers, "huey-drain", 2_000, 8)["jobs_per_second"])
+    print(f"    {statistics.median(ours):,.0f} no-op jobs/s drained by one worker process")
+    if peers is None:
+        return True
+    return told("draining no-op jobs : huey", statistics.median(ours) / statistics.median(huey), 3, "times")
+
+
+async def latency(folder: Path) -> tuple[float, float]:
+    """Milliseconds from submit to start on an idle worker: in one process, and across two."""
+    app, jobs = work(folder)
+    near: list[float] = []
+    async with app.worker():
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            asked = time.time()
+            near.append((await (await jobs["noop"].submit(1)).result() - asked) * 1_000)
+    await app.close()
+    far: list[float] = []
+    worker = subprocess.Popen([sys.executable, __file__, "--serve", str(folder)], stdout=subprocess.PIPE)
+    assert worker.stdout is not None
+    worker.stdout.readline()
+    app, jobs = work(folder)
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        asked = time.time()
+        far.append((await (await jobs["noop"].submit(1)).result() - asked) * 1_000)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait()
+    worker.stdout.close()
+    await app.close()
+    return statistics.median(near), statistics.median(far)
+
+
+def latencies(rounds: int) -> bool:
+    """The medians of the medians."""
+    seen = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+            seen.append(asyncio.run(latency(Path(name))))
+    fine = told("submit to start, one process, p50", statistics.median(n for n, _ in seen), 3, "ms", at_most=True)
+    fine &= told("submit to start, two processes, p50", statistics.median(f for _, f in seen), 10, "ms", at_most=True)
+    return fine
+
+
+def idle() -> bool:
+    """What an idle worker process costs, and what 1,000 sleeping jobs add."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+        worker = subprocess.Popen([sys.executable, __file__, "--serve", name], stdout=subprocess.PIPE)
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        time.sleep(2)
+        before, memory = cpu_seconds(worker.pid), resident_mb(worker.pid)
+        time.sleep(10)
+        share = (cpu_seconds(worker.pid) - before) / 10 * 100
+
+        async def lull() -> None:
+            app, jobs = work(Path(name))
+            await jobs["doze"].submit_many([60.0] * 1_000)
+            await app.close()
+
+        asyncio.run(lull())
+        time.sleep(5)
+        more = resident_mb(worker.pid) - memory
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        worker.stdout.close()
+    fine = told("idle worker, share of a core", share, 1, "%", at_most=True)
+    fine &= told("idle worker, memory", memory, 60, "MB", at_most=True)
+    fine &= told("1,000 sleeping jobs add", more, 15, "MB", at_most=True)
+    return fine
+
+
+RECOVERY = """
+import asyncio, os, sys, time
+from holdfast import App, step
+app = App("sqlite:///" + sys.argv[1] + "/jobs.db")
+
+@step
+async def draw(n: int) -> int:
+    with open(sys.argv[1] + "/marks", "a") as marks:
+        marks.write(f"{time.time()} {n} {os.getpid()}\\n")
+    await asyncio.sleep(0.05)
+    return n
+
+@app.job
+async def film(count: int) -> int:
+    return len(await draw.map(range(count), at_once=1))
+
+async def main():
+    async with app.worker():
+        print("ready", flush=True)
+        await asyncio.sleep(600)
+
+if sys.argv[2] == "worker":
+    asyncio.run(main())
+else:
+    run = app.sync.submit(film, 30)
+    print(run.id, flush=True)
+    print(run.result(60))
+"""
+
+
+def recovery(rounds: int) -> bool:
+    """Kill the worker in the middle of 30 items; another one is alive. Seconds until the next item starts."""
+    waits: list[float] = []
+    again = 0
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+        for _ in range(rounds):
+            wait, repeated = recover_once(Path(tempfile.mkdtemp(dir=name)))
+            waits.append(wait)
+            again += repeated
+    fine = told("next item after kill -9, the slowest", max(waits), 1, "s", at_most=True)
+    fine &= told("recorded items that ran again", again, 0, "", at_most=True)
+    print(f"    {rounds} kills, median {statistics.median(waits):.2f} s")
+    return fine
+
+
+def recover_once(folder: Path) -> tuple[float, int]:
+    """One kill: seconds to the next start, and how many items that had been recorded were started again."""
+    command = [sys.executable, "-c", RECOVERY, str(folder)]
+    workers = [subprocess.Popen([*command, "worker"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for worker in workers:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+    caller = subprocess.Popen([*command, "caller"], stdout=subprocess.PIPE, text=True)
+    marks = folder / "marks"
+    while not marks.exists() or len(marks.read_text().splitlines()) < 12:
+        time.sleep(0.005)
+    pid = int(marks.read_text().splitlines()[-1].split()[2])
+    os.kill(pid, signal.SIGKILL)
+    killed = time.time()
+    assert caller.stdout is not None
+    id = caller.stdout.readline().strip()
+    caller.wait()
+    starts = [line.split() for line in marks.read_text().splitlines()]
+    after = min(float(at) for at, _, who in starts if int(who) != pid)
+    db = sqlite3.connect(folder / "jobs.db")
+    query = "select path from step join job on job.n = step.job where job.id = ? and step.epoch = 1"
+    recorded = len(db.execute(query, (id,)).fetchall())
+    db.close()
+    begun = sorted(int(n) for _, n, who in starts if int(who) != pid)
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+        assert worker.stdout is not None
+        worker.stdout.close()
+    caller.stdout.close()
+    return after - killed, sum(n < recorded for n in begun)
+
+
+# Helpers of the measures.
+
+
+def peer(python: str, kind: str, *numbers: int) -> dict[str, float]:
+    """Run a peer's part in its own interpreter."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        command = [python, str(HERE / "peers.py"), kind, *map(str, numbers), folder]
+        out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+    found: dict[str, float] = json.loads(out.stdout.splitlines()[-1])
+    return found
+
+
+def told(what: str, value: float, floor: float, unit: str, *, at_most: bool = False) -> bool:
+    """Print one line, and whether the floor is reached."""
+    fine = value <= floor if at_most else value >= floor
+    bound = f"at most {floor:g}" if at_most else f"at least {floor:g}"
+    print(f"{'ok  ' if fine else 'MISS'} {what:44}{value:10.2f} {unit:6} {bound} {unit}")
+    return fine
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float:
+    """The resident memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+async def serve(folder: Path) -> None:
+    """A worker in a process of its own, until it is told to stop."""
+    app, _ = work(folder)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with app.worker(at_once=2_000):
+        print("ready", flush=True)
+        await stop.wait()
+
+
+def main() -> int:
+    """Run all measures; 1 when a floor was missed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--peers", help="an interpreter that has dbos and huey")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        asyncio.run(serve(options.serve))
+        return 0
+    print(f"SQLite {sqlite3.sqlite_version}, synchronous=FULL, median of {options.rounds}\n")
+    fine = steps(options.rounds, options.peers)
+    fine &= draining(options.rounds, options.peers)
+    fine &= latencies(options.rounds)
+    fine &= idle()
+    fine &= recovery(options.kills)
+    print("\nall floors reached" if fine else "\na floor was missed")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
