@@ -183,7 +183,8 @@ class Jobs:
         now = await self.engine.now()
         running: Running | None = None
         if job.worker is not None:
-            for record in await self.engine.records(WORKER + job.worker):
+            name = WORKER + job.worker
+            for record in [one for one in await self.engine.records(name) if one.name == name]:
                 presence = msgspec.json.decode(record.value, type=Presence)
                 running = next((one for one in presence.running if (one.job, one.epoch) == (id, job.epoch)), None)
         steps = [step for step in await self.engine.steps(id) if not step.path.startswith("~")]

@@ -1337,3 +1337,31 @@ def test_hints_are_refused_when_the_signature_is_made() -> None:
 
     assert refusal(Signature, stream).startswith("argument 'a' of stream: the type hint")
     assert refusal(Signature, streams).startswith("result of streams: the type hint")
+
+
+@dataclass
+class Still:
+    name: str
+
+
+@dataclass
+class Clip:
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (Clip("x"), Still | Clip),
+        ([Clip("x")], list[Still | Clip]),
+        ({"a": Path("x")}, dict[str, str | Path]),
+        (b"\xff", str | bytes),
+    ],
+)
+def test_a_value_that_would_come_back_as_another_type_is_refused(value: Any, hint: Any) -> None:
+    assert "would come back as another type" in refusal(encode, value, hint)
+
+
+def test_a_union_whose_members_json_can_tell_apart_is_fine() -> None:
+    for value in (Still("x"), 5, None, ["a"]):
+        assert decode(encode(value, Still | int | list[str] | None), Still | int | list[str] | None) == value

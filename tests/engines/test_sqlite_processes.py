@@ -248,3 +248,69 @@ def test_no_statement_walks_over_finished_jobs(tmp_path, statement, index):
     assert any(index in line for line in plan), plan
     assert not any("SCAN job" in line for line in plan), plan
     db.close()
+
+
+FORKED = """
+import asyncio, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from holdfast.engines.sqlite import SqliteEngine
+from tests.engines.samples import job
+
+engine = SqliteEngine(Path(sys.argv[1]))
+with asyncio.Runner() as runner:
+    runner.run(engine.open())
+    runner.run(engine.insert([job()]))
+    to_child, from_parent = os.pipe()
+    if os.fork() == 0:
+        with asyncio.Runner() as child:
+            child.run(engine.open())
+            for _ in range(5):
+                child.run(engine.insert([job(queue="child")]))
+            os.write(1, b"child wrote\\n")
+            os.read(to_child, 1)
+            child.run(engine.insert([job(queue="child")]))
+            child.run(engine.close())
+        os._exit(0)
+    sys.stdin.readline()
+    runner.run(engine.close())
+    os.write(from_parent, b"x")
+    os.wait()
+"""
+
+
+def test_what_a_forked_child_wrote_survives_the_end_of_its_parent(tmp_path, run):
+    path = tmp_path / "jobs.db"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKED, path, HERE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout.readline() == "child wrote\n"
+
+    parent.communicate("go\n", timeout=60)
+
+    assert parent.returncode == 0
+    engine = SqliteEngine(path)
+    run(engine.open())
+    assert run(engine.count()) == {("child", State.AVAILABLE): 6, ("default", State.AVAILABLE): 1}
+    run(engine.close())
+
+
+def test_a_listener_that_was_busy_still_hears_of_every_topic(tmp_path, run):
+    path = tmp_path / "jobs.db"
+    engine = SqliteEngine(path)
+    run(engine.open())
+    listener = subprocess.Popen(
+        [sys.executable, "-c", LISTENER, path, queue_topic("b")], stdout=subprocess.PIPE, text=True
+    )
+    assert listener.stdout.readline() == "ready\n"
+    listener.send_signal(signal.SIGSTOP)
+    for _ in range(30):  # more datagrams than the system keeps for it
+        run(engine.insert([job(queue="a")]))
+    told = time.monotonic_ns()
+    run(engine.insert([job(queue="b")]))
+
+    listener.send_signal(signal.SIGCONT)
+
+    heard = int(listener.communicate(timeout=30)[0])
+    assert (heard - told) / 1e9 < 5, "seconds; unheard, it would wait for 20"
+    run(engine.close())

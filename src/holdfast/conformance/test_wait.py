@@ -262,3 +262,9 @@ async def test_news_reach_other_engines_on_the_same_store(
 
     await assert_heard(engine, queue_topic("q"), lambda: other.insert([job(clock, queue="q")]))
     await assert_heard(other, job_topic(held.id), lambda: engine.commit([change(clock, held, Event.CANCEL)]))
+
+
+async def test_a_topic_may_be_named_twice(engine: Engine) -> None:
+    mark = await engine.wait(["queue:a", "queue:a"], 0.001)
+
+    assert await engine.wait(["queue:a", "queue:a"], 0.001, mark) >= mark

@@ -11,6 +11,7 @@ Python, because keys are hashes of it.
 
 import inspect
 import json
+from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial, reduce
@@ -90,6 +91,9 @@ class Codec(Generic[T]):
             path = _difference(json.loads(text), json.loads(again))
             reason = "would come back changed; is it a subclass of the hint, or does an alias or validator alter it?"
             raise BadValue(line(self.where, path, reason))
+        if back != checked and not _alike(back, checked):
+            reason = "the type hint can't tell it from another type that fits; use one type, or a tagged union"
+            raise BadValue(f"{self.where}: would come back as another type; {reason}")
         return text
 
     def _read(self, text: str | bytes, what_now: str) -> T:
@@ -296,6 +300,18 @@ def _misfit(error: Exception, where: str, what_now: str) -> BadValue:
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     path = "".join(step_to(key) for key in first["loc"])
     return BadValue(line(where, path, f"{clipped(first['msg'])}{more}; {what_now}"))
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether two values are of the same types all the way down. Asked only of values that aren't equal."""
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, Mapping):
+        return len(one) != len(two) or all(_alike(*pair) for pair in zip(one.values(), two.values(), strict=True))
+    if isinstance(one, list | tuple | deque):
+        return len(one) != len(two) or all(_alike(*pair) for pair in zip(one, two, strict=True))
+    inside = getattr(one, "__dict__", None)
+    return inside is None or _alike(inside, vars(two))
 
 
 def _difference(one: Any, two: Any) -> str:

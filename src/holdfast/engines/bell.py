@@ -46,6 +46,7 @@ class Bell:
 
     async def wait(self, topics: Collection[str], timeout: float, after: int) -> int:
         """Wait until a topic rings that had not rung at mark `after`; answer with the mark to hand in next."""
+        topics = set(topics)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:

@@ -76,9 +76,13 @@ def queues_of(topics: Collection[str]) -> list[str]:
     return [topic.removeprefix("queue:") for topic in topics if topic.startswith("queue:")]
 
 
+DUE_WINDOW_MS = 1_000
+"""A job that became due so lately may have been missed by the claim before the wait; the waiter looks once more."""
+
+
 def until_due(due: Time | None, now: Time, timeout: float) -> float:
     """How long to wait when the next job is due then: not past it, and never less than a moment."""
-    return timeout if due is None else min(timeout, max((due - now) / 1_000, 0.001))
+    return timeout if due is None else min(timeout, max((due - now) / 1_000, 0.01))
 
 
 def job_topic(job: str) -> str:

@@ -51,11 +51,13 @@ class Lane(Generic[Work]):
         self._name = name
         self._run = run
         self._inline = inline
-        self._done = done
+        self.done = done
         self._queue: SimpleQueue[Ticket[Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._closed = False
+        self.gate = threading.Lock()
+        """Held while a batch is under way. Who holds it, holds up the lane between two batches."""
 
     async def do(self, work: Work) -> Any:
         """Hand in work and wait for its answer."""
@@ -80,7 +82,7 @@ class Lane(Generic[Work]):
         if thread is not None:
             self._queue.put(None)
             thread.join(CLOSE_SECONDS)
-        self._done()
+        self.done()
 
     def _put(self, ticket: Ticket[Work]) -> None:
         # Under the lock: behind the end of the queue nobody would ever answer it.
@@ -114,7 +116,8 @@ class Lane(Generic[Work]):
 
     def _do(self, batch: list[Ticket[Work]]) -> None:
         try:
-            self._run(batch)
+            with self.gate:
+                self._run(batch)
         except BaseException as error:
             for ticket in batch:
                 ticket.error = error

@@ -38,6 +38,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.engines.contract import (
+    DUE_WINDOW_MS,
     PAUSE,
     PROMOTE_LIMIT,
     QUIET,
@@ -228,12 +229,12 @@ class Tables:
         return found
 
     def next_due(self, queues: Sequence[str], now: Time) -> Time | None:
-        """When the next job of these queues becomes due, if that is still to come."""
+        """When the next job of these queues becomes due: soon, or so lately that a claim may have missed it."""
         waiting = (
             run_at
             for queue in queues
             for run_at, _, version, id in self._due[queue]
-            if run_at > now and id in self.jobs and self.jobs[id].version == version
+            if run_at > now - DUE_WINDOW_MS and id in self.jobs and self.jobs[id].version == version
         )
         return min(waiting, default=None)
 

@@ -7,9 +7,8 @@ Must not contain SQL (`queries.sql`) nor what an act does (`acts`). Durable to a
 import asyncio
 import os
 import sqlite3
-import weakref
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,9 +37,7 @@ from holdfast.core.model import (
 from holdfast.engines import path_of
 from holdfast.engines.bell import Bell
 from holdfast.engines.contract import (
-    PAUSE,
     PRUNE_LIMIT,
-    QUIET,
     WORKER,
     Clock,
     Engine,
@@ -56,10 +53,10 @@ from holdfast.engines.contract import (
     until_due,
 )
 from holdfast.engines.lane import Lane, Ticket
-from holdfast.engines.sql import queries
-from holdfast.engines.sqlite import rows
+from holdfast.engines.sqlite import forking, reads, rows
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.live import Live
+from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, plainly, prepare, told_plainly
 
 T = TypeVar("T")
@@ -67,11 +64,6 @@ Look = Callable[[sqlite3.Connection], Any]
 
 DEAF_POLL_SECONDS = 0.5
 """How often a waiter looks by itself where the folder can't hold a socket."""
-
-PAST_ALL_IDS = "~"
-"""Sorts behind every id: where a walk from the newest begins."""
-
-SQL = queries("holdfast.engines.sqlite")
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -103,6 +95,7 @@ class SqliteEngine(Engine):
         self._bell = Bell()
         self._live = self._new_live()
         self._pid: int | None = None
+        self._opening = threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self._file: os.stat_result | None = None
         self._write: Lane[Act]
@@ -125,14 +118,14 @@ class SqliteEngine(Engine):
 
     async def open(self) -> None:
         """See Engine.open."""
-        if self._pid == os.getpid():
-            return
-        self._write = Lane(f"the writer of {self.path}", self._transact, inline=self._inline)
-        # A long walk must not keep a short look waiting, nor either of them a worker's beat.
-        self._reads = {name: self._reader(name) for name in ("look", "walk", "beat")}
-        self._pid = os.getpid()
-        _OPEN.add(self)
-        try:
+        with self._opening:
+            if self._pid != os.getpid():
+                self._write = Lane(f"the writer of {self.path}", self._transact, inline=self._inline)
+                # A long walk must not keep a short look waiting, nor either of them a worker's beat.
+                self._reads = {name: self._reader(name) for name in ("look", "walk", "beat")}
+                self._pid = os.getpid()
+                forking.watch(self)
+        try:  # also when another call opens it just now: this one returns when the store is ready
             await self._write.do(Act("open", ()))
         except BaseException:
             await self.close()
@@ -143,7 +136,7 @@ class SqliteEngine(Engine):
         if self._pid != os.getpid():
             return
         self._pid = None
-        _OPEN.discard(self)
+        forking.forget(self)
         await (asyncio.to_thread(self._close) if not self._inline else _at_once(self._close))
 
     def _close(self) -> None:
@@ -201,6 +194,7 @@ class SqliteEngine(Engine):
         """Run all acts in one transaction. Acts of one kind go together: they came at once, so any order is right."""
         kinds: dict[str, list[Ticket[Act]]] = {}
         for ticket in tickets:
+            ticket.answer = ticket.error = None
             kinds.setdefault(ticket.work.kind, []).append(ticket)
         db.execute(SQL.begin)
         acts = Acts(db, SQL)
@@ -326,32 +320,7 @@ class SqliteEngine(Engine):
 
     async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
         """See Engine.find."""
-        newest = where.newest_first
-        params: rows.Params = {
-            "after": after or (PAST_ALL_IDS if newest else ""),
-            "limit": at_most(limit, PAGE_LIMIT),
-            "queue": where.queue,
-            "type": where.type,
-            "parent": where.parent,
-            "expires_before": where.expires_before,
-            "states": msgspec.json.encode(where.states).decode() if where.states else None,
-        }
-
-        def pick(db: sqlite3.Connection, statement: str, **more: Any) -> list[Job]:
-            sql = getattr(SQL, statement + "_newest" if newest else statement)
-            return [rows.job_of(row) for row in db.execute(sql, {**params, **more})]
-
-        def look(db: sqlite3.Connection) -> list[Job]:
-            if where.expires_before is not None:
-                return pick(db, "find_expired")
-            if where.parent is not None:
-                return pick(db, "find_children")
-            if not where.states:
-                return pick(db, "find")
-            walks = [pick(db, "find_state", state=state.value) for state in dict.fromkeys(where.states)]
-            return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), params["limit"]))
-
-        return await self._look("walk", look)
+        return await self._look("walk", lambda db: reads.find(db, where, after, at_most(limit, PAGE_LIMIT)))
 
     async def count(self) -> Mapping[tuple[str, State], int]:
         """See Engine.count."""
@@ -398,21 +367,7 @@ class SqliteEngine(Engine):
                 self._live.leave(presence.worker)
             else:
                 self._live.beat(msgspec.structs.replace(presence, beat_at=now))
-            named = {running.job: running.epoch for running in presence.running}
-            held = dict(db.execute(SQL.held, {"worker": presence.worker}).fetchall())
-            gone = [id for id, epoch in named.items() if held.get(id) != epoch]
-            heads = [rows.head_of(row) for row in db.execute(SQL.heads, {"ids": msgspec.json.encode(gone).decode()})]
-            cancelled = {head.id for head in heads if head.state is State.CANCELLED}
-            paused = {row[0] for row in db.execute(SQL.records, {"prefix": PAUSE})}
-            quiet = db.execute(SQL.record, {"name": QUIET + presence.worker}).fetchone()
-            return Beat(
-                now=now,
-                cancelled=tuple(id for id in gone if id in cancelled),
-                lost=tuple(id for id in gone if id not in cancelled),
-                stray=tuple(Lease(id, epoch) for id, epoch in held.items() if named.get(id) != epoch),
-                paused=tuple(queue for queue in presence.queues if PAUSE + queue in paused),
-                quiet=quiet is not None and quiet[0] is not None,
-            )
+            return reads.beat(db, presence, now)
 
         return await self._look("beat", look)
 
@@ -432,38 +387,36 @@ class SqliteEngine(Engine):
         except OSError:
             timeout = min(timeout, DEAF_POLL_SECONDS)
         now = self._clock()
-        due = await self._look("look", lambda db: self._next_due(db, queues_of(topics), now))
+        due = await self._look("look", lambda db: reads.next_due(db, queues_of(topics), now))
         return await self._bell.wait(topics, until_due(due, now, timeout), after)
 
-    def _next_due(self, db: sqlite3.Connection, queues: Sequence[str], now: Time) -> Time | None:
-        found = (db.execute(SQL.next_due, {"queue": queue, "now": now}).fetchone()[0] for queue in queues)
-        return min((run_at for run_at in found if run_at is not None), default=None)
+    def hold_up(self) -> None:
+        """Before a fork: let every lane finish its batch, hold them up, and close the connections."""
+        self._write.gate.acquire()
+        for reader in self._reads.values():
+            reader.gate.acquire()
+            reader.done()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def go_on(self) -> None:
+        """After a fork, in the parent."""
+        self._write.gate.release()
+        for reader in self._reads.values():
+            reader.gate.release()
+
+    def leave_behind(self) -> None:
+        """After a fork, in the child: nothing is open, and the parent's sockets and locks are not ours."""
+        self._live.forked()
+        self._bell = Bell()
+        self._live = self._new_live()
+        self._opening = threading.Lock()
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():
             why = "not open" if self._pid is None else "was opened before this process was forked"
             raise StoreClosed(f"{self.path}: {why}; open it here first")
-
-    def _forked(self) -> None:
-        """In a forked child. SQLite must not be touched there, not even to close it: the parent's file would suffer."""
-        _INHERITED.append(self._writer)
-        _INHERITED.append(self._reads)
-        self._writer = None
-        self._live.forked()
-        self._bell = Bell()
-        self._live = self._new_live()
-
-
-_OPEN: "weakref.WeakSet[SqliteEngine]" = weakref.WeakSet()
-_INHERITED: list[object] = []
-
-
-def _after_fork() -> None:
-    for engine in list(_OPEN):
-        engine._forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 async def _at_once(call: Callable[[], None]) -> None:

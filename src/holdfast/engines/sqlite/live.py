@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -20,6 +21,12 @@ from holdfast.engines.bell import EVERYTHING
 
 DATAGRAM_LIMIT = 16_384
 """Topics beyond this many bytes are sent as "everything"."""
+
+LOCK_TRIES, LOCK_RETRY_SECONDS = 50, 0.005
+"""An observer holds a worker's lock for a moment to see whether it is free."""
+
+RESEND_TRIES, RESEND_SECONDS = 400, 0.005
+"""A listener whose queue is full (the system allows about ten datagrams) is tried again for two seconds."""
 
 _presence = msgspec.json.Decoder(Presence).decode
 
@@ -35,6 +42,7 @@ class Live:
         self._sender: socket.socket | None = None
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}.sock"
         self._beats: dict[str, int] = {}
+        self._unsent: dict[str, int] = {}
         self._directory: int | None = None
 
     # Wake-ups.
@@ -69,12 +77,48 @@ class Live:
             self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._sender.setblocking(False)
         for name in names:
-            try:
-                self._sender.sendto(message, self._address(name))
-            except ConnectionRefusedError:  # its process is dead: nobody else will tidy up
-                self._unlink(name)
-            except OSError:  # full (it will wake all the same) or just gone
-                pass
+            self._send(name, message)
+
+    def _send(self, name: str, message: bytes) -> None:
+        sender = self._sender
+        if sender is None:
+            return
+        try:
+            sender.sendto(message, self._address(name))
+        except ConnectionRefusedError:  # its process is dead: nobody else will tidy up
+            self._unlink(name)
+        except BlockingIOError:  # it is busy: what it has not heard yet is told as one
+            with self._lock:
+                waiting = bool(self._unsent)
+                self._unsent[name] = RESEND_TRIES
+            if not waiting:
+                threading.Thread(target=self._resend, name="holdfast-resend", daemon=True).start()
+        except OSError:  # just gone
+            pass
+
+    def _resend(self) -> None:
+        """Tell listeners that were busy to look at everything, as soon as they can hear it."""
+        while True:
+            time.sleep(RESEND_SECONDS)
+            with self._lock:
+                sender, names = self._sender, list(self._unsent)
+                if sender is None or not names:
+                    self._unsent.clear()
+                    return
+            for name in names:
+                try:
+                    sender.sendto(EVERYTHING.encode(), self._address(name))
+                    done = True
+                except BlockingIOError:
+                    done = False
+                except OSError:
+                    done = True
+                with self._lock:
+                    left = self._unsent.get(name, 0) - 1
+                    if done or left <= 0:
+                        self._unsent.pop(name, None)
+                    else:
+                        self._unsent[name] = left
 
     def _hear(self, listener: socket.socket) -> None:
         while True:
@@ -191,8 +235,8 @@ class Live:
 
 
 def _lock(path: Path) -> int:
-    """Open and lock a file, once more if it was removed between the two."""
-    while True:
+    """Open and lock a file; once more if it was removed between the two, or if somebody was just looking at it."""
+    for left in reversed(range(LOCK_TRIES)):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,10 +244,16 @@ def _lock(path: Path) -> int:
                 return descriptor
         except FileNotFoundError:
             pass
+        except BlockingIOError:
+            if not left:
+                os.close(descriptor)
+                raise
+            time.sleep(LOCK_RETRY_SECONDS)
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+    raise OSError(errno.EAGAIN, "the file was removed again and again", str(path))
 
 
 def _is_free(descriptor: int) -> bool:

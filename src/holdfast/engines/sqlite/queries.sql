@@ -61,10 +61,10 @@ where run_at is not null and finished_at is null and worker is null and state <>
 order by run_at, n limit :limit;
 
 -- name: next_due
--- wait: when the next job of a queue becomes due
+-- wait: when the next job of a queue becomes due, soon or just now
 select min(run_at) from job
 where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review'
-  and queue = :queue and run_at > :now;
+  and queue = :queue and run_at > :since;
 
 -- name: ready
 -- claim: available → active, in order

@@ -88,7 +88,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
                     connection.execute(statement)
             connection.execute("commit")
         except BaseException:
-            connection.execute("rollback")
+            if connection.in_transaction:
+                connection.execute("rollback")
             raise
     if version > newest:
         raise _too_new(path, version, newest)
@@ -156,8 +157,10 @@ def _create(path: Path) -> None:
 
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
-    application = connection.execute("pragma application_id").fetchone()[0]
-    tables = connection.execute("select count(*) from sqlite_schema").fetchone()[0]
+    # One statement, so that both are of one moment: another process may be creating the file just now.
+    ((application, tables),) = connection.execute(
+        "select application_id, (select count(*) from sqlite_schema) from pragma_application_id"
+    )
     if application != APPLICATION_ID and (application or tables):
         raise StoreForeign(f"{path}: a SQLite database of another program; it was not touched: name another file")
     newest = migrations(_PACKAGE)[-1][0]

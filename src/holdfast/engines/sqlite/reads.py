@@ -1,0 +1,72 @@
+"""Looking things up that takes more than one statement, and the statements themselves. Must not write."""
+
+import sqlite3
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from holdfast.core.model import Beat, Job, Lease, Presence, State, Time, Where
+from holdfast.engines.contract import DUE_WINDOW_MS, PAUSE, QUIET
+from holdfast.engines.sql import queries
+from holdfast.engines.sqlite import rows
+
+SQL = queries("holdfast.engines.sqlite")
+
+PAST_ALL_IDS = "~"
+"""Sorts behind every id: where a walk from the newest begins."""
+
+
+def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[Job]:
+    """A page of jobs: along the expiring, the children, each of the states, or all ids."""
+    newest = where.newest_first
+    params: rows.Params = {
+        "after": after or (PAST_ALL_IDS if newest else ""),
+        "limit": limit,
+        "queue": where.queue,
+        "type": where.type,
+        "parent": where.parent,
+        "expires_before": where.expires_before,
+        "states": msgspec.json.encode(where.states).decode() if where.states else None,
+    }
+
+    def pick(statement: str, **more: Any) -> list[Job]:
+        sql = getattr(SQL, statement + "_newest" if newest else statement)
+        return [rows.job_of(row) for row in db.execute(sql, {**params, **more})]
+
+    if where.expires_before is not None:
+        return pick("find_expired")
+    if where.parent is not None:
+        return pick("find_children")
+    if not where.states:
+        return pick("find")
+    walks = [pick("find_state", state=state.value) for state in dict.fromkeys(where.states)]
+    return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), limit))
+
+
+def beat(db: sqlite3.Connection, presence: Presence, now: Time) -> Beat:
+    """What a worker must know of the jobs it named, and of those it didn't."""
+    named = {running.job: running.epoch for running in presence.running}
+    held = dict(db.execute(SQL.held, {"worker": presence.worker}).fetchall())
+    gone = [id for id, epoch in named.items() if held.get(id) != epoch]
+    heads = [rows.head_of(row) for row in db.execute(SQL.heads, {"ids": msgspec.json.encode(gone).decode()})]
+    cancelled = {head.id for head in heads if head.state is State.CANCELLED}
+    paused = {row[0] for row in db.execute(SQL.records, {"prefix": PAUSE})}
+    quiet = db.execute(SQL.record, {"name": QUIET + presence.worker}).fetchone()
+    return Beat(
+        now=now,
+        cancelled=tuple(id for id in gone if id in cancelled),
+        lost=tuple(id for id in gone if id not in cancelled),
+        stray=tuple(Lease(id, epoch) for id, epoch in held.items() if named.get(id) != epoch),
+        paused=tuple(queue for queue in presence.queues if PAUSE + queue in paused),
+        quiet=quiet is not None and quiet[0] is not None,
+    )
+
+
+def next_due(db: sqlite3.Connection, queues: Sequence[str], now: Time) -> Time | None:
+    """When the next job of these queues becomes due: soon, or so lately that a claim may have missed it."""
+    since = now - DUE_WINDOW_MS
+    found = (db.execute(SQL.next_due, {"queue": queue, "since": since}).fetchone()[0] for queue in queues)
+    return min((run_at for run_at in found if run_at is not None), default=None)
