@@ -303,13 +303,16 @@ def _misfit(error: Exception, where: str, what_now: str) -> BadValue:
 
 
 def _alike(one: Any, two: Any) -> bool:
-    """Whether two values are of the same types all the way down. Asked only of values that aren't equal."""
+    """Whether two values are of the same types all the way down. Asked only of values that aren't equal.
+
+    A tuple may come back as a list: where no hint says otherwise, JSON knows only one of them.
+    """
+    if type(one) in (list, tuple, deque) and type(two) in (list, tuple, deque):
+        return len(one) != len(two) or all(_alike(*pair) for pair in zip(one, two, strict=True))
     if type(one) is not type(two):
         return False
     if isinstance(one, Mapping):
-        return len(one) != len(two) or all(_alike(*pair) for pair in zip(one.values(), two.values(), strict=True))
-    if isinstance(one, list | tuple | deque):
-        return len(one) != len(two) or all(_alike(*pair) for pair in zip(one, two, strict=True))
+        return one.keys() != two.keys() or all(_alike(one[key], two[key]) for key in one)
     inside = getattr(one, "__dict__", None)
     return inside is None or _alike(inside, vars(two))
 
