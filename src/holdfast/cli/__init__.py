@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from holdfast.core.errors import HoldfastError, Invalid
 
@@ -30,7 +31,23 @@ class Verb(NamedTuple):
 VERBS: dict[str, Verb] = {
     "demo": Verb("holdfast.cli.demo", "demo", "A video pipeline that is killed and goes on, with no set-up."),
     "worker": Verb("holdfast.cli.worker", "worker", "Run the jobs of an App."),
+    "dev": Verb("holdfast.cli.dev", "dev", "A worker that starts anew when the code changes."),
+    "status": Verb("holdfast.cli.status", "status", "What is going on, or where one job stands."),
+    "jobs": Verb("holdfast.cli.jobs", "jobs", "List jobs."),
+    "show": Verb("holdfast.cli.show", "show", "All that is kept of one job."),
+    "cancel": Verb("holdfast.cli.cancel", "cancel", "Stop jobs for good: by id, or all that fit."),
+    "signal": Verb("holdfast.cli.signal", "signal", "Send a job a named value."),
+    "review": Verb("holdfast.cli.review", "review", "List the jobs that need a person."),
+    "replay": Verb("holdfast.cli.review", "replay", "Run jobs in review again."),
+    "resolve": Verb("holdfast.cli.review", "resolve", "Complete a job in review with your own result."),
+    "discard": Verb("holdfast.cli.review", "discard", "Give up jobs in review for good."),
+    "queues": Verb("holdfast.cli.queues", "queues", "List the queues; pause or resume one."),
+    "workers": Verb("holdfast.cli.workers", "workers", "Who runs jobs, and what they do."),
+    "export": Verb("holdfast.cli.export", "export_run", "One run as a readable file."),
+    "import": Verb("holdfast.cli.export", "import_run", "Bring an exported run into a store."),
+    "doctor": Verb("holdfast.cli.doctor", "doctor", "Is this store healthy, and what would break."),
     "lifecycle": Verb("holdfast.cli.lifecycle", "lifecycle", "Show the states and events of a job's life."),
+    "completion": Verb("holdfast.cli.completion", "completion", "Completion of verbs and job ids for your shell."),
 }
 
 
@@ -57,8 +74,8 @@ class LazyGroup(click.Group):
     """A group that knows its verbs by name and imports one when it is called. Verbs without a module are not shown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs whose module is there, in order."""
-        return sorted(name for name, verb in VERBS.items() if find_spec(verb.module) is not None)
+        """The verbs whose module is there, in the order in which a newcomer meets them."""
+        return [name for name, verb in VERBS.items() if find_spec(verb.module) is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb, or answer None when there is no such verb."""
@@ -73,6 +90,13 @@ class LazyGroup(click.Group):
         """Write the list of verbs from their lines, so that help imports none of them."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, VERBS[name].line) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer verbs without importing them, and the options of this group."""
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=VERBS[name].line) for name in names]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; an error of ours becomes one line and an exit code."""
@@ -92,7 +116,8 @@ class LazyGroup(click.Group):
 Examples:
   holdfast demo
   holdfast lifecycle
-  holdfast lifecycle --format svg > lifecycle.svg
+  holdfast status --watch
+  holdfast show 4f2a91bc
 
 \b
 Exit codes: 0 done, 1 the thing asked for failed, 2 the call was wrong.

@@ -1,0 +1,187 @@
+"""What the doctor sees in the jobs themselves: counts that don't add up, and jobs that nobody moves.
+
+Must not mend anything. Every walk is bounded, so that a look at a large store stays a look.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from holdfast.app import App
+from holdfast.cli.overview import QueueSummary, how_alive, summaries
+from holdfast.cli.words import ago, counted, short, span
+from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.jobs import Jobs
+
+RECOUNT_LIMIT = 100_000
+"""Stores with more jobs than this are not recounted."""
+
+RECOUNT_TRIES = 3
+"""A store that is at work changes under a recount; then it is counted again."""
+
+SLOW_MS = 60 * 60_000
+"""A job that has waited for a worker for so long is worth a word."""
+
+LATE_MS = 60_000
+"""Upkeep comes around every few seconds; what is overdue by this much has nobody to see to it."""
+
+AHEAD_MS = 10_000
+"""A job from further in the future than this: the clock was set back, or another machine's differs."""
+
+NAMED = 3
+"""How many jobs a finding names."""
+
+
+class Level(StrEnum):
+    """How bad it is: nothing, worth a look, or broken."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(Struct, frozen=True):
+    """One line of the doctor's."""
+
+    name: str
+    level: Level
+    text: str
+
+
+async def look_at_jobs(jobs: Jobs) -> list[Finding]:
+    """All that can be told from the store's jobs, queues and workers."""
+    now, queues = await jobs.engine.now(), await summaries(jobs)
+    return [
+        _counts(queues),
+        await _recount(jobs),
+        await _newest(jobs, now),
+        await _oldest(jobs, now),
+        await _orphans(jobs, now),
+        await _expired(jobs, now),
+        await _overdue(jobs, now),
+        *_queues(queues),
+        _review(queues),
+    ]
+
+
+async def look_at_app(jobs: Jobs, app: App) -> list[Finding]:
+    """Whether an App knows the jobs that wait in its store."""
+    known = set(app.registry.types())
+    served = {spec.queue for spec in map(app.registry.get, known) if spec is not None}
+    waiting = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING, State.ACTIVE)
+    page = await jobs.engine.find(Where(states=waiting, newest_first=True))
+    strange = Counter((job.type, job.queue) for job in page if job.type not in known)
+    more = f" (of the newest {PAGE_LIMIT:,})" if len(page) == PAGE_LIMIT else ""
+    if not strange:
+        return [Finding("app", Level.OK, f"knows the types of all waiting jobs{more}: {', '.join(sorted(known))}")]
+    findings: list[Finding] = []
+    for (type, queue), number in sorted(strange.items()):
+        here = queue in served
+        text = f"{counted(number, 'waiting job')} of type {type} in queue {queue}, which this App doesn't know{more}"
+        why = "; its workers would claim them and let them rest" if here else "; perhaps another App does"
+        findings.append(Finding("app", Level.FAIL if here else Level.WARN, text + why))
+    return findings
+
+
+def _counts(queues: Sequence[QueueSummary]) -> Finding:
+    totals = {state: sum(queue.counts.get(state, 0) for queue in queues) for state in State}
+    told = ", ".join(f"{number:,} {state}" for state, number in totals.items() if number)
+    return Finding("jobs", Level.OK, told or "none")
+
+
+async def _recount(jobs: Jobs) -> Finding:
+    """Compare the counters that the store keeps with the jobs that are there."""
+    kept = dict(await jobs.engine.count())
+    if sum(kept.values()) > RECOUNT_LIMIT:
+        return Finding("counters", Level.OK, f"not recounted: more than {RECOUNT_LIMIT:,} jobs")
+    for _ in range(RECOUNT_TRIES):
+        found: Counter[tuple[str, State]] = Counter()
+        async for job in jobs.walk(Where()):
+            found[job.queue, job.state] += 1
+            if found.total() > 2 * RECOUNT_LIMIT:
+                break
+        if dict(found) == kept:
+            return Finding("counters", Level.OK, "equal to a recount")
+        before, kept = kept, dict(await jobs.engine.count())
+        if before == kept:
+            wrong = sorted(name for name in kept.keys() | found.keys() if kept.get(name, 0) != found[name])
+            told = ", ".join(f"{q}/{s}: kept {kept.get((q, s), 0)}, found {found[q, s]}" for q, s in wrong[:NAMED])
+            return Finding("counters", Level.FAIL, f"differ from a recount ({told}); status and queues are misleading")
+    return Finding("counters", Level.OK, "not compared: the jobs change too fast just now")
+
+
+async def _newest(jobs: Jobs, now: Time) -> Finding:
+    page = await jobs.engine.find(Where(newest_first=True), limit=1)
+    beats = [worker.beat_at for worker in await jobs.workers()]
+    newest = max([job.created_at for job in page] + beats, default=now)
+    if newest > now + AHEAD_MS:
+        text = f"the store holds times that are {span(newest - now)} ahead of the clock; was it set back?"
+        return Finding("time", Level.WARN, text)
+    return Finding("time", Level.OK, "nothing is from the future")
+
+
+async def _oldest(jobs: Jobs, now: Time) -> Finding:
+    page = await jobs.engine.find(Where(states=(State.AVAILABLE,)))
+    if not page:
+        return Finding("oldest", Level.OK, "no job waits for a worker")
+    job = min(page, key=lambda one: one.run_at or one.created_at)
+    since = job.run_at or job.created_at
+    text = f"job {short(job.id)} ({job.type}, queue {job.queue}) waits for a worker since {ago(since, now)}"
+    return Finding("oldest", Level.WARN if now - since > SLOW_MS else Level.OK, text)
+
+
+async def _orphans(jobs: Jobs, now: Time) -> Finding:
+    """Active jobs whose worker is gone, silent, or has left no trace."""
+    alive = {worker.worker for worker in await jobs.workers() if how_alive(worker, now) == "alive"}
+    page = await jobs.engine.find(Where(states=(State.ACTIVE,)))
+    lost = [job for job in page if job.worker not in alive and now - (job.claimed_at or now) > LATE_MS // 4]
+    if lost:
+        what = "another worker takes them over in a moment" if alive else "start a worker, which takes them over"
+        text = f"{counted(len(lost), 'active job')} without a living worker ({_named(lost)}): {what}"
+        return Finding("owners", Level.FAIL, text)
+    return Finding("owners", Level.OK, "every active job has a living worker" if page else "no job is active")
+
+
+async def _expired(jobs: Jobs, now: Time) -> Finding:
+    page = await jobs.engine.find(Where(expires_before=now - LATE_MS))
+    if page:
+        text = f"{counted(len(page), 'job')} expired and not yet put away ({_named(page)}); a running worker does that"
+        return Finding("expired", Level.WARN, text)
+    return Finding("expired", Level.OK, "none is overdue")
+
+
+async def _overdue(jobs: Jobs, now: Time) -> Finding:
+    """Jobs whose time came long ago. A claim in their queue would take them along, so nobody claims there."""
+    page = await jobs.engine.find(Where(states=(State.SCHEDULED, State.RETRYABLE)))
+    late = [job for job in page if job.run_at is not None and now - job.run_at > LATE_MS]
+    if late:
+        text = f"{counted(len(late), 'job')} due since long and not taken up ({_named(late)}): no worker claims there"
+        return Finding("due", Level.WARN, text)
+    return Finding("due", Level.OK, "nothing is overdue")
+
+
+def _queues(queues: Sequence[QueueSummary]) -> list[Finding]:
+    findings: list[Finding] = []
+    for queue in queues:
+        waiting = counted(queue.waiting, "job waits", "jobs wait")
+        if queue.pause is not None and queue.waiting:
+            text = f"{queue.name} is paused and {waiting}: holdfast queues resume {queue.name}"
+            findings.append(Finding("queue", Level.WARN, text))
+        elif queue.waiting and not queue.workers:
+            text = f"{queue.name}: {waiting} and no worker serves it: holdfast worker MODULE:APP --queues {queue.name}"
+            findings.append(Finding("queue", Level.WARN, text))
+    return findings or [Finding("queue", Level.OK, "every queue with waiting jobs is served")]
+
+
+def _review(queues: Sequence[QueueSummary]) -> Finding:
+    number = sum(queue.counts.get(State.REVIEW, 0) for queue in queues)
+    if number:
+        return Finding("review", Level.WARN, f"{counted(number, 'job needs', 'jobs need')} a person: holdfast review")
+    return Finding("review", Level.OK, "no job needs a person")
+
+
+def _named(jobs: Sequence[Job]) -> str:
+    more = f" and {len(jobs) - NAMED:,} more" if len(jobs) > NAMED else ""
+    return ", ".join(short(job.id) for job in jobs[:NAMED]) + more

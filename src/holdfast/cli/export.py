@@ -1,0 +1,105 @@
+"""`holdfast export` and `holdfast import`: one run as a readable file. Must not know the file's format (`runfile`)."""
+
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from holdfast.cli.ids import find_id, job_ids
+from holdfast.cli.runfile import FILE_LIMIT, bring, read, take, written
+from holdfast.cli.store import in_store, url_option, whoami
+from holdfast.cli.words import console, counted, short
+from holdfast.core.errors import Invalid, Refused
+from holdfast.core.model import Job
+from holdfast.jobs import Jobs
+
+
+@click.command(
+    "export",
+    epilog="""\b
+Examples:
+  holdfast export 4f2a91bc > run.json
+  holdfast export 4f2a91bc --output run.json
+
+\b
+The file has the job with its arguments, its history, steps and log, as they are: mind the
+secrets in them. Nothing in it is executed, here or where it is imported.
+""",
+)
+@click.argument("id", shell_complete=job_ids())
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A new file, instead of stdout.")
+@url_option
+def export_run(id: str, output: Path | None, url: str | None) -> None:
+    """Write one run to a readable JSON file."""
+
+    async def work(jobs: Jobs) -> str:
+        run = await take(jobs, await find_id(jobs, id))
+        return written(run, await jobs.engine.now(), version("holdfast"))
+
+    text = in_store(url, work)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    _write_new(output, text)
+    click.echo(f"wrote {output}")
+
+
+@click.command(
+    "import",
+    epilog="""\b
+Examples:
+  holdfast import run.json --url sqlite:///look.db
+  holdfast import run.json --review --url sqlite:///look.db
+  ssh server holdfast export 4f2a91bc | holdfast import - --url sqlite:///look.db
+
+\b
+Nothing runs by itself: a run that had not ended comes into review, where `holdfast replay`
+lets it go on after its last recorded step. The store is made if there is none.
+""",
+)
+@click.argument("file", metavar="FILE")
+@click.option("--review", is_flag=True, help="Into review even if it has ended, to replay it.")
+@url_option
+def import_run(file: str, review: bool, url: str | None) -> None:
+    """Bring an exported run into a store, to look at it and replay it."""
+    run = read(_text_of(file), file)
+
+    async def work(jobs: Jobs) -> Job:
+        return await bring(jobs, run, whoami(), review=review)
+
+    job = in_store(url, work, create=True)
+    console().print(
+        f"imported {job.type} {short(job.id)}: it is {job.state}, {counted(len(run.steps), 'step')} recorded"
+    )
+
+
+def _text_of(file: str) -> str:
+    try:
+        raw = sys.stdin.buffer.read(FILE_LIMIT + 1) if file == "-" else _read(Path(file))
+    except OSError as error:
+        raise Invalid(f"{file}: can't be read: {error.strerror}") from None
+    if len(raw) > FILE_LIMIT:
+        raise Invalid(f"{file}: larger than {FILE_LIMIT // 1024**2} MiB; that is no exported run")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise Invalid(f"{file}: not UTF-8 text; give a file that holdfast export wrote") from None
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as opened:
+        return opened.read(FILE_LIMIT + 1)
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, and never over another one."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise Refused(f"{path} is there already and was left as it is; name another file") from None
+    except OSError as error:
+        raise Refused(f"{path}: can't be written: {error.strerror}") from None

@@ -1,0 +1,106 @@
+"""Job ids as people type them: whole, or a unique beginning or end. Must not change anything.
+
+Ids of one moment begin alike and end differently, so lists show the ends. A beginning is found by the order of the ids;
+an end by a walk from the newest job, which is bounded.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+
+import click
+from click.shell_completion import CompletionItem
+
+from holdfast.cli.store import engine_at, within
+from holdfast.cli.words import short
+from holdfast.core.errors import HoldfastError, Invalid, NotFound
+from holdfast.core.keys import check_id
+from holdfast.core.model import PAGE_LIMIT, Job, State, Where
+from holdfast.jobs import Jobs
+
+SHORTEST = 6
+"""Fewer characters than this stand for too many jobs."""
+
+LOOK_BACK = 200_000
+"""How many of the newest jobs are searched for an id that ends in what was typed."""
+
+CANDIDATES = 5
+"""How many jobs an ambiguous id is told with."""
+
+COMPLETIONS = 50
+"""How many ids a shell is offered."""
+
+_WHOLE = 36
+_PART = re.compile(r"[0-9a-f-]+")
+
+
+async def find_job(jobs: Jobs, text: str) -> Job:
+    """The job that a whole or abbreviated id means; NotFound, or Invalid when it could be several."""
+    return await jobs.get(await find_id(jobs, text))
+
+
+async def find_ids(jobs: Jobs, texts: Sequence[str]) -> list[str]:
+    """The same for several, each job once."""
+    return list(dict.fromkeys([await find_id(jobs, text) for text in texts]))
+
+
+async def find_id(jobs: Jobs, text: str) -> str:
+    """The whole id that was meant. A whole id is not looked up: the verb will."""
+    part = text.strip().lower().removeprefix("…")
+    if len(part) >= _WHOLE:
+        return check_id(part)
+    if not _PART.fullmatch(part):
+        raise Invalid(f"{text!r} is no part of a job id; ids are hexadecimal digits and dashes: see holdfast jobs")
+    if len(part) < SHORTEST:
+        raise Invalid(f"{text!r} is too short for a job id: give at least {SHORTEST} characters of its start or end")
+    found = await _beginning_with(jobs, part) or await _ending_in(jobs, part)
+    if not found:
+        raise NotFound(
+            f"no job of this store begins with {text}, and none of the newest {LOOK_BACK:,} ends in it; "
+            "see holdfast jobs, or give the whole id"
+        )
+    if len(found) > 1:
+        more = " and more" if len(found) > CANDIDATES else ""
+        named = ", ".join(f"{job.id} ({job.type}, {job.state})" for job in found[:CANDIDATES])
+        raise Invalid(f"{text!r} could be {named}{more}; give more characters, or the end of the id")
+    return found[0].id
+
+
+async def _beginning_with(jobs: Jobs, part: str) -> list[Job]:
+    page = await jobs.engine.find(Where(), after=part, limit=CANDIDATES + 1)
+    return [job for job in page if job.id.startswith(part)]
+
+
+async def _ending_in(jobs: Jobs, part: str) -> list[Job]:
+    found: list[Job] = []
+    after, looked = "", 0
+    while looked < LOOK_BACK and len(found) <= CANDIDATES:
+        page = await jobs.engine.find(Where(newest_first=True), after)
+        found += [job for job in page if job.id.endswith(part)]
+        looked += len(page)
+        if len(page) < PAGE_LIMIT:
+            break
+        after = page[-1].id
+    return found
+
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def job_ids(*states: State) -> Complete:
+    """What a shell offers where a job id is asked for: the newest jobs in these states, by the ends of their ids."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        async def look(jobs: Jobs) -> list[Job]:
+            return await jobs.engine.find(Where(states=states, newest_first=True))
+
+        try:
+            newest = asyncio.run(within(engine_at(ctx.params.get("url")), look))
+        except HoldfastError:
+            return []
+        typed = incomplete.lower()
+        named = [(short(job.id) if short(job.id).startswith(typed) else job.id, job) for job in newest]
+        fit = [(name, job) for name, job in named if name.startswith(typed)]
+        return [CompletionItem(name, help=f"{job.type}, {job.state}") for name, job in fit[:COMPLETIONS]]
+
+    return complete

@@ -1,0 +1,89 @@
+"""`holdfast jobs`: jobs as a list, page by page. Must not change anything."""
+
+import click
+
+from holdfast.cli.ids import find_id
+from holdfast.cli.shapes import job_shape
+from holdfast.cli.store import in_store, json_option, url_option
+from holdfast.cli.words import console, error_line, plain_table, rest, say_json, short, state_text, when_in_words
+from holdfast.core.keys import check_queue, check_type
+from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.jobs import Jobs as Store
+
+STATES = click.Choice([state.value for state in State])
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast jobs
+  holdfast jobs --state active --state retryable
+  holdfast jobs --queue video --type make_video --oldest --limit 100
+  holdfast jobs --json | jq -r '.jobs[].id'
+
+\b
+A full page says how to get the next one: holdfast jobs --after ID.
+The short ids are the last characters of the whole ones; every verb takes them.
+"""
+)
+@click.option("--state", "states", multiple=True, type=STATES, help="Only jobs in this state; may be repeated.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--type", "kind", help="Only jobs of this type.")
+@click.option("--limit", type=click.IntRange(1, PAGE_LIMIT), default=20, show_default=True, help="How many at most.")
+@click.option("--newest/--oldest", "newest", default=True, help="From which end.  [default: newest]")
+@click.option("--after", metavar="ID", help="Go on behind this job: the next page.")
+@json_option
+@url_option
+def jobs(
+    states: tuple[str, ...],
+    queue: str | None,
+    kind: str | None,
+    limit: int,
+    newest: bool,
+    after: str | None,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """List jobs."""
+    where = Where(
+        states=tuple(State(state) for state in states),
+        queue=None if queue is None else check_queue(queue),
+        type=None if kind is None else check_type(kind),
+        newest_first=newest,
+    )
+
+    async def work(store: Store) -> tuple[list[Job], bool, Time]:
+        behind = "" if after is None else await find_id(store, after)
+        page = await store.engine.find(where, behind, min(limit + 1, PAGE_LIMIT))
+        more = len(page) > limit or (limit == PAGE_LIMIT and len(page) == limit)
+        return page[:limit], more, await store.engine.now()
+
+    page, more, now = in_store(url, work)
+    if as_json:
+        say_json({"jobs": [job_shape(job) for job in page], "next": page[-1].id if more else None})
+    else:
+        _show(page, more, now)
+
+
+def _show(page: list[Job], more: bool, now: Time) -> None:
+    out = console()
+    if not page:
+        out.print("no such jobs")
+        return
+    table = plain_table("id", "type", "queue", "state", "when", "")
+    for job in page:
+        table.add_row(
+            short(job.id), job.type, job.queue, state_text(job.state), when_in_words(job, now), rest(_remark(job))
+        )
+    out.print(table)
+    if more:
+        out.print(f"more: the same with --after {short(page[-1].id)}", style="dim")
+
+
+def _remark(job: Job) -> str:
+    """What is out of the ordinary about a job."""
+    if job.error is not None:
+        return error_line(job.error, 60)
+    if job.attempt > 1:
+        return f"attempt {job.attempt}"
+    return f"{job.recoveries} lost" if job.recoveries else ""

@@ -1,0 +1,126 @@
+"""What the doctor sees of the place where a store lies: disk, permissions, file system, SQLite's own state.
+
+Must not read jobs (`ailments`). What can't be told on this system is left out, never guessed.
+"""
+
+import os
+import shutil
+import sqlite3
+import stat
+import time
+from pathlib import Path
+
+from holdfast.cli.ailments import Finding, Level
+from holdfast.cli.store import path_of_engine
+from holdfast.engines.contract import Engine
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite.store import connect, file_system, schema_version
+
+TIGHT_BYTES = 1_000_000_000
+NO_ROOM_BYTES = 50_000_000
+"""Free space below the first is a warning, below the second a failure: a commit may need that much log."""
+
+CHECKED_BYTES = 500_000_000
+"""A database up to this size is read through for damage; a larger one takes too long to wait for."""
+
+WAL_BYTES = 256 * 1024 * 1024
+"""A log larger than this has not been folded into the database for long: a reader holds it open."""
+
+LONG_AGO = 1_735_689_600
+"""2025 began. A clock that says earlier is not set."""
+
+
+def look_at_place(engine: Engine, place: str) -> list[Finding]:
+    """What can be seen before the store is opened."""
+    told = engine.guarantees
+    facts = f"{place} ({told.name}; survives {told.durable}; shared by {told.processes})"
+    findings = [Finding("store", Level.OK, facts), _clock()]
+    path = path_of_engine(engine)
+    return findings if path is None else [*findings, _permissions(path), _room(path), *_file_system(path)]
+
+
+def look_at_file(engine: Engine) -> list[Finding]:
+    """What SQLite says of its file. For other engines nothing."""
+    if not isinstance(engine, SqliteEngine):
+        return []
+    path = engine.path
+    size, log = path.stat().st_size, _size(path.with_name(path.name + "-wal"))
+    db = connect(path, read_only=True)
+    try:
+        schema = Finding("schema", Level.OK, f"version {schema_version(db)}")
+        return [
+            schema,
+            Finding("size", Level.OK, f"{_bytes(size)}, log {_bytes(log)}"),
+            *_journal(db, log),
+            _damage(db),
+        ]
+    finally:
+        db.close()
+
+
+def _clock() -> Finding:
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    if time.time() < LONG_AGO:
+        return Finding("clock", Level.FAIL, f"{shown}: this machine's clock is not set; jobs would come due wrongly")
+    return Finding("clock", Level.OK, shown)
+
+
+def _permissions(path: Path) -> Finding:
+    missing = [str(one) for one in (path, path.parent) if not os.access(one, os.R_OK | os.W_OK)]
+    if missing:
+        return Finding("permissions", Level.FAIL, f"{' and '.join(missing)} can't be written by this user")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        text = f"other users of this machine may read it (mode {mode:03o}): chmod 600 {path}"
+        return Finding("permissions", Level.WARN, text)
+    return Finding("permissions", Level.OK, "only its owner can read and write it")
+
+
+def _room(path: Path) -> Finding:
+    free = shutil.disk_usage(path.parent).free
+    if free < NO_ROOM_BYTES:
+        return Finding("disk", Level.FAIL, f"{_bytes(free)} free: writes will fail; make room")
+    level = Level.WARN if free < TIGHT_BYTES else Level.OK
+    return Finding("disk", level, f"{_bytes(free)} free" + ("; make room soon" if level is Level.WARN else ""))
+
+
+def _file_system(path: Path) -> list[Finding]:
+    kind = file_system(path)
+    return [Finding("file system", Level.OK, kind)] if kind else []
+
+
+def _journal(db: sqlite3.Connection, log: int) -> list[Finding]:
+    mode = str(db.execute("pragma journal_mode").fetchone()[0])
+    if mode != "wal":
+        return [Finding("journal", Level.FAIL, f"mode {mode}, not wal: some program changed it; workers will be slow")]
+    if log > WAL_BYTES:
+        text = f"the log has grown to {_bytes(log)}: some program keeps the database open for reading"
+        return [Finding("journal", Level.WARN, text)]
+    return [Finding("journal", Level.OK, "mode wal")]
+
+
+def _damage(db: sqlite3.Connection) -> Finding:
+    pages, page = (int(db.execute(f"pragma {name}").fetchone()[0]) for name in ("page_count", "page_size"))
+    if pages * page > CHECKED_BYTES:
+        return Finding("integrity", Level.OK, f"not checked, larger than {_bytes(CHECKED_BYTES)}")
+    try:
+        answer = str(db.execute("pragma quick_check(1)").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        answer = str(error)
+    if answer != "ok":
+        return Finding("integrity", Level.FAIL, f"damaged ({answer}): stop the workers and restore a backup")
+    return Finding("integrity", Level.OK, "no damage found")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _bytes(number: int) -> str:
+    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"

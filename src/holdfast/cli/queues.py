@@ -1,0 +1,107 @@
+"""`holdfast queues`: the queues with their jobs by state; pause and resume. Must not change a job's state."""
+
+import click
+
+from holdfast.cli.overview import queue_table, summaries
+from holdfast.cli.store import in_store, json_option, reason_option, url_option, whoami
+from holdfast.cli.words import ago, console, counted, one_line, say_json
+from holdfast.core.errors import NotFound
+from holdfast.core.keys import check_queue
+from holdfast.core.model import State
+from holdfast.jobs import Jobs
+
+
+@click.group(
+    invoke_without_command=True,
+    subcommand_metavar="[pause|resume NAME]",
+    epilog="""\b
+Examples:
+  holdfast queues
+  holdfast queues --json
+  holdfast queues pause video --reason "provider is down"
+  holdfast queues resume video
+""",
+)
+@json_option
+@url_option
+@click.pass_context
+def queues(ctx: click.Context, as_json: bool, url: str | None) -> None:
+    """List the queues, pause one, or resume it."""
+    if ctx.invoked_subcommand is not None:
+        return
+
+    async def work(jobs: Jobs) -> None:
+        found, now = await summaries(jobs), await jobs.engine.now()
+        if as_json:
+            say_json({"queues": [queue.shape() for queue in found]})
+            return
+        out = console()
+        out.print(queue_table(found) if found else "no queues yet: a queue is there with its first job")
+        for queue in found:
+            if queue.pause is not None:
+                reason = f": {one_line(queue.pause.reason)}" if queue.pause.reason else ""
+                out.print(f"{queue.name} was paused by {one_line(queue.pause.by)} {ago(queue.pause.at, now)}{reason}")
+
+    in_store(url, work)
+
+
+@queues.command(
+    epilog="""\b
+Examples:
+  holdfast queues pause video
+  holdfast queues pause video --reason "provider is down"
+
+\b
+Jobs in flight go on, and no job changes its state. Nothing else is handed out until it is resumed.
+"""
+)
+@click.argument("name")
+@reason_option
+@url_option
+@click.pass_context
+def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
+    """Hand out nothing more of a queue."""
+    check_queue(name)
+
+    async def work(jobs: Jobs) -> None:
+        known = {queue.name: queue for queue in await summaries(jobs)}
+        await jobs.pause(name, by=whoami(), reason=reason)
+        queue = known.get(name)
+        active = 0 if queue is None else queue.counts.get(State.ACTIVE, 0)
+        out = console()
+        out.print(f"paused {name}" + (f"; {counted(active, 'job')} in flight may finish" if active else ""))
+        if queue is None:
+            others = f"; there is {', '.join(known)}" if known else ""
+            click.echo(f"note: no queue of this name has had a job yet{others}", err=True)
+
+    in_store(_url(ctx, url), work)
+
+
+@queues.command(
+    epilog="""\b
+Examples:
+  holdfast queues resume video
+"""
+)
+@click.argument("name")
+@url_option
+@click.pass_context
+def resume(ctx: click.Context, name: str, url: str | None) -> None:
+    """Hand out a paused queue's jobs again."""
+    check_queue(name)
+
+    async def work(jobs: Jobs) -> None:
+        pauses = await jobs.pauses()
+        if name not in pauses:
+            others = f"; paused: {', '.join(pauses)}" if pauses else "; none is"
+            raise NotFound(f"queue {name} is not paused{others}")
+        await jobs.resume(name)
+        console().print(f"resumed {name}")
+
+    in_store(_url(ctx, url), work)
+
+
+def _url(ctx: click.Context, own: str | None) -> str | None:
+    """`--url` may stand before the sub-verb or behind it."""
+    assert ctx.parent is not None
+    return own or ctx.parent.params.get("url")

@@ -1,0 +1,258 @@
+"""One run as a readable JSON file: writing it, reading it back, and bringing it into a store. Executes nothing.
+
+What is kept: the job with its arguments, options, signals, result and error; its history; its steps; its log. What is
+not taken over: the key and the parent, which stand for nothing in another store; the worker and the lease; `expires`.
+
+A run comes in along the edges of the lifecycle, like every other job: submitted as pending, with its records, then
+through one claim in the importer's name to where it belongs. What ended keeps its end; all else goes to review, so that
+nothing runs, and nothing is spent, before a person says replay.
+"""
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.cli.shapes import Shape, entry_shape, job_shape, moment, moment_of, step_shape
+from holdfast.core.codec import canonical
+from holdfast.core.errors import HoldfastError, Invalid, Refused
+from holdfast.core.keys import check_id, check_queue, check_type, digest
+from holdfast.core.lifecycle import applied, decide, deliver
+from holdfast.core.model import (
+    Change,
+    Conflict,
+    Entry,
+    Error,
+    Event,
+    Job,
+    Options,
+    Signal,
+    State,
+    Step,
+    StepState,
+    Time,
+    Wait,
+    WaitKind,
+)
+from holdfast.core.outcome import check_retry
+from holdfast.jobs import LOG_PATH, Jobs
+
+KIND = "holdfast run"
+FORMAT = 1
+"""Grows when an older version could misread the file."""
+
+FILE_LIMIT = 256 * 1024 * 1024
+"""A larger file is surely not a run."""
+
+IMPORTER = "import"
+"""In whose name a run is claimed on its way in."""
+
+BEFORE_PATH = "~before"
+"""The record under which an imported run keeps the history that it had elsewhere."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as a file holds it."""
+
+    job: Job
+    history: tuple[Entry, ...]
+    steps: tuple[Step, ...]
+    log: tuple[str, ...]
+
+
+# Out of a store, into a text.
+
+
+async def take(jobs: Jobs, id: str) -> Run:
+    """Everything that a store keeps of a run. A history that came with an import comes first."""
+    records = await jobs.engine.steps(id)
+    return Run(
+        job=await jobs.get(id),
+        history=(*before_of(records), *await jobs.history(id)),
+        steps=tuple(step for step in records if not step.path.startswith("~")),
+        log=tuple(await jobs.log(id)),
+    )
+
+
+def before_of(records: Sequence[Step]) -> list[Entry]:
+    """The history that an imported run had elsewhere."""
+    for step in records:
+        if step.path == BEFORE_PATH and step.result is not None:
+            return msgspec.json.decode(step.result, type=list[Entry])
+    return []
+
+
+def written(run: Run, now: Time, version: str) -> str:
+    """The text of a run's file."""
+    shape: Shape = {
+        "kind": KIND,
+        "format": FORMAT,
+        "exported_at": moment(now),
+        "holdfast": version,
+        "job": job_shape(run.job),
+        "history": [entry_shape(entry) for entry in run.history],
+        "steps": [step_shape(step) for step in run.steps],
+        "log": list(run.log),
+    }
+    return json.dumps(shape, indent=2, ensure_ascii=False) + "\n"
+
+
+# Out of a text.
+
+
+def read(text: str, name: str) -> Run:
+    """The run that a file's text holds, or Invalid with what is wrong with it."""
+    try:
+        shape = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"{name}: not JSON ({error}); give a file that holdfast export wrote") from None
+    if not isinstance(shape, dict) or shape.get("kind") != KIND:
+        raise Invalid(f"{name}: not an exported run; give a file that holdfast export wrote")
+    if shape.get("format") != FORMAT:
+        raise Invalid(
+            f"{name}: its format is {shape.get('format')!r}, this version reads {FORMAT}; update this installation"
+        )
+    try:
+        return _run_of(shape)
+    except HoldfastError as error:
+        raise Invalid(f"{name}: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise Invalid(f"{name}: not a whole run: {what}; export it again") from None
+
+
+def _run_of(shape: Shape) -> Run:
+    job = _job_of(shape["job"])
+    return Run(
+        job=job,
+        history=tuple(_entry_of(one, job.id) for one in shape["history"]),
+        steps=tuple(_step_of(one, job.id) for one in shape["steps"]),
+        log=tuple(str(line) for line in shape["log"]),
+    )
+
+
+def _job_of(shape: Shape) -> Job:
+    if not isinstance(shape["args"], list):
+        raise Invalid("the job's args must be a list")
+    created_at = moment_of(shape["created_at"])
+    if created_at is None:
+        raise Invalid("the job's created_at is missing")
+    options = msgspec.convert(shape["options"], Options)
+    check_retry(options.retry)
+    args, type = canonical(shape["args"]), check_type(shape["type"])
+    state = State(shape["state"])
+    return Job(
+        id=check_id(shape["id"]),
+        type=type,
+        queue=check_queue(shape["queue"]),
+        args=args,
+        digest=digest(type, args),
+        priority=msgspec.convert(shape["priority"], int),
+        created_at=created_at,
+        options=options,
+        state=state,
+        attempt=msgspec.convert(shape["attempt"], int),
+        recoveries=msgspec.convert(shape["recoveries"], int),
+        epoch=msgspec.convert(shape["epoch"], int),
+        result=canonical(shape["result"]) if state is State.COMPLETED else None,
+        error=_error_of(shape["error"]),
+        inbox=tuple(_signal_of(one) for one in shape["signals"]),
+    )
+
+
+def _error_of(shape: Shape | None) -> Error | None:
+    return None if shape is None else msgspec.convert(shape, Error)
+
+
+def _signal_of(shape: Shape) -> Signal:
+    told = {"version": 0, "value": canonical(shape["value"]), "at": moment_of(shape["at"])}
+    return msgspec.convert({"name": shape["name"], "by": shape["by"], **told}, Signal)
+
+
+def _step_of(shape: Shape, job: str) -> Step:
+    state = StepState(shape["state"])
+    started_at = moment_of(shape["started_at"])
+    if started_at is None or str(shape["path"]).startswith("~"):
+        raise Invalid(f"step {shape['path']!r} is not one that a job records")
+    return Step(
+        job=job,
+        epoch=msgspec.convert(shape["epoch"], int),
+        path=msgspec.convert(shape["path"], str),
+        name=msgspec.convert(shape["name"], str),
+        state=state,
+        result=canonical(shape["result"]) if state is StepState.DONE else None,
+        error=_error_of(shape["error"]),
+        started_at=started_at,
+        finished_at=moment_of(shape["finished_at"]),
+    )
+
+
+def _entry_of(shape: Shape, job: str) -> Entry:
+    return msgspec.convert({**shape, "job": job, "at": moment_of(shape["at"])}, Entry)
+
+
+# Into a store.
+
+
+async def bring(jobs: Jobs, run: Run, by: str, *, review: bool = False) -> Job:
+    """Bring a run into a store, where its id must be free. With `review`, one that has ended can be replayed, too."""
+    new = replace(run.job, state=State.PENDING, waits=(Wait(WaitKind.ACTIVATION),), result=None, error=None, inbox=())
+    (inserted,) = await jobs.engine.insert([new])
+    if not inserted.new:
+        raise Refused(f"job {new.id} is in this store already; import it into another one: --url sqlite:///look.db")
+    changes = _way(run, new, await jobs.engine.now(), by, review)
+    answers = await jobs.engine.commit(changes)
+    if refused := [answer for answer in answers if isinstance(answer, Conflict)]:
+        raise Refused(f"job {new.id}: came in half, {refused[0].reason}; cancel it, and import it elsewhere")
+    return await jobs.get(new.id)
+
+
+def _way(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Change]:
+    """The changes that lead a new job to where the run was, each deciding from the one before."""
+    changes: list[Change] = []
+    state, job = run.job.state, new
+
+    def go(change: Change) -> None:
+        nonlocal job
+        changes.append(change)
+        job = applied(job, change)
+
+    for signal in run.job.inbox:
+        go(deliver(job, signal.name, signal.value, now, by=signal.by))
+    note = {"imported": f"it was {state}, with {len(run.steps)} recorded steps"}
+    records = _records(run, now)
+    if state is State.CANCELLED and not review:
+        go(decide(job, Event.CANCEL, now, by=by, steps=records, note=note))
+        return changes
+    go(decide(job, Event.ACTIVATE, now, by=by, steps=records, note=note))
+    go(decide(job, Event.CLAIM, now, by=IMPORTER))
+    if state is State.COMPLETED and not review:
+        go(decide(job, Event.COMPLETE, now, by=IMPORTER, result=run.job.result))
+        return changes
+    error = run.job.error if state in (State.REVIEW, State.DISCARDED) else None
+    error = error or Error("Imported", f"it was {state} when it was exported; replay it to go on, or discard it")
+    go(decide(job, Event.ABANDON, now, by=IMPORTER, error=error))
+    if state is State.DISCARDED and not review:
+        go(decide(job, Event.DISCARD, now, by=by))
+    return changes
+
+
+def _records(run: Run, now: Time) -> tuple[Step, ...]:
+    """The run's steps, its log, and the history that it had before, to go with the first change."""
+    kept = {LOG_PATH: canonical(list(run.log)) if run.log else None}
+    kept[BEFORE_PATH] = msgspec.json.encode(run.history).decode() if run.history else None
+    own = tuple(
+        Step(
+            job=run.job.id,
+            epoch=run.job.epoch,
+            path=path,
+            name=path,
+            state=StepState.STARTED,
+            result=text,
+            started_at=now,
+        )
+        for path, text in kept.items()
+        if text is not None
+    )
+    return (*run.steps, *own)

@@ -1,0 +1,162 @@
+"""Jobs, histories and workers as JSON documents with stable keys. Must not ask a store, and must not leave a key out.
+
+Times are text in UTC ("2026-03-01T12:00:00.000Z"), durations whole milliseconds, arguments and results plain values.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.core.model import Entry, Error, Job, Presence, Step, Time
+from holdfast.jobs import Status
+
+Shape = dict[str, Any]
+
+
+def moment(at: Time | None) -> str | None:
+    """A time as text, exact to the millisecond."""
+    if at is None:
+        return None
+    seconds, milliseconds = divmod(at, 1_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
+
+
+def moment_of(text: str | None) -> Time | None:
+    """The time that a text means; ValueError when it is none."""
+    if text is None:
+        return None
+    whole = datetime.fromisoformat(text)
+    if whole.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return round(whole.timestamp() * 1_000)
+
+
+def value_of(text: str | None) -> Any:
+    """A stored value as plain data."""
+    return None if text is None else json.loads(text)
+
+
+def error_shape(error: Error | None) -> Shape | None:
+    """An error: type, message, traceback."""
+    if error is None:
+        return None
+    return {"type": error.type, "message": error.message, "traceback": error.traceback}
+
+
+def job_shape(job: Job) -> Shape:
+    """A whole job."""
+    options = job.options
+    return {
+        "id": job.id,
+        "type": job.type,
+        "queue": job.queue,
+        "state": job.state,
+        "priority": job.priority,
+        "args": value_of(job.args),
+        "result": value_of(job.result),
+        "error": error_shape(job.error),
+        "attempt": job.attempt,
+        "recoveries": job.recoveries,
+        "epoch": job.epoch,
+        "version": job.version,
+        "worker": job.worker,
+        "key": job.key,
+        "parent": job.parent,
+        "group": job.group,
+        "waits": [{"kind": w.kind, "name": w.name, "until": moment(w.until)} for w in job.waits],
+        "signals": [{"name": s.name, "value": value_of(s.value), "by": s.by, "at": moment(s.at)} for s in job.inbox],
+        "options": {
+            "retry": {f: getattr(options.retry, f) for f in options.retry.__struct_fields__},
+            "timeout_ms": options.timeout_ms,
+            "keep_ms": options.keep_ms,
+            "stages": list(options.stages),
+            "tags": list(options.tags),
+            "meta": dict(options.meta),
+        },
+        "created_at": moment(job.created_at),
+        "run_at": moment(job.run_at),
+        "claimed_at": moment(job.claimed_at),
+        "expires_at": moment(job.expires_at),
+        "finished_at": moment(job.finished_at),
+        "prune_at": moment(job.prune_at),
+    }
+
+
+def entry_shape(entry: Entry) -> Shape:
+    """One entry of a history."""
+    return {
+        "version": entry.version,
+        "at": moment(entry.at),
+        "event": entry.event,
+        "before": entry.before,
+        "after": entry.after,
+        "by": entry.by,
+        "epoch": entry.epoch,
+        "note": dict(entry.note),
+    }
+
+
+def step_shape(step: Step) -> Shape:
+    """One step record."""
+    return {
+        "path": step.path,
+        "name": step.name,
+        "state": step.state,
+        "epoch": step.epoch,
+        "result": value_of(step.result),
+        "error": error_shape(step.error),
+        "started_at": moment(step.started_at),
+        "finished_at": moment(step.finished_at),
+    }
+
+
+def status_shape(status: Status) -> Shape:
+    """Where a job stands."""
+    return {
+        "id": status.id,
+        "type": status.type,
+        "queue": status.queue,
+        "state": status.state,
+        "stage": status.stage,
+        "stage_number": status.stage_number,
+        "stages": list(status.stages),
+        "done": status.done,
+        "total": status.total,
+        "text": status.text,
+        "steps": status.steps,
+        "attempt": status.attempt,
+        "recoveries": status.recoveries,
+        "worker": status.worker,
+        "running_ms": status.running_ms,
+        "remaining_ms": status.remaining_ms,
+        "error": error_shape(status.error),
+        "created_at": moment(status.created_at),
+        "run_at": moment(status.run_at),
+        "finished_at": moment(status.finished_at),
+    }
+
+
+def worker_shape(presence: Presence, how: str) -> Shape:
+    """A worker; `how` it is: alive, silent, gone."""
+    return {
+        "id": presence.worker,
+        "state": how,
+        "host": presence.host,
+        "pid": presence.pid,
+        "queues": list(presence.queues),
+        "slots": presence.slots,
+        "running": [
+            {
+                "job": one.job,
+                "epoch": one.epoch,
+                "stage": one.stage,
+                "done": one.done,
+                "total": one.total,
+                "text": one.text,
+                "since": moment(one.since),
+            }
+            for one in presence.running
+        ],
+        "started_at": moment(presence.started_at),
+        "beat_at": moment(presence.beat_at),
+    }

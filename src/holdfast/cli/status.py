@@ -1,0 +1,115 @@
+"""`holdfast status`: what is going on, in words and bars; once, or live with `--watch`. Must not change anything."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+
+from holdfast.cli.ids import find_id, job_ids
+from holdfast.cli.overview import Overview, detail, look, picture
+from holdfast.cli.shapes import status_shape
+from holdfast.cli.store import engine_at, json_option, place_of_store, url_option, within
+from holdfast.cli.words import console, say_json
+from holdfast.core.lifecycle import SETTLED
+from holdfast.engines.contract import job_topic, queue_topic
+from holdfast.jobs import Jobs, Status
+
+REDRAW_SECONDS = 0.5
+"""At most twice a second."""
+
+LOOK_SECONDS = 1.0
+"""How long `--watch` waits for news before it looks by itself: progress is told by beats, which ring no bell."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast status
+  holdfast status --watch
+  holdfast status 4f2a91bc --watch
+  holdfast status --json
+
+\b
+ID may be shortened to its first or last characters, six or more.
+With an ID, --watch ends when the job has settled. Ctrl-C ends it, too.
+"""
+)
+@click.argument("id", required=False, shell_complete=job_ids())
+@click.option("--watch", is_flag=True, help="Go on showing it, live.")
+@json_option
+@url_option
+def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
+    """Show what is going on, or where one job stands."""
+    if watch and as_json:
+        raise click.UsageError("--watch and --json don't go together: ask for --json again and again")
+    engine = engine_at(url)
+    place = place_of_store(engine, url)
+
+    async def work(jobs: Jobs) -> None:
+        whole = None if id is None else await find_id(jobs, id)
+        if watch:
+            await _watch(jobs, whole, place)
+        elif whole is None:
+            overview = await look(jobs, place)
+            say_json(overview.shape()) if as_json else console().print(picture(overview))
+        else:
+            found = await jobs.status(whole)
+            say_json(status_shape(found)) if as_json else console().print(await _one(jobs, found))
+
+    try:
+        asyncio.run(within(engine, work))
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+async def _one(jobs: Jobs, found: Status) -> RenderableType:
+    return Group(*detail(found, await jobs.get(found.id), await jobs.engine.now()))
+
+
+async def _watch(jobs: Jobs, id: str | None, place: str) -> None:
+    """Draw, wait for news, draw again; until the job has settled or the caller has seen enough."""
+    out, mark, shown = console(), 0, None
+    with _screen(out) as live:
+        while True:
+            drawn_at = time.monotonic()
+            drawing, topics, moved, over = await _scene(jobs, id, place)
+            if live is not None:
+                live.update(drawing, refresh=True)
+            elif moved != shown:  # not a terminal: again only when something has moved
+                if shown is not None:
+                    out.print()
+                out.print(drawing)
+            shown = moved
+            if over:
+                return
+            mark = await jobs.engine.wait(topics, LOOK_SECONDS, mark)
+            await asyncio.sleep(max(0.0, drawn_at + REDRAW_SECONDS - time.monotonic()))
+
+
+async def _scene(jobs: Jobs, id: str | None, place: str) -> tuple[RenderableType, Sequence[str], object, bool]:
+    """What to draw, what to wait for, what tells that something moved, and whether that was the end."""
+    if id is not None:
+        found = await jobs.status(id)
+        return await _one(jobs, found), [job_topic(id)], found.progress(), found.state in SETTLED
+    overview: Overview = await look(jobs, place)
+    topics = [queue_topic(queue.name) for queue in overview.queues]
+    topics += [job_topic(one.id) for one in overview.active]
+    return picture(overview), topics, overview.moved(), False
+
+
+class _Plain:
+    """Stands in for a live screen where there is none."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _screen(out: Console) -> Live | _Plain:
+    return Live(console=out, auto_refresh=False, vertical_overflow="ellipsis") if out.is_terminal else _Plain()

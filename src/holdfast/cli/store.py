@@ -1,0 +1,98 @@
+"""Opening the store that a verb works on, and the options that all verbs share. Must not know a verb.
+
+A verb that only looks never makes a store: a mistyped path would else become an empty one.
+"""
+
+import asyncio
+import getpass
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.core.errors import Invalid, Refused
+from holdfast.engines import engine_for, masked
+from holdfast.engines.contract import Engine
+from holdfast.jobs import Jobs
+from holdfast.settings import store_url
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class NoStore(Refused):
+    """There is no store where one was looked for. Nothing was made."""
+
+
+def url_option(command: F) -> F:
+    """`--url`, on every verb that opens a store."""
+    line = "The store. Default: $HOLDFAST_URL, else sqlite:///holdfast.db in the working directory."
+    return click.option("--url", metavar="URL", help=line)(command)
+
+
+def json_option(command: F) -> F:
+    """`--json`, on every verb that shows something: one JSON document, no colours."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys.")(command)
+
+
+def reason_option(command: F) -> F:
+    """`--reason`, on every verb that changes a job or a queue."""
+    return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the history.")(command)
+
+
+def engine_at(url: str | None, *, create: bool = False) -> Engine:
+    """The engine of the store that a call names, not yet opened; NoStore where there is none."""
+    chosen = store_url(url)
+    engine = engine_for(chosen)
+    if engine.guarantees.durable == "nothing":
+        raise Invalid(f"{masked(chosen)}: lives inside one process, so there is nothing to see from here; name a store")
+    path = path_of_engine(engine)
+    if path is not None and not create and not path.exists():
+        raise NoStore(
+            f"there is no store at {path}; name one with --url or $HOLDFAST_URL "
+            "(a worker or the first submitted job makes it)"
+        )
+    return engine
+
+
+def path_of_engine(engine: Engine) -> Path | None:
+    """The file that a store is kept in, if it is a file."""
+    path = getattr(engine, "path", None)
+    return path if isinstance(path, Path) else None
+
+
+def place_of_store(engine: Engine, url: str | None) -> str:
+    """Where a store is, for a person: a file's absolute path, or a URL without its password."""
+    path = path_of_engine(engine)
+    return str(path) if path is not None else masked(store_url(url))
+
+
+def in_store(url: str | None, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:
+    """Open the store, do the work, and close it again, from a verb's blocking code."""
+    return asyncio.run(within(engine_at(url, create=create), work))
+
+
+async def within(engine: Engine, work: Callable[[Jobs], Awaitable[T]]) -> T:
+    """Do the work in a store that is open for just as long."""
+    await engine.open()
+    try:
+        return await work(Jobs(engine))
+    finally:
+        await engine.close()
+
+
+def whoami() -> str:
+    """Who asks, for the history: the name of the user on this machine, else "person"."""
+    try:
+        return getpass.getuser() or "person"
+    except (OSError, KeyError, ImportError):
+        return "person"
+
+
+def confirm(question: str) -> None:
+    """Ask on a terminal; elsewhere the answer must have been given already."""
+    if not sys.stdin.isatty():
+        raise Invalid(f"{question} say so with --yes: there is no terminal to ask on")
+    click.confirm(question, abort=True, err=True)

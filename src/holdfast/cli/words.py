@@ -1,0 +1,165 @@
+"""How the verbs speak: ages, short ids, bars, colours, and text that is safe to show. Must not ask a store.
+
+Whatever users wrote (errors, log lines, progress, reasons) goes through `clean` before it is shown, because it could
+hold control characters that a terminal obeys.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.core.model import Error, Job, State, Time, Wait, WaitKind
+
+STYLES: dict[State, str] = {
+    State.SCHEDULED: "blue",
+    State.AVAILABLE: "cyan",
+    State.PENDING: "blue",
+    State.ACTIVE: "magenta",
+    State.RETRYABLE: "yellow",
+    State.REVIEW: "bold red",
+    State.COMPLETED: "green",
+    State.DISCARDED: "dim",
+    State.CANCELLED: "dim",
+}
+
+SHORT_ID = 8
+"""How many characters of an id are shown in lists: the last ones, as ids of one moment begin alike."""
+
+BAR_WIDTH = 20
+MOMENT_MS = 1_000
+LINE_LIMIT = 200
+"""An error or a text is shown up to here in a list; `show` has all of it."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+def console() -> Console:
+    """Where verbs write: colours in a terminal, plain text elsewhere, and never a crash over an old encoding."""
+    if (sys.stdout.encoding or "").lower().replace("-", "") != "utf8" and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    return _Out(highlight=False, markup=False, emoji=False)
+
+
+class _Out(Console):
+    """A console that leaves no blanks at the ends of lines that go to a file or another program."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, see Console.print."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as caught:
+            super().print(*objects, **options)
+        self.file.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()) or "\n")
+
+
+def say_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def clean(text: str) -> str:
+    """Text of a user's as it may be shown: control characters replaced by a mark, tabs by spaces."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n").replace("\t", "    "))
+
+
+def one_line(text: str, limit: int = LINE_LIMIT) -> str:
+    """Text of a user's as one line, cut where it gets too long."""
+    line = clean(" ".join(text.split()))
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def error_line(error: Error | None, limit: int = LINE_LIMIT) -> str:
+    """An error as one line: its type and what it says."""
+    return "" if error is None else one_line(f"{error.type}: {error.message}", limit)
+
+
+def short(id: str) -> str:
+    """The end of an id, by which every verb finds the job again."""
+    return id[-SHORT_ID:]
+
+
+def span(milliseconds: int) -> str:
+    """A duration as precise as a person wants it: "12 s", "12 min", "1 h 59 min", "3 d 4 h", "40 d"."""
+    if milliseconds < MOMENT_MS:
+        return "a moment"
+    for (size, unit), (less, lesser) in pairwise(_UNITS):
+        if milliseconds >= size:
+            rest = milliseconds % size // less
+            precise = unit != "min" and milliseconds < 10 * size and rest
+            return f"{milliseconds // size} {unit}" + (f" {rest} {lesser}" if precise else "")
+    return f"{milliseconds // 1_000} s"
+
+
+def ago(at: Time | None, now: Time) -> str:
+    """When something was, or will be: "12 min ago", "in 3 h", "now"."""
+    if at is None:
+        return "–"
+    if abs(now - at) < MOMENT_MS:
+        return "now"
+    return f"{span(now - at)} ago" if at < now else f"in {span(at - now)}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: "1 job", "12 jobs"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def bar(done: int, total: int, width: int = BAR_WIDTH) -> Text:
+    """A bar that is full when all is done."""
+    share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
+    filled = int(share * width)
+    return Text() + Text("█" * filled, style="green") + Text("░" * (width - filled), style="dim")
+
+
+def state_text(state: State) -> Text:
+    """A state in its colour."""
+    return Text(str(state), style=STYLES[state])
+
+
+def plain_table(*headings: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines, as wide as it must be. Only its last column, made by `rest`, gives way."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in headings[:-1]:
+        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True, overflow="ellipsis")
+    table.add_column(headings[-1])
+    return table
+
+
+def rest(text: str) -> Text:
+    """What stands in a table's last column: one line, cut where there is no room."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def wait_in_words(wait: Wait, now: Time) -> str:
+    """What a job waits for: "a signal 'approved', until in 2 d"."""
+    words = {
+        WaitKind.TIME: "its time",
+        WaitKind.SIGNAL: f"a signal {clean(wait.name)!r}",
+        WaitKind.CHILDREN: f"its children ({clean(wait.name)})" if wait.name else "its children",
+        WaitKind.ACTIVATION: "somebody to activate it",
+        WaitKind.STOPPED: f"the owner of job {short(wait.name)} to stop",
+    }[wait.kind]
+    return words if wait.until is None else f"{words}, at the latest {ago(wait.until, now)}"
+
+
+def when_in_words(job: Job, now: Time) -> str:
+    """The moment that matters most in a job's state."""
+    match job.state:
+        case State.SCHEDULED | State.RETRYABLE:
+            return f"due {ago(job.run_at, now)}"
+        case State.ACTIVE:
+            return f"claimed {ago(job.claimed_at, now)}"
+        case State.COMPLETED | State.DISCARDED | State.CANCELLED:
+            return ago(job.finished_at, now)
+        case _:
+            return ago(job.created_at, now)

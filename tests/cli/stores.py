@@ -1,0 +1,131 @@
+"""A store with a job in every state, built with the real SQLite engine: what the tests of the verbs begin with."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from holdfast.core.codec import canonical
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import (
+    Applied,
+    Error,
+    Event,
+    Job,
+    Options,
+    Presence,
+    Retry,
+    Running,
+    State,
+    Step,
+    StepState,
+    Wait,
+    WaitKind,
+)
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.jobs import LOG_PATH, Jobs, Order
+
+T = TypeVar("T")
+
+MINUTE = 60_000
+STAGES = ("analyse", "narrate", "draw", "animate", "assemble", "check", "publish")
+NASTY = "boom [bold]\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}red[/bold]\nsecond line"
+"""An error's text that a terminal would obey, and that looks like markup."""
+
+
+def in_store(path: Path, work: Callable[[Jobs], Awaitable[T]]) -> T:
+    """Do something in a store from a test's blocking code."""
+
+    async def within() -> T:
+        engine = SqliteEngine(path)
+        await engine.open()
+        try:
+            return await work(Jobs(engine))
+        finally:
+            await engine.close()
+
+    return asyncio.run(within())
+
+
+def every_state(path: Path) -> dict[State, str]:
+    """Make a store with one job in each state; answer with their ids."""
+    return in_store(path, fill)
+
+
+async def fill(jobs: Jobs) -> dict[State, str]:
+    """One job in each state, each in the queue and of the type that its test expects."""
+    engine, now = jobs.engine, await jobs.engine.now()
+    ids: dict[State, str] = {}
+    options = Options(stages=STAGES, retry=Retry(retries=3), tags=("night",), meta={"tenant": "acme"})
+    video = Order(type="make_video", queue="video", args=canonical([{"title": "The Lighthouse"}]), options=options)
+
+    async def one(state: State, **more: object) -> Job:
+        (accepted,) = await jobs.submit([replace(video, **more)])
+        ids[state] = accepted.id
+        return await jobs.get(accepted.id)
+
+    async def claimed(state: State, worker: str) -> Job:
+        job = await one(state, queue="making")
+        (mine,) = await engine.claim(worker, ["making"], 1)
+        assert mine.id == job.id
+        return mine
+
+    async def commit(job: Job, event: Event, **facts: object) -> None:
+        (answer,) = await engine.commit([decide(job, event, now, **facts)])  # type: ignore[arg-type]
+        assert isinstance(answer, Applied), answer
+
+    done = await claimed(State.COMPLETED, "w-1")
+    await engine.record([step(done, "draw#1", '"scene-1.png"')])
+    await commit(done, Event.COMPLETE, by="w-1", result='{"film":"film.mp4"}')
+
+    failed = await claimed(State.REVIEW, "w-1")
+    await engine.record([step(failed, f"draw#{n}", f'"scene-{n}.png"') for n in (1, 2, 3)])
+    lines = replace(step(failed, LOG_PATH, '["drawing 1","drawing 2 \\u001b[2J"]'), state=StepState.STARTED)
+    await engine.record([lines])
+    error = Error("ProviderError", NASTY, 'Traceback (most recent call last):\n  File "video.py", line 7\n')
+    await commit(failed, Event.EXHAUST, by="w-1", error=error, note={"error": "ProviderError: boom"})
+
+    again = await claimed(State.RETRYABLE, "w-1")
+    await commit(again, Event.FAIL, by="w-1", error=Error("Timeout", "slow"), run_at=now + 30 * MINUTE)
+
+    given_up = await claimed(State.DISCARDED, "w-1")
+    await commit(given_up, Event.EXHAUST, by="w-1", error=Error("ValueError", "no"))
+    await jobs.discard(given_up.id, by="ada", reason="hopeless")
+
+    waiting = await claimed(State.PENDING, "w-1")
+    await commit(waiting, Event.SUSPEND, by="w-1", waits=(Wait(WaitKind.SIGNAL, "approved", now + 60 * MINUTE),))
+
+    stopped = await one(State.CANCELLED)
+    await jobs.cancel(stopped.id, by="ada", reason="wrong brief")
+
+    running = await claimed(State.ACTIVE, "w-live")
+    await engine.record([step(running, f"draw#{n}", f'"scene-{n}.png"') for n in range(1, 13)])
+    await one(State.SCHEDULED, run_at=now + 120 * MINUTE)
+    await one(State.AVAILABLE, key="order-42")
+    return ids
+
+
+def step(job: Job, path: str, result: str) -> Step:
+    """A step of a job that is done."""
+    at = job.claimed_at or job.created_at
+    return Step(
+        job=job.id,
+        epoch=job.epoch,
+        path=path,
+        name=path.split("#")[0],
+        state=StepState.DONE,
+        result=result,
+        started_at=at,
+        finished_at=at + 1_500,
+    )
+
+
+def presence(running: Job, worker: str = "w-live", at: int = 0) -> Presence:
+    """The beat of a worker that draws scene 12 of 30 for a job."""
+    doing = Running(
+        job=running.id, epoch=running.epoch, stage="draw", done=12, total=30, text="scene 12", since=at - 4 * MINUTE
+    )
+    queues = ("making", "video")
+    return Presence(worker=worker, host="here", pid=42, queues=queues, slots=8, started_at=at, running=(doing,))

@@ -1,0 +1,227 @@
+"""The doctor finds what was planted, and calls a healthy store healthy."""
+
+import json
+import shutil
+import sqlite3
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.cli import ailments, premises
+from holdfast.core.model import Job, Presence, State
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.jobs import Jobs, Order, new_job
+from tests.cli.conftest import Cli
+from tests.cli.stores import MINUTE, in_store
+
+
+def checks(cli: Cli, *words: str) -> dict[str, tuple[str, str]]:
+    """What the doctor says, by the name of the check; the worst where there are several."""
+    told = json.loads(cli("doctor", *words, "--json").stdout)
+    order = ["ok", "warn", "fail"]
+    found: dict[str, tuple[str, str]] = {}
+    for one in sorted(told["checks"], key=lambda check: order.index(check["level"])):
+        found[one["name"]] = (one["level"], one["text"])
+    return found
+
+
+def planted(cli: Cli, *jobs: dict) -> list[str]:
+    """Jobs that were submitted a while ago."""
+
+    async def work(store: Jobs) -> list[str]:
+        now = await store.engine.now()
+        made: list[Job] = []
+        for number, more in enumerate(jobs):
+            age = more.pop("age", 0)
+            order = replace(
+                Order(type="draw", queue="video"), **{k: v(now) if callable(v) else v for k, v in more.items()}
+            )
+            made.append(new_job(order, f"0192f3a4-5b6c-7d8e-9f01-{number:012x}", now - age))
+        await store.engine.insert(made)
+        return [job.id for job in made]
+
+    return in_store(cli.path, work)
+
+
+def tampered(cli: Cli, statement: str) -> None:
+    db = sqlite3.connect(cli.path)
+    db.execute(statement)
+    db.commit()
+    db.close()
+
+
+def test_a_healthy_store_is_healthy(cli: Cli):
+    planted(cli)
+
+    result = cli("doctor")
+
+    assert result.exit_code == 0
+    assert result.stdout.endswith("\n\nhealthy\n")
+    assert f"ok   store: {cli.path} (sqlite; survives a power cut" in result.stdout
+    for line in ("schema: version 1", "journal: mode wal", "integrity: no damage", "counters: equal to a recount"):
+        assert f"ok   {line}" in result.stdout
+
+
+def test_counters_that_differ_from_the_jobs_fail(cli: Cli, ids: dict[State, str]):
+    tampered(cli, "update tally set jobs = jobs + 5 where queue = 'video' and state = 'available'")
+
+    assert cli("doctor").exit_code == 1
+    assert checks(cli)["counters"] == (
+        "fail",
+        "differ from a recount (video/available: kept 6, found 1); status and queues are misleading",
+    )
+
+
+def test_a_large_store_is_not_recounted(cli: Cli, ids: dict[State, str], monkeypatch):
+    monkeypatch.setattr(ailments, "RECOUNT_LIMIT", 5)
+
+    assert checks(cli)["counters"] == ("ok", "not recounted: more than 5 jobs")
+
+
+def test_an_active_job_without_a_living_worker_fails(cli: Cli, ids: dict[State, str]):
+    assert checks(cli)["owners"][0] == "ok"  # claimed a moment ago: its worker may be about to beat
+
+    tampered(cli, f"update job set claimed_at = claimed_at - {MINUTE} where state = 'active'")
+
+    level, text = checks(cli)["owners"]
+    assert (level, ids[State.ACTIVE][-8:] in text) == ("fail", True)
+
+
+def test_a_living_owner_is_well(cli: Cli, ids: dict[State, str]):
+    tampered(cli, f"update job set claimed_at = claimed_at - {MINUTE} where state = 'active'")
+
+    async def work(jobs: Jobs) -> tuple[str, str]:
+        await jobs.engine.beat(Presence(worker="w-live", queues=("video",), slots=1))
+        (finding,) = [one for one in await ailments.look_at_jobs(jobs) if one.name == "owners"]
+        await jobs.engine.beat(Presence(worker="w-live", leaving=True))
+        return finding.level, finding.text
+
+    assert in_store(cli.path, work) == ("ok", "every active job has a living worker")
+
+
+def test_queues_that_are_paused_or_not_served_while_jobs_wait_are_told(cli: Cli, ids: dict[State, str]):
+    cli.ok("queues", "pause", "video")
+
+    told = cli("doctor").stdout
+
+    assert "warn queue: video is paused and 2 jobs wait: holdfast queues resume video" in told
+    assert "warn queue: making: 1 job waits and no worker serves it" in told
+
+
+def test_jobs_that_expired_or_were_due_long_ago_or_wait_too_long_are_told(cli: Cli):
+    expired, due, old = planted(
+        cli,
+        {"age": 30 * MINUTE, "expires_at": lambda now: now - 10 * MINUTE},
+        {"age": 30 * MINUTE, "run_at": lambda now: now - 10 * MINUTE},
+        {"age": 120 * MINUTE},
+    )
+
+    found = checks(cli)
+
+    assert found["expired"][0] == "warn"
+    assert found["due"][0] == "warn"
+    assert found["oldest"] == ("warn", f"job {old[-8:]} (draw, queue video) waits for a worker since 2 h ago")
+    assert {expired, due, old} == {job["id"] for job in cli.json("jobs")["jobs"]}
+
+
+def test_a_job_from_the_future_is_told(cli: Cli):
+    planted(cli, {"age": -60 * MINUTE})
+
+    assert checks(cli)["time"][0] == "warn"
+
+
+def test_jobs_in_review_are_told(cli: Cli, ids: dict[State, str]):
+    assert checks(cli)["review"] == ("warn", "1 job needs a person: holdfast review")
+
+
+def test_a_store_that_others_can_read_is_told(cli: Cli, ids: dict[State, str]):
+    cli.path.chmod(0o644)
+
+    assert checks(cli)["permissions"][0] == "warn"
+
+
+@pytest.mark.parametrize(("free", "level"), [(10, "fail"), (500_000_000, "warn"), (10**12, "ok")])
+def test_a_disk_that_fills_up_is_told(free: int, level: str, cli: Cli, ids: dict[State, str], monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 0, free))
+
+    assert checks(cli)["disk"][0] == level
+
+
+def test_a_clock_that_was_never_set_fails(cli: Cli, ids: dict[State, str], monkeypatch):
+    monkeypatch.setattr(premises.time, "time", lambda: 100.0)
+
+    assert checks(cli)["clock"][0] == "fail"
+
+
+def test_a_damaged_store_fails_and_is_left_as_it_is(cli: Cli):
+    cli.path.write_bytes(b"not a database at all, but long enough to be read as one" * 100)
+    before = cli.path.read_bytes()
+
+    result = cli("doctor")
+
+    assert result.exit_code == 1
+    assert "fail open: " in result.stdout
+    assert cli.path.read_bytes() == before
+
+
+def test_a_damaged_page_is_found(cli: Cli, ids: dict[State, str]):
+    db = sqlite3.connect(cli.path)
+    db.execute("pragma wal_checkpoint(truncate)")
+    page, size = db.execute("select rootpage from sqlite_schema where name = 'body'").fetchone()[0], 4096
+    db.close()
+    raw = bytearray(cli.path.read_bytes())
+    raw[(page - 1) * size : (page - 1) * size + 200] = b"\xee" * 200
+    cli.path.write_bytes(bytes(raw))
+
+    result = cli("doctor")
+
+    assert result.exit_code == 1
+    assert "fail open: " in result.stdout or "fail integrity: " in result.stdout
+    assert "Traceback" not in result.output
+
+
+def test_a_file_of_another_program_fails(cli: Cli):
+    db = sqlite3.connect(cli.path)
+    db.execute("create table mine (x)")
+    db.close()
+
+    assert checks(cli)["open"][0] == "fail"
+
+
+APP = """
+from holdfast import App
+app = App("sqlite:///{path}")
+
+@app.job(queue="{queue}")
+async def {name}(x: int) -> int:
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "queue", "level"), [("make_video", "video", "ok"), ("other", "other", "warn"), ("other", "video", "fail")]
+)
+def test_jobs_that_an_app_does_not_know_are_told(
+    name: str, queue: str, level: str, cli: Cli, ids: dict[State, str], tmp_path: Path, monkeypatch
+):
+    monkeypatch.delenv("HOLDFAST_URL")  # the App names its own store
+    file = tmp_path / f"shop_{name}_{queue}.py"
+    file.write_text(APP.format(path=cli.path, queue=queue, name=name))
+
+    assert checks(cli, f"{file}:app")["app"][0] == level
+
+
+def test_a_busy_store_is_not_called_wrong(cli: Cli, ids: dict[State, str], monkeypatch):
+    original, calls = SqliteEngine.count, []
+
+    async def moving(self):
+        calls.append(1)
+        counts = dict(await original(self))
+        return {**counts, ("video", State.AVAILABLE): 1_000 + len(calls)}
+
+    monkeypatch.setattr(SqliteEngine, "count", moving)
+
+    assert checks(cli)["counters"] == ("ok", "not compared: the jobs change too fast just now")

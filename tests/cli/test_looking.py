@@ -1,0 +1,283 @@
+"""What the looking verbs tell: status, jobs, show, review, queues, workers; their JSON, and `--watch`."""
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import status
+from holdfast.core.model import Presence, State, Where
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.jobs import Jobs, Order
+from tests.cli.conftest import Cli
+from tests.cli.stores import NASTY, STAGES, in_store, presence
+
+HOLDFAST = [sys.executable, "-m", "holdfast.cli"]
+
+
+def with_live_worker(cli: Cli, *calls: tuple[str, ...]) -> list[str]:
+    """What verbs say while a worker lives: its file is locked for as long as this engine is open."""
+
+    async def work(jobs: Jobs) -> list[str]:
+        engine, now = jobs.engine, await jobs.engine.now()
+        (running,) = [job async for job in jobs.walk(Where(states=(State.ACTIVE,)))]
+        beat = presence(running, at=now)
+        await engine.beat(beat)
+        shown = [await asyncio.to_thread(said, call) for call in calls]
+        await engine.beat(Presence(worker=beat.worker, leaving=True))
+        return shown
+
+    return in_store(cli.path, work)
+
+
+def said(call: tuple[str, ...]) -> str:
+    """What a verb says in a process of its own."""
+    return subprocess.run([*HOLDFAST, *call], capture_output=True, text=True, check=False, timeout=60).stdout
+
+
+def test_status_tells_stage_bar_text_time_and_worker(cli: Cli, ids: dict[State, str]):
+    (shown,) = with_live_worker(cli, ("status",))
+
+    assert "\n1 worker, 1 of 8 slots in use\n" in shown
+    assert f"make_video {ids[State.ACTIVE][-8:]}  draw, stage 3 of 7  for " in shown
+    assert "████████░░░░░░░░░░░░ 12 of 30  scene 12  about 6 min left" in shown
+    assert "worker w-live\n" in shown
+
+
+def test_status_tells_a_lost_worker_and_what_needs_a_person(cli: Cli, ids: dict[State, str]):
+    shown = cli.ok("status")
+
+    assert "\nno worker\n" in shown
+    assert "worker w-live, which is not heard of" in shown
+    assert f"Needs a person\n  make_video {ids[State.REVIEW][-8:]}" in shown
+    assert "ProviderError: boom" in shown
+
+
+def test_status_counts_every_state_of_every_queue(cli: Cli, ids: dict[State, str]):
+    overview = cli.json("status")
+
+    assert set(overview) == {"store", "at", "queues", "workers", "active", "review"}
+    assert overview["store"] == str(cli.path)
+    jobs = {queue["name"]: queue["jobs"] for queue in overview["queues"]}
+    assert {state: jobs["making"][state] + jobs["video"][state] for state in State} == dict.fromkeys(State, 1)
+    assert [one["id"] for one in overview["active"]] == [ids[State.ACTIVE]]
+    assert [one["id"] for one in overview["review"]] == [ids[State.REVIEW]]
+
+
+def test_status_of_one_job_has_stable_keys(cli: Cli, ids: dict[State, str]):
+    keys = [set(cli.json("status", id)) for id in ids.values()]
+
+    assert all(one == keys[0] for one in keys)
+    assert {"id", "state", "stage", "stage_number", "done", "total", "remaining_ms", "attempt", "recoveries"} <= keys[0]
+
+
+def test_jobs_are_listed_by_state_queue_and_type(cli: Cli, ids: dict[State, str]):
+    def listed(*options: str) -> set[str]:
+        return {job["id"] for job in cli.json("jobs", *options)["jobs"]}
+
+    assert listed() == set(ids.values())
+    for state in State:
+        assert listed("--state", state.value) == {ids[state]}
+    assert listed("--state", "active", "--state", "review") == {ids[State.ACTIVE], ids[State.REVIEW]}
+    assert listed("--queue", "video") == {ids[s] for s in (State.AVAILABLE, State.SCHEDULED, State.CANCELLED)}
+    assert listed("--type", "draw") == set()
+    assert cli.ok("jobs", "--type", "draw") == "no such jobs\n"
+
+
+@pytest.mark.parametrize("end", ["--newest", "--oldest"])
+def test_a_walk_over_the_pages_meets_each_job_once(end: str, cli: Cli, ids: dict[State, str]):
+    seen: list[str] = []
+    page = cli.json("jobs", end, "--limit", "4")
+    while True:
+        seen += [job["id"] for job in page["jobs"]]
+        if page["next"] is None:
+            break
+        assert f"--after {seen[-1][-8:]}" in cli.ok("jobs", end, "--limit", "4", *_behind(seen[:-4]))
+        page = cli.json("jobs", end, "--limit", "4", "--after", page["next"])
+
+    assert seen == sorted(ids.values(), reverse=end == "--newest")
+
+
+def _behind(seen: list[str]) -> list[str]:
+    return ["--after", seen[-1]] if seen else []
+
+
+def test_show_tells_the_story_steps_log_and_error(cli: Cli, ids: dict[State, str]):
+    shown = cli.ok("show", ids[State.REVIEW])
+
+    for part in (
+        '[{"title":"The Lighthouse"}]',
+        "claimed by w-1, epoch 1",
+        "failed for good, needs a person (w-1)",
+        "error: ProviderError: boom",
+        "Steps: 3 done of 3 recorded",
+        "draw#2",
+        '"scene-2.png"',
+        "Log: 2 lines",
+        "drawing 1",
+        'File "video.py", line 7',
+        f"next: holdfast replay {ids[State.REVIEW][-8:]}",
+    ):
+        assert part in shown
+
+
+def test_show_tells_what_a_job_waits_for_and_why_it_was_stopped(cli: Cli, ids: dict[State, str]):
+    assert "waits for a signal 'approved'" in cli.ok("show", ids[State.PENDING])
+    assert "reason: wrong brief" in cli.ok("show", ids[State.CANCELLED])
+    assert "cancelled by ada" in cli.ok("show", ids[State.CANCELLED])
+
+
+def test_show_lists_the_children(cli: Cli):
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([Order(type="make_book", queue="books")])
+        (parent,) = await jobs.engine.claim("w", ["books"], 1)
+        (child,) = await jobs.submit([Order(type="write")], parent.lease, group="chapters")
+        return f"{parent.id} {child.id}"
+
+    parent, child = in_store(cli.path, work).split()
+
+    assert f"{child[-8:]}  write  available  chapters" in cli.ok("show", parent)
+    assert cli.json("show", parent)["children"] == [
+        {"id": child, "type": "write", "state": "available", "group": "chapters"}
+    ]
+
+
+def test_show_has_everything_as_json(cli: Cli, ids: dict[State, str]):
+    told = cli.json("show", ids[State.REVIEW])
+
+    assert set(told) == {"job", "history", "before_import", "steps", "log", "children"}
+    assert told["job"]["args"] == [{"title": "The Lighthouse"}]
+    assert told["job"]["error"]["message"] == NASTY
+    assert told["job"]["options"]["stages"] == list(STAGES)
+    assert [entry["event"] for entry in told["history"]] == ["submit", "claim", "exhaust"]
+    assert [step["result"] for step in told["steps"]] == ["scene-1.png", "scene-2.png", "scene-3.png"]
+    assert told["log"] == ["drawing 1", "drawing 2 \x1b[2J"]
+
+
+def test_review_tells_since_when_why_and_what_can_be_done(cli: Cli, ids: dict[State, str]):
+    (job,) = cli.json("review")["jobs"]
+    shown = cli.ok("review")
+
+    assert job["id"] == ids[State.REVIEW]
+    assert job["failed_attempts"] == 1
+    assert job["possible"] == ["cancel", "replay", "resolve", "discard"]
+    assert f"{ids[State.REVIEW][-8:]}  make_video  since" in shown
+    assert "1 failed attempt" in shown
+
+
+def test_workers_tells_who_lives_and_who_is_gone(cli: Cli, ids: dict[State, str]):
+    alive, as_json = with_live_worker(cli, ("workers",), ("workers", "--json"))
+
+    assert "w-live  alive  1 of 8 slots in use" in alive
+    assert "process 42 on here, last beat" in alive
+    assert f"{ids[State.ACTIVE][-8:]}  draw, 12 of 30" in alive
+    assert '"state": "alive"' in as_json
+
+    async def die(jobs: Jobs) -> None:
+        await jobs.engine.beat(Presence(worker="w-dead", pid=7, queues=("video",), slots=2))
+
+    in_store(cli.path, die)  # closed without a word: its lock is free
+
+    assert [(one["id"], one["state"]) for one in cli.json("workers")["workers"]] == [("w-dead", "gone")]
+    assert "w-dead  gone" in cli.ok("workers")
+
+
+# --watch
+
+
+def test_watching_a_settled_job_shows_it_once_and_ends(cli: Cli, ids: dict[State, str]):
+    for state in (State.COMPLETED, State.REVIEW, State.CANCELLED):
+        assert cli.ok("status", ids[state], "--watch") == cli.ok("status", ids[state])
+
+
+def test_watching_in_a_terminal_draws_until_the_job_settles(cli: Cli, ids: dict[State, str]):
+    id = ids[State.AVAILABLE]
+    shown = in_terminal([*HOLDFAST, "status", id, "--watch"], until=b"available", then=lambda: cli.ok("cancel", id))
+
+    assert b"\x1b[" in shown.text
+    assert shown.text.rindex(b"cancelled") > shown.text.index(b"available")
+    assert shown.code == 0
+
+
+def test_ctrl_c_ends_watching_with_0(cli: Cli, ids: dict[State, str]):
+    shown = in_terminal([*HOLDFAST, "status", "--watch"], until=b"Needs a person", then=signal.SIGINT)
+
+    assert shown.code == 0
+    assert b"Traceback" not in shown.text
+    assert b"Aborted" not in shown.text
+
+
+def test_watching_elsewhere_prints_again_only_when_something_moved(cli: Cli, ids: dict[State, str], monkeypatch):
+    waits: list[int] = []
+
+    async def cancelled_at_the_fifth_look(engine: SqliteEngine, topics: object, timeout: float, after: int = 0) -> int:
+        waits.append(after)
+        if len(waits) == 5:
+            await Jobs(engine).cancel(ids[State.AVAILABLE])
+        return after
+
+    monkeypatch.setattr(SqliteEngine, "wait", cancelled_at_the_fifth_look)
+    monkeypatch.setattr(status, "REDRAW_SECONDS", 0.0)
+
+    shown = cli.ok("status", ids[State.AVAILABLE], "--watch")
+
+    assert len(waits) == 5
+    assert shown.count(ids[State.AVAILABLE]) == 2
+    assert "\x1b" not in shown
+
+
+class Shown:
+    def __init__(self, text: bytes, code: int) -> None:
+        self.text = text
+        self.code = code
+
+
+def in_terminal(command: list[str], *, until: bytes, then: object) -> Shown:
+    """Run a command in a pseudo-terminal; when it has shown something, act; answer with all that it showed."""
+    master, slave = pty.openpty()
+    child = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    text, acted, deadline = b"", False, time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            more = os.read(master, 65_536)
+        except OSError:  # the other end was closed
+            break
+        if not more:
+            break
+        text += more
+        if not acted and until in text:
+            acted = True
+            child.send_signal(then) if isinstance(then, signal.Signals) else then()  # type: ignore[operator]
+    os.close(master)
+    code = child.wait(30)
+    assert acted, text
+    return Shown(text, code)
+
+
+def test_a_full_store_shows_a_bounded_overview(cli: Cli):
+    async def work(jobs: Jobs) -> None:
+        await jobs.submit([Order(type="draw", queue="video") for _ in range(60)])
+        await jobs.engine.claim("w", ["video"], 50)
+
+    in_store(cli.path, work)
+
+    shown = cli.ok("status")
+
+    assert "and 30 more: holdfast jobs --state active" in shown
+    assert "50 active" in shown
+
+
+def test_looking_makes_nothing_but_what_sqlite_needs(cli: Cli, ids: dict[State, str]):
+    before = set(Path(cli.path.parent).iterdir())
+
+    for call in (["status"], ["jobs"], ["queues"], ["workers"], ["show", ids[State.ACTIVE]]):
+        cli.ok(*call)
+
+    assert set(Path(cli.path.parent).iterdir()) == before
