@@ -30,11 +30,10 @@ from holdfast.core.codec import Signature
 from holdfast.core.lifecycle import decide, entry_of, submit_entry
 from holdfast.core.model import Event, Job
 from holdfast.engines.sqlite import SqliteEngine, rows
-from holdfast.engines.sqlite import engine as sqlite_engine
+from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, prepare
 from holdfast.jobs import Jobs, Order, new_job, random_ids
 
-SQL = sqlite_engine.SQL
 BATCH = 100
 CALLERS = 100
 MILLION = 1_000_000

@@ -7,26 +7,27 @@ import asyncio
 import concurrent.futures
 import functools
 import inspect
-import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from msgspec.structs import replace
+
 from holdfast.core.codec import Codec, Signature
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid
+from holdfast.core.errors import Invalid, LeaseLost
 from holdfast.core.keys import check_queue, derived_id
 from holdfast.core.model import Options, Retry, Time
 from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs, Order
-from holdfast.runs import Portal, Run, SyncRun
+from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, retry_of
 from holdfast.upkeep.keeper import Keeper
-from holdfast.worker.attempt import PATH
+from holdfast.worker.attempt import PATH, Stopped
 from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
 from holdfast.worker.steps import attempt_here
@@ -62,8 +63,8 @@ class App:
         self.sync = SyncApp(self)
         self._jobs = Jobs(self.engine)
         self._lock = threading.Lock()
-        self._opening: concurrent.futures.Future[None] | None = None
-        self._pid = os.getpid()
+        self._opening: concurrent.futures.Future[bool] | None = None
+        FORKING.add(self)
 
     def __repr__(self) -> str:
         return f"<App {self.url}>"
@@ -83,29 +84,32 @@ class App:
 
     async def open(self) -> Jobs:
         """Open the store, unless it is open. Called by everything that needs it."""
-        with self._lock:
-            if self._pid != os.getpid():
-                self._pid, self._opening = os.getpid(), None
-            opening = self._opening
-            if opening is None:
-                opening = self._opening = concurrent.futures.Future()
-                first = True
-            else:
-                first = False
-        if not first:
+        while True:
+            with self._lock:
+                opening, first = self._opening, self._opening is None
+                if opening is None:
+                    opening = self._opening = concurrent.futures.Future()
+            if first:
+                await self._open(opening)
+                return self._jobs
             if not opening.done():
-                await asyncio.wrap_future(opening)
-            opening.result()
-            return self._jobs
+                await asyncio.wait([asyncio.wrap_future(opening)])
+            if opening.result():
+                return self._jobs
+
+    async def _open(self, opening: "concurrent.futures.Future[bool]") -> None:
+        """Open the store for all who wait for `opening`. They hear what went wrong; after an interrupt they try."""
         try:
             await self.engine.open()
         except BaseException as error:
             with self._lock:
                 self._opening = None
-            opening.set_exception(error if isinstance(error, Exception) else RuntimeError("opening was interrupted"))
+            if isinstance(error, Exception):
+                opening.set_exception(error)
+            else:
+                opening.set_result(False)
             raise
-        opening.set_result(None)
-        return self._jobs
+        opening.set_result(True)
 
     async def close(self) -> None:
         """Close the store. Not needed before the process ends."""
@@ -153,9 +157,7 @@ class App:
         keep: Duration | None = None,
     ) -> Any:
         check_function(function, "job", name)
-        taken = [
-            option for option in (*OPTIONS, "unique", "connection") if option in inspect.signature(function).parameters
-        ]
+        taken = sorted(RESERVED & inspect.signature(function).parameters.keys())
         if taken:
             raise Invalid(
                 f"job {function.__name__}: a parameter can't be called {taken[0]!r}, which is an option of submit"
@@ -221,13 +223,19 @@ class App:
         try:
             yield worker
         finally:
-            await keeper.stop()
-            await worker.stop(settings.grace_seconds)
+            try:
+                await worker.stop(settings.grace_seconds)
+            finally:
+                await keeper.stop()
 
     def _queues(self) -> list[str]:
         """The queues of all jobs that are known here."""
         specs = [self.registry.get(type) for type in self.registry.types()]
         return list(dict.fromkeys(spec.queue for spec in specs if spec is not None)) or ["default"]
+
+    def _forked(self) -> None:
+        """In a forked child: the store is opened anew, and nobody holds the lock."""
+        self._lock, self._opening = threading.Lock(), None
 
 
 class JobDecorator:
@@ -284,18 +292,8 @@ class _Job(Generic[P, R]):
         """
         now = await (await self.app.open()).engine.now()
         order = self._order(args, kwargs, now, key, key_for, queue, priority, delay, at, tags, meta, expires)
-        attempt = attempt_here()
-        if attempt is None:
-            (accepted,) = await self.app.jobs.submit([order])
-            return self._run(accepted.id)
-        parent = PATH.get()
-        path = f"{parent}/~submit:{self.type}#{attempt.number(parent, '~submit', self.type + order.args + (key or ''))}"
-        attempt.check()
-        id = derived_id(attempt.job.id, f"{path}\n{order.args}\n{key or ''}")
-        (accepted,) = await attempt.persist(
-            lambda: self.app.jobs.submit([order], attempt.job.lease, ids=[id], group=path)
-        )
-        return self._run(accepted.id)
+        (run,) = await self._submit([order])
+        return run
 
     async def submit_many(self, calls: Iterable[Any], **options: Any) -> "list[Run[R]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
@@ -304,16 +302,34 @@ class _Job(Generic[P, R]):
         """
         runs: list[Run[R]] = []
         now = await (await self.app.open()).engine.now()
+        options = _checked(self.type, options)
         orders: list[Order] = []
         for call in calls:
-            args = call if isinstance(call, tuple) else (call,)
-            orders.append(self._order(args, {}, now, **_checked(self.type, options)))
+            orders.append(self._order(call if isinstance(call, tuple) else (call,), {}, now, **options))
             if len(orders) == SUBMIT_AT_ONCE:
-                runs += [self._run(accepted.id) for accepted in await self.app.jobs.submit(orders)]
+                runs += await self._submit(orders)
                 orders = []
-        if orders:
-            runs += [self._run(accepted.id) for accepted in await self.app.jobs.submit(orders)]
-        return runs
+        return runs + (await self._submit(orders) if orders else [])
+
+    async def _submit(self, orders: list[Order]) -> "list[Run[R]]":
+        """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
+        jobs, attempt = self.app.jobs, attempt_here()
+        if attempt is None:
+            accepted = await jobs.submit(orders)
+        else:
+            await attempt.admit()
+            parent = PATH.get()
+            group = f"{parent}/~submit:{self.type}"
+            names = [f"{order.args}\n{order.key or ''}" for order in orders]
+            ids = [
+                derived_id(attempt.job.id, f"{group}#{attempt.number(parent, group, name)}\n{name}") for name in names
+            ]
+            try:
+                accepted = await attempt.persist(lambda: jobs.submit(orders, attempt.job.lease, ids=ids, group=group))
+            except LeaseLost as error:
+                attempt.halt("lost")
+                raise Stopped(str(error)) from error
+        return [Run(self.app.open, one.id, self.spec.signature.result) for one in accepted]
 
     def _order(
         self,
@@ -332,19 +348,11 @@ class _Job(Generic[P, R]):
     ) -> Order:
         if delay is not None and at is not None:
             raise Invalid(f"{self.type}.submit: give delay or at, not both")
-        options = self.spec.options
-        if tags or meta:
-            options = Options(
-                retry=options.retry,
-                timeout_ms=options.timeout_ms,
-                keep_ms=options.keep_ms,
-                stages=options.stages,
-                tags=tuple(tags),
-                meta=meta or {},
-            )
+        options = replace(self.spec.options, tags=tuple(tags), meta=meta or {})
         return Order(
             type=self.type,
             args=self.spec.signature.encode(args, kwargs),
+            encoded=True,
             queue=queue or self.spec.queue,
             priority=priority,
             key=key,
@@ -353,9 +361,6 @@ class _Job(Generic[P, R]):
             expires_at=_moment(expires, now),
             options=options,
         )
-
-    def _run(self, id: str) -> "Run[R]":
-        return Run(self.app.open, id, self.spec.signature.result)
 
 
 class AsyncJob(_Job[P, R]):

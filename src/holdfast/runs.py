@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,12 @@ T = TypeVar("T")
 
 FOLLOW_SECONDS = 5.0
 """How long a waiting caller waits for news before it looks by itself."""
+
+PROGRESS_SECONDS = 0.5
+"""How long to wait while the job runs: what its worker's beat tells rings no bell."""
+
+LOOK_SECONDS = 0.05
+"""The shortest time between two looks at a running job."""
 
 
 class Run(Generic[R]):
@@ -47,6 +54,8 @@ class Run(Generic[R]):
             async with asyncio.timeout(limit):
                 job = await self._settled()
         except TimeoutError:
+            if limit is None:
+                raise
             raise TimeoutError(f"job {self.id} has not settled within {limit:g} s; it goes on") from None
         if job.state is State.COMPLETED:
             value: R = self._codec.decode(job.result or "null")
@@ -66,17 +75,20 @@ class Run(Generic[R]):
         jobs = await self._open()
         mark, version, shown = 0, 0, None
         while True:
-            for entry in await jobs.engine.history(self.id, version):
-                version = entry.version
-                yield entry
+            while page := await jobs.engine.history(self.id, version):
+                for entry in page:
+                    version = entry.version
+                    yield entry
             status = await jobs.status(self.id)
             if status.state in SETTLED and status.version == version:
                 return
-            if status.progress() != shown and status.state is State.ACTIVE:
+            active = status.state is State.ACTIVE
+            if active and status.progress() != shown:
                 shown = status.progress()
                 yield status
-            pause = min(FOLLOW_SECONDS, 1.0 if status.state is State.ACTIVE else FOLLOW_SECONDS)
-            mark = await jobs.engine.wait([job_topic(self.id)], pause, mark)
+            mark = await jobs.engine.wait([job_topic(self.id)], PROGRESS_SECONDS if active else FOLLOW_SECONDS, mark)
+            if active:  # a job of a thousand quick steps is not worth a thousand looks
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _settled(self) -> Job:
         jobs = await self._open()
@@ -131,12 +143,32 @@ class Portal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
+        FORKING.add(self)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine over there, and wait for it here."""
+        """Run a coroutine over there, and wait for it here. Who is interrupted here ends it there."""
         with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._pid, self._loop = os.getpid(), asyncio.new_event_loop()
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="holdfast-sync", daemon=True).start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _forked(self) -> None:
+        self._lock, self._loop = threading.Lock(), None
+
+
+FORKING: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""What must be told in a forked child, where no thread but the forking one lives on: its `_forked` is called."""
+
+
+def _after_fork() -> None:
+    for one in list(FORKING):
+        one._forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

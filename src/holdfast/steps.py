@@ -10,25 +10,23 @@ import functools
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
+from holdfast.worker.maps import Tally, map_async, map_sync
 from holdfast.worker.registry import StepSpec, check_function
 from holdfast.worker.steps import (
     Call,
-    Tally,
     attempt_here,
     attempts_anywhere,
     body_of,
     in_thread,
     loop_here,
-    map_async,
-    map_sync,
     on_loop,
     run_async,
     run_sync,
@@ -37,10 +35,25 @@ from holdfast.worker.steps import (
 P = ParamSpec("P")
 R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741
+S = TypeVar("S")
+Takes = TypeVar("Takes", contravariant=True)
+Gives = TypeVar("Gives", covariant=True)
 Key = Callable[..., object] | str | int | None
 
 AT_ONCE = 8
 """How many items of a map run at once unless told otherwise."""
+
+
+class _AsyncOne(Protocol[Takes, Gives]):
+    """What can be awaited for one item: as `self` of `map`, it ties the items' type to the step's first parameter."""
+
+    def __call__(self, item: Takes, /) -> Coroutine[Any, Any, Gives]: ...
+
+
+class _SyncOne(Protocol[Takes, Gives]):
+    """The same for blocking code."""
+
+    def __call__(self, item: Takes, /) -> Gives: ...
 
 
 class _Step(Generic[P, R]):
@@ -54,44 +67,52 @@ class _Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<step {self.name}>"
 
-    async def _aio(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Any:
-        """The step for async code, whatever its colour."""
+    def _for_async(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Callable[[], Awaitable[Any]]:
+        """What to await for one call, whatever the step's colour. Its identity is settled here."""
         attempt = attempt_here()
         if attempt is not None:
             call = Call(attempt, self.spec, args, kwargs, key)
-            return await run_async(call, body_of(call))
+            return lambda: run_async(call, body_of(call))
         _warn_if_stray(self.name)
         if self.spec.is_async:
-            return await self.spec.function(*args, **kwargs)
+            return lambda: self.spec.function(*args, **kwargs)
         context = contextvars.copy_context()
-        return await in_thread(context, lambda: self.spec.function(*args, **kwargs))
+        return lambda: in_thread(context, lambda: self.spec.function(*args, **kwargs))
 
-    def _sync(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Any:
-        """The step for blocking code, whatever its colour."""
+    def _for_sync(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Callable[[], Any]:
+        """What to call for one call in blocking code, whatever the step's colour."""
         attempt = attempt_here()
         if attempt is not None:
             call = Call(attempt, self.spec, args, kwargs, key)
-            return on_loop(attempt, run_async(call, body_of(call))) if self.spec.is_async else run_sync(call)
+            if self.spec.is_async:
+                return lambda: on_loop(attempt, run_async(call, body_of(call)))
+            return lambda: run_sync(call)
         _warn_if_stray(self.name)
-        value = self.spec.function(*args, **kwargs)
-        return asyncio.run(value) if self.spec.is_async else value
+        if self.spec.is_async:
+            return lambda: asyncio.run(self.spec.function(*args, **kwargs))
+        return lambda: self.spec.function(*args, **kwargs)
 
-    def _key(self, key: Key) -> Key:
-        return self.spec.key if key is None else key
+    async def _aio(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await self._for_async(args, kwargs, self.spec.key)()
+
+    def _sync(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._for_sync(args, kwargs, self.spec.key)()
 
     async def _map_aio(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
         _check_map(self.name, at_once, need)
-        tally = Tally(attempt_here(), self.name, items, need)
-        return await map_async(tally, lambda item: self._aio((item,), {}, self._key(key)), at_once)
+        key = self.spec.key if key is None else key
+        tally = Tally(attempt_here(), self.name, items, need, lambda item: self._for_async((item,), {}, key))
+        return await map_async(tally, at_once)
 
     def _map_sync(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
-        _check_map(self.name, at_once, need)
         attempt = attempt_here()
-        tally = Tally(attempt, self.name, items, need)
         if attempt is not None and self.spec.is_async:
-            walk = map_async(tally, lambda item: self._aio((item,), {}, self._key(key)), at_once)
-            return on_loop(attempt, walk)
-        return map_sync(tally, lambda item: self._sync((item,), {}, self._key(key)), at_once)
+            # The items are read here: they may call steps themselves, which the loop's thread must not wait for.
+            return on_loop(attempt, self._map_aio(list(items), at_once, key, need))
+        _check_map(self.name, at_once, need)
+        key = self.spec.key if key is None else key
+        tally = Tally(attempt, self.name, items, need, lambda item: self._for_sync((item,), {}, key))
+        return map_sync(tally, at_once)
 
 
 class AsyncStep(_Step[P, R]):
@@ -101,36 +122,37 @@ class AsyncStep(_Step[P, R]):
         """Run the step, or answer from its record."""
         if not loop_here() and attempt_here() is not None:
             raise WrongColour(f"{self.name} is an async step: in a def job call {self.name}.sync(…)")
-        return self._aio(args, kwargs, self.spec.key)
+        return self._aio(args, kwargs)
 
     @overload
     async def map(
-        self: "AsyncStep[Concatenate[I, ...], R]",
+        self: "_AsyncOne[I, S]",
         items: Iterable[I],
         *,
         at_once: int = AT_ONCE,
         key: Key = None,
         need: None = None,
-    ) -> list[R]: ...
+    ) -> list[S]: ...
 
     @overload
     async def map(
-        self: "AsyncStep[Concatenate[I, ...], R]",
+        self: "_AsyncOne[I, S]",
         items: Iterable[I],
         *,
         at_once: int = AT_ONCE,
         key: Key = None,
         need: int,
-    ) -> list[R | None]: ...
+    ) -> list[S | None]: ...
 
     async def map(
-        self, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
     ) -> list[Any]:
         """Run the step for each item, so many at once, each recorded on its own; results in the items' order.
 
         All items settle. Raises ItemsFailed when fewer than `need` (default: all) succeeded.
         """
-        return await self._map_aio(items, at_once, key, need)
+        results: list[Any] = await self._map_aio(items, at_once, key, need)
+        return results
 
     @property
     def sync(self) -> "SyncView[P, R]":
@@ -145,36 +167,37 @@ class SyncStep(_Step[P, R]):
         """Run the step, or answer from its record."""
         if loop_here() and attempt_here() is not None:
             raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio(…)")
-        value: R = self._sync(args, kwargs, self.spec.key)
+        value: R = self._sync(args, kwargs)
         return value
 
     @overload
     def map(
-        self: "SyncStep[Concatenate[I, ...], R]",
+        self: "_SyncOne[I, S]",
         items: Iterable[I],
         *,
         at_once: int = AT_ONCE,
         key: Key = None,
         need: None = None,
-    ) -> list[R]: ...
+    ) -> list[S]: ...
 
     @overload
     def map(
-        self: "SyncStep[Concatenate[I, ...], R]",
+        self: "_SyncOne[I, S]",
         items: Iterable[I],
         *,
         at_once: int = AT_ONCE,
         key: Key = None,
         need: int,
-    ) -> list[R | None]: ...
+    ) -> list[S | None]: ...
 
     def map(
-        self, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
     ) -> list[Any]:
         """Run the step for each item in threads, so many at once. See AsyncStep.map."""
         if loop_here() and attempt_here() is not None:
             raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio.map(…)")
-        return self._map_sync(items, at_once, key, need)
+        results: list[Any] = self._map_sync(items, at_once, key, need)
+        return results
 
     @property
     def aio(self) -> "AioView[P, R]":
@@ -190,34 +213,35 @@ class AioView(Generic[P, R]):
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step in a thread, or answer from its record."""
-        value: R = await self._step._aio(args, kwargs, self._step.spec.key)
+        value: R = await self._step._aio(args, kwargs)
         return value
 
     @overload
     async def map(
-        self: "AioView[Concatenate[I, ...], R]",
+        self: "_AsyncOne[I, S]",
         items: Iterable[I],
         *,
         at_once: int = AT_ONCE,
         key: Key = None,
         need: None = None,
-    ) -> list[R]: ...
+    ) -> list[S]: ...
 
     @overload
     async def map(
-        self: "AioView[Concatenate[I, ...], R]",
+        self: "_AsyncOne[I, S]",
         items: Iterable[I],
         *,
         at_once: int = AT_ONCE,
         key: Key = None,
         need: int,
-    ) -> list[R | None]: ...
+    ) -> list[S | None]: ...
 
     async def map(
-        self, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
     ) -> list[Any]:
         """Run the step for each item in threads. See AsyncStep.map."""
-        return await self._step._map_aio(items, at_once, key, need)
+        results: list[Any] = await self._step._map_aio(items, at_once, key, need)
+        return results
 
 
 class SyncView(Generic[P, R]):
@@ -229,35 +253,36 @@ class SyncView(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step and wait for it here."""
         self._check()
-        value: R = self._step._sync(args, kwargs, self._step.spec.key)
+        value: R = self._step._sync(args, kwargs)
         return value
 
     @overload
     def map(
-        self: "SyncView[Concatenate[I, ...], R]",
+        self: "_SyncOne[I, S]",
         items: Iterable[I],
         *,
         at_once: int = AT_ONCE,
         key: Key = None,
         need: None = None,
-    ) -> list[R]: ...
+    ) -> list[S]: ...
 
     @overload
     def map(
-        self: "SyncView[Concatenate[I, ...], R]",
+        self: "_SyncOne[I, S]",
         items: Iterable[I],
         *,
         at_once: int = AT_ONCE,
         key: Key = None,
         need: int,
-    ) -> list[R | None]: ...
+    ) -> list[S | None]: ...
 
     def map(
-        self, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
     ) -> list[Any]:
         """Run the step for each item and wait for all of them here. See AsyncStep.map."""
         self._check()
-        return self._step._map_sync(items, at_once, key, need)
+        results: list[Any] = self._step._map_sync(items, at_once, key, need)
+        return results
 
     def _check(self) -> None:
         if loop_here():

@@ -8,15 +8,17 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.conformance.given import StoreClock, change, job, step
+from holdfast.conformance.given import StoreClock, change, claimed, job, step
 from holdfast.core.errors import (
+    BadValue,
     StoreDamaged,
     StoreError,
     StoreForeign,
     StoreUnwritable,
 )
-from holdfast.core.model import Event, State, Where
+from holdfast.core.model import Error, Event, Options, State, Wait, Where
 from holdfast.engines.file import FileEngine
 from tests.engines.simdisk import PATH, Faulty, SimDisk
 
@@ -133,22 +135,74 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("change", "words"), DAMAGES)
-def test_a_contradiction_is_refused_with_its_line(healthy, clock, change, words):
+def test_a_contradiction_is_refused_with_its_place(healthy, clock, change, words):
     error = refused(damaged(healthy, change), clock)
 
     assert type(error) is StoreDamaged
     assert words in str(error)
-    assert re.search(r": line \d+", str(error))
+    assert re.search(r": line \d+, column \d+: ", str(error))
 
 
-def test_the_line_is_that_of_the_job(healthy, clock):
-    lines = healthy.decode().split("\n")
-    starts = [number for number, line in enumerate(lines, start=1) if line == "    {"]
-    states = [number for number, line in enumerate(lines) if line.startswith('      "state"')]
-    for start, place in zip(starts, states, strict=True):
-        broken = [*lines]
-        broken[place] = '      "state": "nowhere",'
-        assert f": line {start}: job " in str(refused("\n".join(broken).encode(), clock))
+def place_of(data: bytes, text: str) -> str:
+    """Where a text stands that is there once."""
+    before, found, after = data.decode().partition(text)
+    assert found
+    assert text not in after
+    return f": line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}: "
+
+
+PLACES = [
+    pytest.param(lambda said: first(said).update(state="nowhere"), '"nowhere"', id="state"),
+    pytest.param(lambda said: first(said).update(status="nowhere"), '"nowhere"', id="status"),
+    pytest.param(lambda said: first(said).update(type=777777), "777777", id="type"),
+    pytest.param(lambda said: first(said).update(epoch="777777"), '"777777"', id="epoch"),
+    pytest.param(lambda said: first(said).update(epoch=-777777), "-777777", id="epoch-below-0"),
+    pytest.param(lambda said: first(said).update(priority=7 << 80), str(7 << 80), id="77-bits"),
+    pytest.param(lambda said: first(said).update(run_at=7 << 80), str(7 << 80), id="time-77-bits"),
+    pytest.param(lambda said: first(said).update(args={"a": [1, float("nan")]}), "NaN", id="nan"),
+    pytest.param(lambda said: first(said).update(args={"a": [1, float("inf")]}), "Infinity", id="infinity"),
+    pytest.param(lambda said: first(said).update(args=[-float("inf")]), "-Infinity", id="minus-infinity"),
+    pytest.param(lambda said: first(said).update(options={"keep_ms": "777777"}), '"777777"', id="option"),
+    pytest.param(lambda said: first(said).update(options={"keep_ms": 7 << 80}), str(7 << 80), id="option-77-bits"),
+    pytest.param(lambda said: first(said).update(options={"777777": "nowhere"}), '"nowhere"', id="no-option"),
+    pytest.param(lambda said: first(said).update(created_at="soon"), '"soon"', id="time"),
+    pytest.param(lambda said: first(said)["history"][1].update(after="nowhere"), '"nowhere"', id="history"),
+    pytest.param(lambda said: first(said)["history"][1].update(version=777777), "777777", id="gap"),
+    pytest.param(lambda said: first(said)["steps"][0].update(started_at="soon"), '"soon"', id="step-time"),
+    pytest.param(lambda said: first(said).update(nowhere=777777), "777777", id="unknown"),
+    pytest.param(lambda said: first(said)["steps"][0].update(nowhere=777777), "777777", id="unknown-in-step"),
+    pytest.param(lambda said: said["records"][0].update(version="777777"), '"777777"', id="record"),
+]
+
+
+@pytest.mark.parametrize(("change", "value"), PLACES)
+def test_the_place_is_that_of_the_value(healthy, clock, change, value):
+    data = damaged(healthy, change)
+
+    assert place_of(data, value) in str(refused(data, clock))
+
+
+@pytest.mark.parametrize("name", ["status", "args", "history"])
+def test_the_place_of_a_name_that_is_there_twice_is_its_second_one(healthy, clock, name):
+    text = healthy.decode()
+    at = text.index('      "state"', text.index(f'"{name}"'))
+    if name == "history":
+        at = text.index('      "history"')
+    data = f'{text[:at]}      "{name}":   [777777],\n{text[at:]}'
+    line = data[:at].count("\n") + 1
+    if name == "history":
+        line += 1  # The one that was there before comes second.
+
+    assert f": line {line}, column 7: '{name}' is there twice" in str(refused(data.encode(), clock))
+
+
+def test_a_name_that_is_there_twice_deep_inside_is_found(healthy, clock):
+    data = damaged(healthy, lambda said: first(said).update(args=[{"a": 1, "777777": [{"a": 2}], "b": {"a": 3}}]))
+    data = data.replace(b'"b": {', b'"777777": {')
+    second = data.decode().rindex('"777777"')
+    line, column = data[:second].count(b"\n") + 1, second - data.decode().rfind("\n", 0, second)
+
+    assert f": line {line}, column {column}: '777777' is there twice" in str(refused(data, clock))
 
 
 TEXTS = [
@@ -297,4 +351,62 @@ def test_a_job_with_a_broken_history_is_not_written(tmp_path, clock, run):
         run(engine.insert([job(clock, version=7)]))
 
     assert run(engine.count()) == {}
+    run(engine.close())
+
+
+UNREADABLE = [
+    pytest.param({"priority": True}, id="bool"),
+    pytest.param({"priority": 1.5}, id="float"),
+    pytest.param({"priority": 1 << 77}, id="77-bits"),
+    pytest.param({"run_at": 1 << 63}, id="time"),
+    pytest.param({"run_at": "soon"}, id="text-time"),
+    pytest.param({"priority": "high", "state": State.AVAILABLE}, id="text-priority"),
+    pytest.param({"epoch": -1}, id="epoch"),
+    pytest.param({"key": 7}, id="key"),
+    pytest.param({"queue": None}, id="queue"),
+    pytest.param({"state": State.ACTIVE}, id="no-worker"),
+    pytest.param({"options": Options(keep_ms="1h")}, id="option"),
+    pytest.param({"options": Options(timeout_ms=1 << 64)}, id="wide-option"),
+    pytest.param({"waits": (Wait("sun"),)}, id="wait"),
+]
+
+
+@pytest.mark.parametrize("fields", UNREADABLE)
+def test_a_job_that_could_not_be_read_again_is_refused(tmp_path, clock, run, fields):
+    engine = FileEngine(tmp_path / "checkpoint.json", clock)
+    run(engine.open())
+    kept = job(clock)
+    run(engine.insert([kept]))
+    text = engine.path.read_bytes()
+
+    with pytest.raises(BadValue) as caught:
+        run(engine.insert([job(clock), replace(job(clock, state=State.SCHEDULED), **fields)]))
+
+    assert "\n" not in str(caught.value)
+    assert engine.path.read_bytes() == text
+    assert run(engine.find(Where())) == [kept]
+    run(engine.insert([job(clock), job(clock, state=State.SCHEDULED), job(clock, state=State.SCHEDULED)]))
+    run(engine.close())
+    run(engine.open())
+    assert sum(run(engine.count()).values()) == 4
+    run(engine.close())
+
+
+def test_a_step_or_end_that_could_not_be_read_again_is_refused(tmp_path, clock, run):
+    engine = FileEngine(tmp_path / "checkpoint.json", clock)
+    run(engine.open())
+    held = run(claimed(engine, clock))
+
+    for act in (
+        engine.record([step(held), step(held, "b", started_at=1.5)]),
+        engine.record([step(held, name=7)]),
+        engine.commit([change(clock, held, Event.COMPLETE, note={1: 1, "1": 2})]),
+        engine.commit([change(clock, held, Event.EXHAUST, error=Error("E", "m", 7))]),
+        engine.commit([change(clock, held, Event.COMPLETE, by=7)]),
+    ):
+        with pytest.raises(BadValue):
+            run(act)
+
+    assert run(engine.steps(held.id)) == []
+    assert run(engine.get([held.id])) == [held]
     run(engine.close())

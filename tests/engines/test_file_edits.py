@@ -1,6 +1,7 @@
 """What a person may do to a checkpoint with an editor, and what a crash leaves: both honoured at the next open."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from holdfast.core.keys import digest
 from holdfast.core.lifecycle import RECOVERY_LIMIT, TERMINAL
 from holdfast.core.model import Conflict, Error, Event, Job, Options, State, StepState, Wait, WaitKind, Where
 from holdfast.engines.file import FileEngine
-from holdfast.engines.file.checkpoint import EDIT
+from holdfast.engines.file.form import EDIT
 
 TYPE, ARGS = "book.write", '[{"chapter":7}]'
 
@@ -267,12 +268,13 @@ def test_digests_of_another_kind_are_no_edits(desk):
     assert desk.now(job) == job
 
 
-def test_without_a_digest_nobody_can_tell_that_arguments_were_edited(desk):
+def test_without_a_digest_an_edit_of_arguments_is_still_seen(desk):
     job = desk.job(State.AVAILABLE, digest="")
 
     desk.edit(('[{"chapter": 7}]', "[8]"))
 
-    assert (desk.now(job).args, desk.now(job).version) == ("[8]", 1)
+    assert (desk.now(job).args, desk.now(job).digest) == ("[8]", "")
+    assert desk.last(job).note == {"edited": ["args"]}
 
 
 # What is taken out.
@@ -359,7 +361,7 @@ NO_WAY = [
 
 
 @pytest.mark.parametrize(("state", "was", "to"), NO_WAY)
-def test_what_makes_no_sense_is_refused_with_its_line(desk, state, was, to):
+def test_what_makes_no_sense_is_refused_with_its_place(desk, state, was, to):
     desk.job(State.AVAILABLE)
     job = desk.job(state, queue="here")
     head = desk.path.read_text().partition(f'"id": "{job.id}"')[0]
@@ -368,7 +370,8 @@ def test_what_makes_no_sense_is_refused_with_its_line(desk, state, was, to):
 
     line = desk.refused((block, swapped))
 
-    assert f"line {head.count(chr(10))}: job {job.id} is {state}, and its status was set from {was} to {to}" in line
+    place = f"line {head.count(chr(10)) + 3}, column 17"
+    assert f"{place}: job {job.id} is {state}, and its status was set from {was} to {to}" in line
     assert "; possible here: " in line
 
 
@@ -377,7 +380,7 @@ def test_a_misspelt_status_is_refused(desk):
 
     line = desk.refused(status("NEEDS_REVIEW", "PENDNG"))
 
-    assert f"line 4: job {job.id}: status 'PENDNG' is none of PENDING, RUNNING, NEEDS_REVIEW, DONE" in line
+    assert f"line 7, column 17: job {job.id}: status 'PENDNG' is none of PENDING, RUNNING, NEEDS_REVIEW, DONE" in line
 
 
 def test_a_state_that_was_edited_instead_of_the_status_is_refused(desk):
@@ -420,6 +423,17 @@ def test_jobs_that_ran_when_the_process_died_are_recovered(desk, clock):
     assert desk.now(other) == other
     [late] = desk.run(desk.engine.commit([complete(job, clock)]))
     assert isinstance(late, Conflict)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, ": 1 job was running"), (2, ": 2 jobs were running")])
+def test_the_log_tells_how_many_were_running(desk, caplog, count, words):
+    for _ in range(count):
+        desk.job(State.ACTIVE)
+    caplog.set_level(logging.INFO)
+
+    desk.edit()
+
+    assert f"{desk.path}{words} when the last process ended; recovered" in caplog.text
 
 
 def test_the_row_of_lost_workers_starts_anew_when_something_was_recorded(desk, clock):

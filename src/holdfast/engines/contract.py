@@ -158,8 +158,9 @@ class Engine(ABC):
         """Add new jobs, each with its first history entry. All or none.
 
         Laws: a job whose id is there already is left as it is, and counted as not new. A job with a key gives the
-        job that has the key, for as long as the key holds (`key_until`, or while that job is kept), and KeyConflict,
-        with nothing inserted, when the digests differ. With `parent`, LeaseLost unless that lease is current; each
+        job that has the key (keys are apart for each type), for as long as the key holds (until the new job's
+        `created_at` reaches `key_until`, or while that job is kept), and KeyConflict, with nothing inserted, when the
+        digests differ. With `parent`, LeaseLost unless that lease is current; each
         new child is counted in its group. Wakes who waits for the queue.
         """
 
@@ -195,8 +196,9 @@ class Engine(ABC):
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         """Keep step records, each fenced by its job's epoch. Doesn't change the job's version.
 
-        Laws: a record that is done or failed stays as it is, whoever writes again (`first=False` and the one that
-        stands); a started one is replaced. A stale epoch, or a job that isn't active, is a Conflict.
+        Laws: a record that is done or failed stays as it is, whoever writes again: the answer has the one that stands,
+        and `first` tells whether it is what was written just now (True also for the very same record, repeated). A
+        started one is replaced. A stale epoch, or a job that isn't active, is a Conflict.
         """
 
     @abstractmethod

@@ -236,7 +236,14 @@ class Tables:
             for run_at, _, version, id in self._due[queue]
             if run_at > now - DUE_WINDOW_MS and id in self.jobs and self.jobs[id].version == version
         )
-        return min(waiting, default=None)
+        backing_off = (
+            run_at
+            for queue in queues
+            for _, run_at, _, version, id in self._ready[queue]
+            if run_at > now - DUE_WINDOW_MS and id in self.jobs and self.jobs[id].version == version
+            if self.jobs[id].recoveries > 1
+        )
+        return min((*waiting, *backing_off), default=None)
 
     def missing(self, parent: str, group: str) -> int:
         """See Engine.missing."""

@@ -7,11 +7,12 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Mapping
 
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Applied, Conflict, Event, Job, Where
+from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.upkeep.rescue import Rescue
@@ -52,26 +53,29 @@ class Keeper:
         tidy_at = 0.0
         while not self._stop.is_set():
             try:
-                self._tell(await self._rescue.dead(self._worker))
-                if time.monotonic() >= tidy_at:
+                present = await self._rescue.presences()
+                self._tell(await self._rescue.dead(self._worker, present))
+                if await self.lead(present) and time.monotonic() >= tidy_at:
                     tidy_at = time.monotonic() + self._upkeep_seconds
-                    if await self.lead():
-                        await self.tidy()
+                    await self.tidy()
             except HoldfastError as error:
                 log.warning("upkeep: %s", error)
-            await asyncio.to_thread(self._stop.wait, self._look_seconds)
+            except Exception:
+                log.exception("upkeep: unexpected trouble; it goes on")
+            # This thread has nothing else to do, and its loop nothing to run.
+            self._stop.wait(self._look_seconds)
         await self._resign()
 
-    async def lead(self) -> bool:
-        """Whether we lead: we do already, nobody does, or the one who did is gone."""
+    async def lead(self, present: Mapping[str, Presence]) -> bool:
+        """Whether we lead: we do already, nobody does, or the one who did is dead."""
         records = await self._engine.records(LEADER)
         held = next((record for record in records if record.name == LEADER), None)
         if held is not None:
             leader = parse(held.value)["worker"]
             if leader == self._worker:
                 return True
-            presence = (await self._rescue.presences()).get(leader)
-            if presence is not None and not presence.gone:
+            presence = present.get(leader)
+            if presence is not None and not self._rescue.is_dead(presence, await self._engine.now()):
                 return False
         answer = await self._engine.put_record(
             LEADER, canonical({"worker": self._worker}), 0 if held is None else held.version
@@ -101,8 +105,8 @@ class Keeper:
             for record in await self._engine.records(LEADER):
                 if record.name == LEADER and parse(record.value)["worker"] == self._worker:
                     await self._engine.put_record(LEADER, None, record.version)
-        except HoldfastError:
-            pass
+        except Exception as error:
+            log.warning("upkeep: the lead could not be given up: %s", error)
 
     def _tell(self, rescued: list[Job]) -> None:
         for job in rescued:

@@ -5,7 +5,7 @@ what it sees: each rescue is a change that expects the version it looked at, so 
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -33,6 +33,9 @@ from holdfast.jobs import Jobs
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, who should have stopped it."""
 
+AWAKE_PART = 0.5
+"""For which part of a lease one must have looked before silence counts: every worker beats three times in a lease."""
+
 
 class Rescue:
     """Looks for jobs to rescue. `lease_seconds` is how long a silent worker is believed in."""
@@ -43,19 +46,15 @@ class Rescue:
         self._lease_ms = round(lease_seconds * 1_000)
         self._chance = chance
         self._looked_at: Time | None = None
+        self._awake_since: Time = 0
 
-    async def dead(self, by: str) -> list[Job]:
+    async def dead(self, by: str, present: Mapping[str, Presence]) -> list[Job]:
         """Rescue the jobs of workers that are gone, or silent for longer than a lease; answer with those."""
         now = await self._engine.now()
-        # Who was asleep himself can't tell who is dead: everybody looks silent to him.
-        awake = self._looked_at is not None and now - self._looked_at < self._lease_ms
+        if self._looked_at is None or now - self._looked_at >= self._lease_ms:
+            self._awake_since = now
         self._looked_at = now
-        present = await self.presences()
-        gone = {
-            one.worker: _how(one, now)
-            for one in present.values()
-            if one.gone or (awake and now - one.beat_at > self._lease_ms)
-        }
+        gone = {one.worker: _how(one, now) for one in present.values() if self.is_dead(one, now)}
         rescued: list[Job] = []
         if gone:
             async for job in self._jobs.walk(Where(states=(State.ACTIVE,))):
@@ -63,6 +62,14 @@ class Rescue:
                 if why and await self._rescue(job, now, by, why, present.get(job.worker or "")):
                     rescued.append(job)
         return rescued
+
+    def is_dead(self, presence: Presence, now: Time) -> bool:
+        """Whether a worker was seen to die, or has been silent for longer than a lease.
+
+        Who was asleep, or cut off from the store, can't tell silence from death until the living had time to beat.
+        """
+        awake = now - self._awake_since >= self._lease_ms * AWAKE_PART
+        return presence.gone or (awake and now - presence.beat_at > self._lease_ms)
 
     async def orphans(self, by: str) -> list[Job]:
         """Rescue jobs that are held by a worker of whom no trace is left."""

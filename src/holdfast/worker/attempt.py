@@ -5,10 +5,11 @@ Must not decide what the end of the attempt means for the job (`core`), and must
 
 import asyncio
 import contextvars
+import inspect
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -21,19 +22,30 @@ from holdfast.core.keys import idempotency_key
 from holdfast.core.model import Conflict, Job, Recorded, Running, Step, StepState, Time
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
+from holdfast.worker.drift import DRIFT_LINES, not_asked
+from holdfast.worker.faults import storable
+from holdfast.worker.lines import Capturing, Lines
 from holdfast.worker.registry import JobSpec, StepSpec, place_of
 
 T = TypeVar("T")
 
-LOG_LINES = 500
-"""How many of a job's last log lines are kept."""
-LOG_LINE_CHARACTERS = 2_000
-"""Longer log lines are cut."""
 LOG_SECONDS = 2.0
 """New log lines are written with a step's record, but not more often than this."""
 
 STORE_RETRY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 """How long to wait before asking a store again that failed; the last one repeats until the attempt is stopped."""
+
+FENCE_SECONDS = 0.05
+"""How often a step that may not start looks whether the fence has opened again."""
+
+CANCEL_AGAIN_SECONDS = 10.0
+"""How long a cancelled handler may tidy up before it is cancelled once more."""
+
+ARGS_PATH = "~args/"
+"""Beside the record of a step with `key=`, what its arguments were, as hashes: to tell when they differ."""
+
+ENDED = "ended"
+"""Why an attempt is stopped whose handler has come to its end: what it left running may do nothing more."""
 
 
 class Stopped(BaseException):
@@ -48,7 +60,6 @@ class Attempt:
         job: Job,
         spec: JobSpec,
         engine: Engine,
-        records: Iterable[Step],
         *,
         may_start: Callable[[], bool],
         changed: Callable[[], None],
@@ -58,27 +69,46 @@ class Attempt:
         self.spec = spec
         self.engine = engine
         self.loop = asyncio.get_running_loop()
-        self.records = {step.path: step for step in records}
+        self.records: dict[str, Step] = {}
+        self.arguments: dict[str, str] = {}
         self.chance = chance
         self.stop: str | None = None
-        self.task: asyncio.Task[Any] | None = None
-        self.started = time.monotonic()
-        self.moved = self.started
-        self.fresh_steps = 0
+        self.stopped = threading.Event()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._cancel_again = 0.0
+        self._started = time.monotonic()
+        self._moved = self._started
         self._may_start = may_start
         self._changed = changed
         self._calls: Counter[tuple[str, str, str]] = Counter()
         self._places: dict[str, str] = {}
-        self._asked: set[str] = set()
-        self._running: dict[str, tuple[StepSpec, Time]] = {}
+        self._left: dict[str, dict[str, None]] = {}
+        self._new: list[tuple[str, StepSpec]] = []
+        self._drift: list[str] = []
+        self._running: dict[str, StepSpec] = {}
+        self._outer: Counter[str] = Counter()
+        self._stage = ""
+        self._since: dict[str, Time] = {}
         self._counts: dict[str, tuple[int, int | None]] = {}
         self._said: tuple[int | None, int | None, str] | None = None
-        log = self.records.pop(LOG_PATH, None)
-        self._log: deque[str] = deque(_lines(log), maxlen=LOG_LINES)
-        self._log_written = len(self._log)
-        self._log_due = self.started + LOG_SECONDS
-        self._log_count = len(self._log)
+        self._lines = Lines()
+        self._log_due = self._started + LOG_SECONDS
         self._lock = threading.Lock()
+
+    def load(self, steps: Iterable[Step]) -> None:
+        """Take over what earlier leases of this job recorded. Once, before the handler runs."""
+        for step in steps:
+            if step.path == LOG_PATH:
+                self._lines.load(msgspec.json.decode(step.result or "[]", type=list[str]))
+            elif step.path.startswith(ARGS_PATH):
+                self.arguments[step.path.removeprefix(ARGS_PATH)] = step.result or ""
+            else:
+                self.records[step.path] = step
+                self._left.setdefault(step.name, {})[step.path] = None
+
+    def now(self) -> Time:
+        """The store's time, from the moment of the claim and our own clock: asking the store would cost a call."""
+        return (self.job.claimed_at or 0) + round((time.monotonic() - self._started) * 1_000)
 
     # Identity.
 
@@ -95,31 +125,65 @@ class Attempt:
         if there != place:
             raise Invalid(f"two steps of this run are called {spec.name!r}: {there} and {place}; give one name='…'")
 
-    def recorded(self, path: str) -> Step | None:
+    def recorded(self, path: str, spec: StepSpec, *, keyed: bool) -> Step | None:
         """The record of a step that is done or failed, if there is one. A look, not a call to the store."""
-        self._asked.add(path)
         step = self.records.get(path)
-        return None if step is None or step.state is StepState.STARTED else step
+        if step is not None and step.state is not StepState.STARTED:
+            self._left.get(spec.name, {}).pop(path, None)
+            return step
+        if not keyed and self._left.get(spec.name) and len(self._new) < DRIFT_LINES:
+            self._new.append((path, spec))
+        return None
 
-    def unasked(self, name: str) -> list[Step]:
-        """Records of this name that the code has not asked for in this attempt."""
-        return [step for path, step in self.records.items() if step.name == name and path not in self._asked]
+    def note_drift(self, line: str) -> None:
+        """Remember, for the history, that a call differs from its record."""
+        if len(self._drift) < DRIFT_LINES:
+            self._drift.append(line)
+
+    def drift(self) -> list[str]:
+        """What the history is told about calls that differ from what is recorded. Complete at the handler's end."""
+        for path, spec in self._new:
+            names = list(inspect.signature(spec.function).parameters)
+            line = not_asked(path, names, list(self._left.get(spec.name, ())))
+            if line is not None:
+                self.note_drift(line)
+        return self._drift
 
     # Going on, or not.
 
     def check(self) -> None:
-        """Raise Stopped unless a new step may start now."""
-        if self.stop is None and not self._may_start():
-            self.stop = "fenced"
+        """Raise Stopped unless this attempt may go on."""
         if self.stop is not None:
-            raise Stopped(self.stop)
+            raise Stopped(f"job {self.job.id}: {self.stop}")
+
+    def is_fenced(self) -> bool:
+        """Whether no step may start just now, because our last answered beat is too old."""
+        return not self._may_start()
+
+    async def admit(self) -> None:
+        """Wait until a new step may start: past the fence none does until a beat is answered. Or raise Stopped."""
+        while self.stop is None and self.is_fenced():  # noqa: ASYNC110 (it opens on another thread)
+            await asyncio.sleep(FENCE_SECONDS)
+        self.check()
 
     def halt(self, why: str) -> None:
-        """Stop this attempt: nothing of it starts or is recorded any more. Async code is cancelled at an await."""
+        """Stop this attempt: none of its steps starts, and async code is cancelled at an await. From any thread."""
         if self.stop is None:
             self.stop = why
-        if self.task is not None:
-            self.task.cancel()
+        self.stopped.set()
+        try:
+            self.loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:  # the loop has ended, and all tasks with it
+            pass
+
+    def _cancel(self) -> None:
+        """Cancel what runs, but leave it time to tidy up before it is told again: every beat may say so."""
+        now = time.monotonic()
+        if now < self._cancel_again:
+            return
+        self._cancel_again = now + CANCEL_AGAIN_SECONDS
+        for task in list(self.tasks):
+            task.cancel()
 
     async def persist(self, act: Callable[[], Awaitable[T]]) -> T:
         """Do one act on the store, again and again while the store has trouble, until the attempt is stopped."""
@@ -128,36 +192,56 @@ class Attempt:
             try:
                 return await act()
             except StoreError:
-                if self.stop is not None:
+                if self.stop not in (None, ENDED):
                     raise
                 await asyncio.sleep(STORE_RETRY_SECONDS[min(tries, len(STORE_RETRY_SECONDS) - 1)])
                 tries += 1
 
-    async def keep(self, step: Step) -> Step:
-        """Record a step under this attempt's lease; answer with the record that stands, or stop."""
-        if self.stop is not None:
-            raise Stopped(self.stop)
-        log = self.log_record(step.started_at) if time.monotonic() > self._log_due else ()
-        answer, *_ = await self.persist(lambda: self.engine.record([step, *log]))
+    async def keep(self, step: Step, arguments: str | None = None) -> Step:
+        """Record a step under this attempt's lease; answer with the record that stands, or stop.
+
+        What is finished while we are being told to stop is still kept, if the lease is ours.
+        """
+        if self.stop not in (None, "released"):
+            self.check()
+        steps = [step]
+        if arguments is not None:
+            steps.append(_beside(step, ARGS_PATH + step.path, StepState.DONE, arguments))
+        if time.monotonic() > self._log_due:
+            steps += self.log_record()
+        answer, *_ = await self.persist(lambda: self.engine.record(steps))
         if isinstance(answer, Conflict):
             self.halt("lost")
             raise Stopped(f"{answer.reason}: job {self.job.id}, epoch {self.job.epoch}")
         assert isinstance(answer, Recorded)
         self.records[step.path] = answer.step
-        self.fresh_steps += 1
         self.move()
         return answer.step
 
     # What a person sees.
 
     def enter(self, path: str, spec: StepSpec, now: Time) -> None:
-        """A step begins."""
-        self._running[path] = (spec, now)
+        """A step begins. The stage is the outermost step that runs; of several, the one that began first."""
+        with self._lock:
+            self._running[path] = spec
+            if "/" not in path:
+                if spec.name not in self._outer and spec.name != self._stage:
+                    self._since[spec.name] = now
+                self._outer[spec.name] += 1
+                if self._stage not in self._outer:
+                    self._stage = spec.name
         self.move()
 
     def leave(self, path: str) -> None:
-        """A step has ended, well or not."""
-        self._running.pop(path, None)
+        """A step has ended, well or not. Between two items of a map the stage stays as it is."""
+        with self._lock:
+            spec = self._running.pop(path)
+            if "/" not in path:
+                self._outer[spec.name] -= 1
+                if not self._outer[spec.name]:
+                    del self._outer[spec.name]
+                if self._outer and self._stage not in self._outer:
+                    self._stage = next(iter(self._outer))
         self.move()
 
     def count(self, name: str, done: int, total: int | None) -> None:
@@ -172,17 +256,18 @@ class Attempt:
 
     def move(self) -> None:
         """Something moved: the job is not stale."""
-        self.moved = time.monotonic()
+        self._moved = time.monotonic()
         self._changed()
 
     def running(self) -> Running:
-        """What this attempt is doing, for the worker's beat."""
-        stage = self.stage()
+        """What this attempt is doing, for the worker's beat. From the beat's thread."""
+        with self._lock:
+            stage, since = self._stage, self._since.get(self._stage)
+            limits = [spec.stale_after_ms for spec in self._running.values() if spec.stale_after_ms is not None]
         done, total = self._counts.get(stage, (None, None))
         text = ""
         if self._said is not None:
             done, total, text = self._said if self._said[0] is not None else (done, total, self._said[2])
-        since = min((at for spec, at in self._running.values() if spec.name == stage), default=None)
         return Running(
             job=self.job.id,
             epoch=self.job.epoch,
@@ -191,55 +276,33 @@ class Attempt:
             total=total,
             text=text,
             since=since,
-            silent_ms=round((time.monotonic() - self.moved) * 1_000),
-            stale_after_ms=self._stale_after_ms(),
+            silent_ms=round((time.monotonic() - self._moved) * 1_000),
+            stale_after_ms=min(limits, default=None),  # the strictest of what runs now
         )
-
-    def stage(self) -> str:
-        """The outermost step that is running now; the one that began first where there are several."""
-        for path, (spec, _) in self._running.items():
-            if "/" not in path:
-                return spec.name
-        return ""
-
-    def _stale_after_ms(self) -> int | None:
-        """How long the steps that run now may show no progress: the strictest of them counts."""
-        limits = [spec.stale_after_ms for spec, _ in self._running.values() if spec.stale_after_ms is not None]
-        return min(limits, default=None)
 
     # Log lines.
 
     def log(self, line: str) -> None:
         """Keep a log line with the job. Safe from any thread."""
-        with self._lock:
-            self._log.append(line[:LOG_LINE_CHARACTERS])
-            self._log_count += 1
+        self._lines.add(storable(line))
 
-    def log_record(self, now: Time) -> tuple[Step, ...]:
+    def log_record(self) -> tuple[Step, ...]:
         """The log lines as a record, if there are new ones. Written with the next record or with the end."""
-        with self._lock:
-            if self._log_written == self._log_count:
-                return ()
-            self._log_written = self._log_count
-            self._log_due = time.monotonic() + LOG_SECONDS
-            text = canonical(list(self._log))
-        return (
-            Step(
-                job=self.job.id,
-                epoch=self.job.epoch,
-                path=LOG_PATH,
-                name=LOG_PATH,
-                state=StepState.STARTED,
-                result=text,
-                started_at=now,
-            ),
+        self._log_due = time.monotonic() + LOG_SECONDS
+        lines = self._lines.fresh()
+        if lines is None:
+            return ()
+        now = self.now()
+        step = Step(
+            job=self.job.id, epoch=self.job.epoch, path=LOG_PATH, name="", state=StepState.STARTED, started_at=now
         )
+        return (_beside(step, LOG_PATH, StepState.STARTED, canonical(lines)),)
 
 
-def _lines(step: Step | None) -> list[str]:
-    if step is None or step.result is None:
-        return []
-    return msgspec.json.decode(step.result, type=list[str])
+def _beside(step: Step, path: str, state: StepState, result: str) -> Step:
+    """A record that goes with a step's and is none of the job's own steps: its path begins with a tilde."""
+    name = path.partition("/")[0]
+    return msgspec.structs.replace(step, path=path, name=name, state=state, result=result, error=None)
 
 
 # Who runs here.
@@ -249,6 +312,15 @@ RUNNING: "weakref.WeakSet[Attempt]" = weakref.WeakSet()
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 PATH: ContextVar[str] = ContextVar("holdfast_path", default="")
+
+
+def _keep_line(line: str) -> None:
+    attempt = ATTEMPT.get()
+    if attempt is not None:
+        attempt.log(line)
+
+
+CAPTURING = Capturing(_keep_line)
 
 
 class Current:

@@ -5,13 +5,15 @@ then the fence closes by the worker's own monotonic clock, before anybody else m
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable
 
-from holdfast.core.errors import HoldfastError
 from holdfast.core.model import Beat, Presence
 from holdfast.engines.contract import Engine
+
+log = logging.getLogger("holdfast.worker")
 
 SOON_SECONDS = 0.5
 """News of progress are told with a beat at most this often."""
@@ -19,15 +21,18 @@ SOON_SECONDS = 0.5
 MARGIN = 0.8
 """The fence closes at this part of the lease: clocks differ a little, and a step needs a moment to be stopped."""
 
+LEAVE_SECONDS = 5.0
+"""How long to wait for the last beat when a worker ends."""
+
 
 class Leases:
-    """Beats for a worker. `told` is called on the beat's thread with each answer, `lost` once when the fence closes."""
+    """Beats for a worker. `told` is called on the beat's thread with each presence and the answer to it."""
 
     def __init__(
         self,
         engine: Engine,
-        presence: Callable[[], Presence],
-        told: Callable[[Beat], None],
+        presence: Callable[[bool], Presence],
+        told: Callable[[Presence, Beat], None],
         *,
         beat_seconds: float,
         lease_seconds: float,
@@ -41,6 +46,7 @@ class Leases:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._nudged: asyncio.Event | None = None
+        self._soon = False
         self._hurry = False
         self._stopping = False
 
@@ -50,7 +56,7 @@ class Leases:
 
     async def start(self) -> None:
         """Beat once, here, so that trouble is told to whoever starts the worker; then go on in the thread."""
-        await self._beat()
+        await self._beat(leaving=False)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._beats()), name="holdfast-beat", daemon=True)
         self._thread.start()
 
@@ -60,44 +66,54 @@ class Leases:
             self._hurry = True
         elif self._soon:
             return
+        self._soon = True
         loop, nudged = self._loop, self._nudged
         if loop is not None and nudged is not None:
-            self._soon = True
             try:
                 loop.call_soon_threadsafe(nudged.set)
             except RuntimeError:  # it is ending
                 pass
-
-    _soon = False
 
     async def stop(self) -> None:
         """End the beats, and take leave of the others."""
         self._stopping = True
         self.nudge(hurry=True)
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, 5.0)
+            await asyncio.to_thread(self._thread.join, LEAVE_SECONDS)
 
     async def _beats(self) -> None:
-        self._loop, self._nudged = asyncio.get_running_loop(), asyncio.Event()
+        self._nudged = nudged = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         last = time.monotonic()
         while not self._stopping:
-            try:
-                await asyncio.wait_for(self._nudged.wait(), max(0.0, last + self._beat_seconds - time.monotonic()))
-                if not self._hurry:
-                    await asyncio.sleep(max(0.0, last + SOON_SECONDS - time.monotonic()))
-            except TimeoutError:
-                pass
-            self._nudged.clear()
+            left = last + self._pause() - time.monotonic()
+            if left > 0 and not self._hurry:
+                try:
+                    await asyncio.wait_for(nudged.wait(), left)
+                except TimeoutError:
+                    pass
+                nudged.clear()
+                continue
             self._hurry = self._soon = False
             last = time.monotonic()
-            try:
-                await self._beat()
-            except HoldfastError:
-                # The store is away. The next beat may come through; until then the fence is closing.
-                pass
+            await self._try_beat(leaving=False)
+        await self._try_beat(leaving=True)
 
-    async def _beat(self) -> None:
+    def _pause(self) -> float:
+        return min(SOON_SECONDS, self._beat_seconds) if self._soon else self._beat_seconds
+
+    async def _try_beat(self, *, leaving: bool) -> None:
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS if leaving else self._lease_seconds):
+                await self._beat(leaving=leaving)
+        except Exception as error:
+            # The next beat may come through; until then the fence is closing.
+            log.warning("a beat was not answered: %s: %s", type(error).__name__, error)
+
+    async def _beat(self, *, leaving: bool) -> None:
         sent = time.monotonic()
-        answer = await self._engine.beat(self._presence())
+        presence = self._presence(leaving)
+        answer = await self._engine.beat(presence)
+        # Told first: no step may start under a lease of which this answer says that it is lost.
+        self._told(presence, answer)
         self._deadline = sent + self._lease_seconds * MARGIN
-        self._told(answer)

@@ -4,24 +4,27 @@ Must not rescue other workers' jobs (`upkeep`), and must not know decorators (`a
 """
 
 import asyncio
+import contextvars
 import logging
 import os
 import random
+import re
 import secrets
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.durations import in_words
-from holdfast.core.errors import BadValue, HoldfastError, Invalid, StoreError
+from holdfast.core.errors import HoldfastError, Invalid, StoreError, WrongColour
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Applied, Beat, Change, Event, Job, Presence, Time
+from holdfast.core.model import Applied, Beat, Change, Event, Job, Lease, Presence, State, Time
 from holdfast.core.outcome import failure_event, retry_at
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
-from holdfast.worker.attempt import ATTEMPT, RUNNING, STORE_RETRY_SECONDS, Attempt
+from holdfast.worker.attempt import ATTEMPT, CAPTURING, ENDED, RUNNING, STORE_RETRY_SECONDS, Attempt
+from holdfast.worker.faults import error_of
 from holdfast.worker.leases import Leases
 from holdfast.worker.registry import JobSpec, Registry
-from holdfast.worker.steps import error_of, in_thread
+from holdfast.worker.steps import in_thread
 
 log = logging.getLogger("holdfast.worker")
 
@@ -31,8 +34,14 @@ CLAIM_LIMIT = 100
 UNKNOWN_MS = (2_000, 600_000)
 """A job that nobody here knows rests for as long as it has waited already, within these bounds."""
 
-HANDED_OVER = frozenset({"released", "fenced"})
-"""Why an attempt was stopped while the job may go on elsewhere: it is released, if the lease is still ours."""
+ROOM_SECONDS = 1.0
+"""How often a worker that may not claim looks whether it may again."""
+
+HALT_SECONDS = 5.0
+"""How long an attempt that was told to stop may take for it, before it is handed over in mid-air."""
+
+RELEASED, LOST, CANCELLED = "released", "lost", "cancelled"
+"""Why an attempt is stopped: handed over to others; its lease was taken; its job was cancelled."""
 
 
 class Worker:
@@ -53,19 +62,21 @@ class Worker:
     ) -> None:
         if at_once < 1:
             raise Invalid(f"at_once={at_once}: a worker needs at least one slot")
-        self.id = name or f"w-{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}".replace("_", "-")
+        self.id = name or worker_id(socket.gethostname())
         self.queues = tuple(queues)
         self.at_once = at_once
         self._engine = engine
         self._registry = registry
         self._poll_seconds = poll_seconds
         self._chance = chance
-        self._attempts: dict[str, Attempt] = {}
-        self._running: dict[asyncio.Task[None], str] = {}
+        self._attempts: dict[Lease, Attempt] = {}
+        self._running: dict[asyncio.Task[None], Lease] = {}
         self._room = asyncio.Event()
+        self._claiming = False
         self._stopping = False
         self._quiet = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._releases: set[asyncio.Task[None]] = set()
         self._started_at: Time = 0
         self._leases = Leases(
             engine, self._presence, self._told_from_afar, beat_seconds=beat_seconds, lease_seconds=lease_seconds
@@ -79,6 +90,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._started_at = await self._engine.now()
         await self._leases.start()
+        CAPTURING.start()
         self._tasks = [
             self._loop.create_task(self._claims(), name="holdfast claims"),
             self._loop.create_task(self._news(), name="holdfast news"),
@@ -86,49 +98,70 @@ class Worker:
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
         """Claim nothing more, let what runs finish within the grace, hand over the rest, and take leave."""
-        self._stopping = True
-        for task in self._tasks:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=grace_seconds)
-        for attempt in list(self._attempts.values()):
-            attempt.halt("released")
-        while self._running:
-            await asyncio.wait(self._running)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._leases.stop()
+        try:
+            await self._stop_claiming()
+            if self._running:
+                await asyncio.wait(self._running, timeout=grace_seconds)
+            self.abort()
+            if self._running:
+                await asyncio.wait(self._running, timeout=HALT_SECONDS)
+            for task, lease in list(self._running.items()):
+                log.warning("job %s does not stop: it is handed over while it still runs here", lease.job)
+                await self._release(lease, "its worker stopped, and it did not")
+                task.cancel()
+        finally:
+            CAPTURING.stop()
+            await self._leases.stop()
 
     def abort(self) -> None:
         """Stop at once: what runs is handed over without a grace."""
+        self._stopping = True
         for attempt in list(self._attempts.values()):
-            attempt.halt("released")
+            attempt.halt(RELEASED)
+
+    async def _stop_claiming(self) -> None:
+        self._stopping = True
+        claims, news = self._tasks
+        news.cancel()
+        # A claim that is under way is waited for: what it brings would be held by nobody.
+        if not self._claiming:
+            claims.cancel()
+        await asyncio.wait(self._tasks, timeout=HALT_SECONDS)
+        claims.cancel()
 
     # Claiming.
 
     async def _claims(self) -> None:
         topics = [queue_topic(queue) for queue in self.queues]
         mark, trouble = 0, 0
-        while True:
+        while not self._stopping:
             self._room.clear()
             free = min(self.at_once - len(self._running), CLAIM_LIMIT)
             if free <= 0 or self._quiet or not self._leases.may_start():
                 await self._wait_for_room()
                 continue
             try:
-                jobs = await self._engine.claim(self.id, self.queues, free)
-                for job in jobs:
-                    self._begin(job)
-                if len(jobs) < free:
+                if await self._claim(free) < free and not self._stopping:
                     mark = await self._engine.wait(topics, self._poll_seconds, mark)
                 trouble = 0
-            except StoreError as error:
-                log.warning("%s: can't claim: %s", self.id, error)
+            except Exception as error:
+                log.warning("%s: can't claim: %s: %s", self.id, type(error).__name__, error)
                 await asyncio.sleep(STORE_RETRY_SECONDS[min(trouble, len(STORE_RETRY_SECONDS) - 1)])
                 trouble += 1
 
+    async def _claim(self, free: int) -> int:
+        self._claiming = True
+        try:
+            jobs = await self._engine.claim(self.id, self.queues, free)
+            for job in jobs:
+                self._begin(job)
+        finally:
+            self._claiming = False
+        return len(jobs)
+
     async def _wait_for_room(self) -> None:
         try:
-            await asyncio.wait_for(self._room.wait(), 1.0)
+            await asyncio.wait_for(self._room.wait(), ROOM_SECONDS)
         except TimeoutError:
             pass
 
@@ -139,13 +172,13 @@ class Worker:
             try:
                 mark = await self._engine.wait([worker_topic(self.id)], self._poll_seconds, mark)
                 self._leases.nudge(hurry=True)
-            except StoreError:
+            except Exception as error:
+                log.warning("%s: hears nothing: %s: %s", self.id, type(error).__name__, error)
                 await asyncio.sleep(STORE_RETRY_SECONDS[-1])
 
     # Beating.
 
-    def _presence(self) -> Presence:
-        attempts = list(self._attempts.values())
+    def _presence(self, leaving: bool) -> Presence:
         return Presence(
             worker=self.id,
             host=socket.gethostname(),
@@ -153,29 +186,51 @@ class Worker:
             queues=self.queues,
             slots=self.at_once,
             started_at=self._started_at,
-            running=tuple(attempt.running() for attempt in attempts),
-            leaving=self._stopping and not attempts,
+            running=tuple(attempt.running() for attempt in list(self._attempts.values())),
+            leaving=leaving,
         )
 
-    def _told_from_afar(self, beat: Beat) -> None:
+    def _told_from_afar(self, presence: Presence, beat: Beat) -> None:
+        """What the answer to a beat says about the jobs that it named. On the beat's thread."""
+        named = {running.job: running.epoch for running in presence.running}
+        for id in (*beat.cancelled, *beat.lost):
+            attempt = self._attempts.get(Lease(id, named[id]))
+            if attempt is not None:
+                attempt.halt(CANCELLED if id in beat.cancelled else LOST)
         try:
             self._loop.call_soon_threadsafe(self._told, beat)
         except RuntimeError:  # the loop has ended
             pass
 
     def _told(self, beat: Beat) -> None:
-        """What the beat's answer says about our jobs. A job that began meanwhile is not in it."""
+        """The rest of what it says. While a claim is under way, what looks stray may be what it brings."""
         self._quiet = beat.quiet
-        for id in (*beat.cancelled, *beat.lost):
-            attempt = self._attempts.get(id)
-            if attempt is not None:
-                attempt.halt("cancelled" if id in beat.cancelled else "lost")
+        if self._claiming or self._stopping:
+            return
+        held = set(self._running.values())
+        for lease in beat.stray:
+            if lease not in held:
+                task = self._loop.create_task(self._release(lease, "its worker held it and did not know of it"))
+                self._releases.add(task)
+                task.add_done_callback(self._releases.discard)
+
+    async def _release(self, lease: Lease, why: str) -> None:
+        """Hand over a job that is ours and that we don't run. Refused if it isn't ours any more."""
+        try:
+            (job,) = await self._engine.get([lease.job])
+            if job is not None and job.state is State.ACTIVE and job.lease == lease and job.worker == self.id:
+                now = await self._engine.now()
+                await self._engine.commit([decide(job, Event.RELEASE, now, by=self.id, note={"why": why})])
+        except HoldfastError as error:
+            log.warning("job %s: could not be handed over: %s", lease.job, error)
 
     # Running.
 
     def _begin(self, job: Job) -> None:
-        task = self._loop.create_task(self._run(job), name=f"holdfast {job.type} {job.id}")
-        self._running[task] = job.id
+        spec = self._registry.get(job.type)
+        run = self._unknown(job) if spec is None else self._run(self._attempt(job, spec))
+        task = self._loop.create_task(run, name=f"holdfast {job.type} {job.id}")
+        self._running[task] = job.lease
         task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
@@ -184,97 +239,119 @@ class Worker:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: an attempt ended unexpectedly", self.id, exc_info=error)
 
-    async def _run(self, job: Job) -> None:
-        """One attempt from claim to commit: read the records, run the handler, decide, commit."""
-        spec = self._registry.get(job.type)
-        if spec is None:
-            await self._commit_alone(job, await self._unknown(job))
-            return
-        records = await self._engine.steps(job.id) if job.epoch > 1 else []
+    def _attempt(self, job: Job, spec: JobSpec) -> Attempt:
         attempt = Attempt(
             job,
             spec,
             self._engine,
-            records,
             may_start=self._leases.may_start,
             changed=lambda: self._leases.nudge(hurry=False),
             chance=self._chance,
         )
-        self._attempts[job.id] = attempt
+        for lease, older in self._attempts.items():
+            if lease.job == job.id:  # it was taken from us, and came back before we heard of it
+                older.halt(LOST)
+        self._attempts[job.lease] = attempt
         RUNNING.add(attempt)
+        if self._stopping:
+            attempt.halt(RELEASED)
+        return attempt
+
+    async def _run(self, attempt: Attempt) -> None:
+        """One attempt from claim to commit: read the records, run the handler, decide, commit."""
+        job = attempt.job
         try:
+            if job.epoch > 1:
+                attempt.load(await attempt.persist(lambda: self._engine.steps(job.id)))
             result, error = await self._handle(attempt)
-            now = await self._engine.now()
-            change = self._outcome(attempt, result, error, now)
+            stop = attempt.stop
+            attempt.halt(ENDED)
+            now = await attempt.persist(self._engine.now)
+            change = self._outcome(attempt, stop, result, error, now)
             if change is not None:
                 (answer,) = await attempt.persist(lambda: self._engine.commit([change]))
                 if not isinstance(answer, Applied):
                     log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
+        except StoreError as error:
+            log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", job.id, error)
         finally:
-            self._attempts.pop(job.id, None)
+            self._attempts.pop(job.lease, None)
             RUNNING.discard(attempt)
 
     async def _handle(self, attempt: Attempt) -> tuple[str | None, BaseException | None]:
-        """Run the handler to its end. Whatever it does, this answers with a result or an error."""
-        token = ATTEMPT.set(attempt)
-        attempt.task = asyncio.current_task()
-        try:
-            args, kwargs = attempt.spec.signature.decode(attempt.job.args)
-            value = await _within(attempt, _call(attempt.spec, args, kwargs))
-            return attempt.spec.signature.result.encode(value), None
-        except BaseException as error:
-            if isinstance(error, GeneratorExit):
-                raise
-            return None, error
-        finally:
-            attempt.task = None
-            ATTEMPT.reset(token)
-            current = asyncio.current_task()
-            while current is not None and current.cancelling():
-                current.uncancel()
-
-    def _outcome(self, attempt: Attempt, result: str | None, error: BaseException | None, now: Time) -> Change | None:
-        """The change that an ended attempt comes to; None when the job is no longer ours."""
-        job, steps = attempt.job, attempt.log_record(now)
-        if error is None and attempt.stop not in ("cancelled", "lost"):
-            return decide(job, Event.COMPLETE, now, by=self.id, result=result, steps=steps)
+        """Run the handler to its end, in a task of its own. Whatever it does, this has a result or an error."""
         if attempt.stop is not None:
-            if attempt.stop not in HANDED_OVER:
-                return None
-            note = {"steps": len(attempt.records), "why": attempt.stop}
+            return None, None
+        task = self._loop.create_task(_guarded(attempt), name=f"holdfast handler {attempt.job.id}")
+        attempt.tasks.add(task)
+        result, error = await task
+        ours = asyncio.current_task()
+        if error is not None and attempt.stop is None and ours is not None and ours.cancelling():
+            attempt.stop = RELEASED  # the loop is ending around us
+        return result, error
+
+    def _outcome(
+        self, attempt: Attempt, stop: str | None, result: str | None, error: BaseException | None, now: Time
+    ) -> Change | None:
+        """The change that an ended attempt comes to; None when the job is no longer ours.
+
+        What a handler returns after it was told to stop is not taken for its result: it may have left things out.
+        """
+        job, steps = attempt.job, attempt.log_record()
+        if stop in (LOST, CANCELLED):
+            return None
+        drift = attempt.drift()
+        note: dict[str, Any] = {"drift": drift} if drift else {}
+        if stop is not None:
+            note |= {"steps": len(attempt.records), "why": stop}
             return decide(job, Event.RELEASE, now, by=self.id, note=note, steps=steps)
-        assert error is not None
+        if error is None:
+            return decide(job, Event.COMPLETE, now, by=self.id, result=result, note=note, steps=steps)
         told = error_of(error)
-        note = {"error": f"{told.type}: {told.message}", "attempt": job.attempt}
-        event = failure_event(job, told.type, retryable=not isinstance(error, BadValue))
+        note |= {"error": f"{told.type}: {told.message}", "attempt": job.attempt}
+        event = failure_event(job, told.type, retryable=not isinstance(error, Invalid | WrongColour))
         if event is Event.FAIL:
             run_at = retry_at(job, now, self._chance())
             note["next_try"] = f"in {in_words(run_at - now)}"
             return decide(job, event, now, by=self.id, error=told, run_at=run_at, note=note, steps=steps)
         return decide(job, event, now, by=self.id, error=told, note=note, steps=steps)
 
-    async def _unknown(self, job: Job) -> Change:
+    async def _unknown(self, job: Job) -> None:
         """A job of a type that nobody here knows rests, longer each time, and says so."""
-        now = await self._engine.now()
-        low, high = UNKNOWN_MS
-        run_at = now + max(low, min(high, now - job.created_at))
         known = ", ".join(self._registry.types()) or "none"
         log.warning("job %s: no job of type %r is known here (known: %s); it rests", job.id, job.type, known)
         note = {"why": f"no job of type {job.type} is known to worker {self.id}"}
-        return decide(job, Event.REST, now, by=self.id, run_at=run_at, note=note)
-
-    async def _commit_alone(self, job: Job, change: Change) -> None:
+        low, high = UNKNOWN_MS
         try:
-            await self._engine.commit([change])
+            now = await self._engine.now()
+            run_at = now + max(low, min(high, now - job.created_at))
+            await self._engine.commit([decide(job, Event.REST, now, by=self.id, run_at=run_at, note=note)])
         except HoldfastError as error:
             log.warning("job %s: %s", job.id, error)
+
+
+def worker_id(host: str) -> str:
+    """A worker's name, drawn anew at each start: its machine, its process, and a random part."""
+    machine = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:40]
+    return f"w-{machine}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+async def _guarded(attempt: Attempt) -> tuple[str | None, BaseException | None]:
+    """The handler's result, or what it raised as a value: `sys.exit` in a job must not end the worker's loop."""
+    ATTEMPT.set(attempt)
+    try:
+        args, kwargs = attempt.spec.signature.decode(attempt.job.args)
+        value = await _within(attempt, _call(attempt.spec, args, kwargs))
+        return attempt.spec.signature.result.encode(value), None
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        return None, error
 
 
 async def _call(spec: JobSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if spec.is_async:
         return await spec.function(*args, **kwargs)
-    import contextvars
-
     return await in_thread(contextvars.copy_context(), lambda: spec.function(*args, **kwargs))
 
 

@@ -5,30 +5,26 @@ walks through it in the job's own thread and reaches the loop for the record onl
 """
 
 import asyncio
+import concurrent.futures
 import contextvars
-import sys
+import inspect
 import threading
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from holdfast.core.codec import canonical
 from holdfast.core.durations import in_words
-from holdfast.core.errors import BadValue, ItemFailure, ItemsFailed, StepFailed
-from holdfast.core.keys import digest, step_path
-from holdfast.core.model import Error, Step, StepState, Time
+from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.keys import step_path
+from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import never_retried, next_delay
-from holdfast.worker.attempt import ATTEMPT, PATH, RUNNING, Attempt
+from holdfast.worker.attempt import ATTEMPT, PATH, RUNNING, Attempt, Stopped
+from holdfast.worker.drift import arguments_key, differing, tags
+from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_name
 from holdfast.worker.registry import StepSpec
 
 T = TypeVar("T")
-
-TRACEBACK_CHARACTERS = 16_000
-"""Longer tracebacks keep their beginning and their end."""
-MESSAGE_CHARACTERS = 4_000
-"""Longer error texts are cut."""
 
 
 class Call:
@@ -44,20 +40,22 @@ class Call:
         self.keyed = key is not None
         given = key(*args, **kwargs) if callable(key) else key
         parent = PATH.get()
-        text = _key_text(given) if self.keyed else digest(self.text)[:16]
+        text = _key_text(given) if self.keyed else arguments_key(self.text)
         self.path = step_path(parent, spec.name, text, attempt.number(parent, spec.name, text))
 
     def answered(self) -> tuple[bool, Any]:
         """Whether the record answers this call, and with what. A failed record raises again."""
-        step = self.attempt.recorded(self.path)
+        step = self.attempt.recorded(self.path, self.spec, keyed=self.keyed)
         if step is None:
             return False, None
-        if step.state is StepState.FAILED:
-            raise raised_again(step)
+        if self.keyed:
+            self._compare()
         return True, self.result(step)
 
     def result(self, step: Step) -> Any:
-        """A record's value in the type that the function promises."""
+        """A record's value in the type that the function promises, or its error."""
+        if step.state is StepState.FAILED:
+            raise raised_again(step)
         return self.spec.signature.result.decode(step.result or "null")
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -70,18 +68,24 @@ class Call:
         context.run(PATH.set, self.path)
         return context
 
-    def done(self, value: Any, started_at: Time, now: Time) -> Step:
+    def done(self, value: Any, started_at: Time) -> Step:
         """The record of a step that succeeded."""
-        return self._step(StepState.DONE, started_at, now, result=self.spec.signature.result.encode(value))
+        return self._step(StepState.DONE, started_at, result=self.spec.signature.result.encode(value))
 
-    def failed(self, error: BaseException, started_at: Time, now: Time) -> Step:
+    def failed(self, error: BaseException, started_at: Time) -> Step:
         """The record of a step that failed for good."""
-        return self._step(StepState.FAILED, started_at, now, error=error_of(error))
+        return self._step(StepState.FAILED, started_at, error=error_of(error))
+
+    async def keep(self, step: Step) -> Step:
+        """Record it; with a key, what its arguments were goes with it."""
+        return await self.attempt.keep(step, canonical(tags(self.text)) if self.keyed else None)
 
     def next_try(self, error: BaseException, failures: int) -> float | None:
         """Seconds until the next try; None when this failure is final."""
         retry = self.spec.retry
-        if isinstance(error, BadValue) or failures > retry.retries or never_retried(retry, type_name(error)):
+        if isinstance(error, Invalid | WrongColour) or failures > retry.retries:
+            return None
+        if retry.strategy == "none" or never_retried(retry, type_name(error)):
             return None
         return next_delay(retry, failures, self.attempt.chance()) / 1_000
 
@@ -90,7 +94,7 @@ class Call:
         assert self.spec.timeout_ms is not None
         return TimeoutError(f"step {self.spec.name} took longer than its timeout of {in_words(self.spec.timeout_ms)}")
 
-    def _step(self, state: StepState, started_at: Time, now: Time, **more: Any) -> Step:
+    def _step(self, state: StepState, started_at: Time, **more: Any) -> Step:
         job = self.attempt.job
         return Step(
             job=job.id,
@@ -99,9 +103,18 @@ class Call:
             name=self.spec.name,
             state=state,
             started_at=started_at,
-            finished_at=now,
+            finished_at=self.attempt.now(),
             **more,
         )
+
+    def _compare(self) -> None:
+        """Under a key the record answers whatever the arguments are; the history is told when they differ."""
+        there, mine = self.attempt.arguments.get(self.path), tags(self.text)
+        if there is None or there == canonical(mine):
+            return
+        names = list(inspect.signature(self.spec.function).parameters)
+        which = differing(names, [tag for tag in there.strip("[]").replace('"', "").split(",") if tag], mine)
+        self.attempt.note_drift(f"{self.path} was answered from its record, which was made with another {which}")
 
 
 # Async: on the loop.
@@ -113,26 +126,25 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
     if answered:
         return value
     attempt = call.attempt
-    attempt.check()
-    started_at = await attempt.engine.now()
+    await attempt.admit()
+    started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
     token = PATH.set(call.path)
     try:
         failures = 0
         while True:
             try:
-                value = await _within(call, body)
-                step = call.done(value, started_at, await attempt.engine.now())
+                step = call.done(await _within(call, body), started_at)
                 break
             except Exception as error:
                 failures += 1
                 delay = call.next_try(error, failures)
                 if delay is None:
-                    await attempt.keep(call.failed(error, started_at, await attempt.engine.now()))
+                    await call.keep(call.failed(error, started_at))
                     raise
             await asyncio.sleep(delay)
-            attempt.check()
-        return call.result(await attempt.keep(step))
+            await attempt.admit()
+        return call.result(await call.keep(step))
     finally:
         PATH.reset(token)
         attempt.leave(call.path)
@@ -155,7 +167,10 @@ def body_of(call: Call) -> Callable[[], Awaitable[Any]]:
 
     async def awaited() -> Any:
         args, kwargs = call.arguments()
-        return await call.spec.function(*args, **kwargs)
+        try:
+            return await call.spec.function(*args, **kwargs)
+        except LOUD as error:
+            raise Escaped(error) from error
 
     async def threaded() -> Any:
         args, kwargs = call.arguments()
@@ -189,7 +204,7 @@ def _settle(
             return
         if error is None:
             future.set_result(value)
-        elif isinstance(error, StopIteration | SystemExit | KeyboardInterrupt):
+        elif isinstance(error, (StopIteration, *LOUD)):
             future.set_exception(Escaped(error))
         else:
             future.set_exception(error)
@@ -200,20 +215,30 @@ def _settle(
         pass
 
 
-class Escaped(Exception):
-    """An error that must not travel through an event loop, wrapped: `sys.exit`, a keyboard interrupt, StopIteration."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 # Sync: in the job's own thread.
 
 
 def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
-    """Run a piece of work on the worker's loop, and wait for it here in a thread."""
-    return asyncio.run_coroutine_threadsafe(work, attempt.loop).result()
+    """Run a piece of work on the worker's loop, and wait for it here in a thread. It is cancelled with the attempt."""
+
+    async def adopted() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        attempt.tasks.add(task)
+        try:
+            return await work
+        finally:
+            attempt.tasks.discard(task)
+
+    try:
+        return asyncio.run_coroutine_threadsafe(adopted(), attempt.loop).result()
+    except concurrent.futures.CancelledError:
+        raise Stopped(f"job {attempt.job.id}: {attempt.stop}") from None
+    except RuntimeError:
+        work.close()
+        if attempt.loop.is_closed():
+            raise Stopped(f"job {attempt.job.id}: its worker has ended") from None
+        raise
 
 
 def run_sync(call: Call) -> Any:
@@ -222,193 +247,54 @@ def run_sync(call: Call) -> Any:
     if answered:
         return value
     attempt = call.attempt
-    attempt.check()
-    started_at = on_loop(attempt, attempt.engine.now())
+    _admit(attempt)
+    started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
     try:
         failures = 0
         while True:
             try:
-                args, kwargs = call.arguments()
-                began = time.monotonic()
-                value = call.context().run(call.spec.function, *args, **kwargs)
-                # A thread can't be stopped from outside: a timeout is told when the body comes back.
-                limit = call.spec.timeout_ms
-                if limit is not None and (time.monotonic() - began) * 1_000 > limit:
-                    raise call.too_slow()
-                step = call.done(value, started_at, on_loop(attempt, attempt.engine.now()))
+                step = call.done(_timed(call), started_at)
                 break
             except Exception as error:
                 failures += 1
                 delay = call.next_try(error, failures)
                 if delay is None:
-                    now = on_loop(attempt, attempt.engine.now())
-                    on_loop(attempt, attempt.keep(call.failed(error, started_at, now)))
+                    on_loop(attempt, call.keep(call.failed(error, started_at)))
                     raise
-            time.sleep(delay)
-            attempt.check()
-        return call.result(on_loop(attempt, attempt.keep(step)))
+            attempt.stopped.wait(delay)
+            _admit(attempt)
+        return call.result(on_loop(attempt, call.keep(step)))
     finally:
         attempt.leave(call.path)
 
 
-# Maps.
+def _admit(attempt: Attempt) -> None:
+    """As Attempt.admit, without a way to the loop when the fence is open."""
+    attempt.check()
+    if attempt.is_fenced():
+        on_loop(attempt, attempt.admit())
 
 
-class Tally:
-    """The items of one map: their results in place, and which failed."""
-
-    def __init__(self, attempt: Attempt | None, name: str, items: Iterable[Any], need: int | None) -> None:
-        self.attempt = attempt
-        self.name = name
-        self.total = len(items) if hasattr(items, "__len__") else None  # type: ignore[arg-type]
-        self.need = need
-        self.results: list[Any] = []
-        self.failures: list[ItemFailure] = []
-        self.done = 0
-        self._lock = threading.Lock()
-        self._items = iter(items)
-
-    def take(self) -> tuple[int, Any] | None:
-        """The next item and its place."""
-        with self._lock:
-            for item in self._items:
-                self.results.append(None)
-                return len(self.results) - 1, item
-            return None
-
-    def settle(self, index: int, value: Any) -> None:
-        """One item is done."""
-        self.results[index] = value
-        self._count()
-
-    def fail(self, index: int, item: Any, error: BaseException) -> None:
-        """One item failed."""
-        self.failures.append(ItemFailure(index, item, error))
-        self._count()
-
-    def _count(self) -> None:
-        with self._lock:
-            self.done += 1
-        if self.attempt is not None:
-            self.attempt.count(self.name, self.done, self.total)
-
-    def outcome(self) -> list[Any]:
-        """The results, or ItemsFailed."""
-        wanted = len(self.results) if self.need is None else self.need
-        succeeded = len(self.results) - len(self.failures)
-        if succeeded >= wanted:
-            return self.results
-        self.failures.sort(key=lambda failure: failure.index)
-        first = self.failures[0] if self.failures else None
-        why = f"; the first was item {first.index}: {type_name(first.error)}: {text_of(first.error)}" if first else ""
-        raise ItemsFailed(
-            f"{self.name}: {succeeded} of {len(self.results)} items succeeded, {wanted} were needed{why}",
-            self.results,
-            self.failures,
-        ) from (first.error if first else None)
-
-
-async def map_async(tally: Tally, one: Callable[[Any], Awaitable[Any]], at_once: int) -> list[Any]:
-    """Run `one` for each item, so many at once; all settle, then the outcome."""
-
-    async def walk() -> None:
-        while (taken := tally.take()) is not None:
-            index, item = taken
-            try:
-                tally.settle(index, await one(item))
-            except Exception as error:
-                tally.fail(index, item, error)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(at_once if tally.total is None else max(1, min(at_once, tally.total))):
-            group.create_task(walk())
-    return tally.outcome()
-
-
-def map_sync(tally: Tally, one: Callable[[Any], Any], at_once: int) -> list[Any]:
-    """The same in threads."""
-
-    def walk() -> None:
-        while (taken := tally.take()) is not None:
-            index, item = taken
-            try:
-                tally.settle(index, one(item))
-            except Exception as error:
-                tally.fail(index, item, error)
-
-    workers = at_once if tally.total is None else max(1, min(at_once, tally.total))
-    with ThreadPoolExecutor(workers, thread_name_prefix="holdfast-map") as pool:
-        for future in [pool.submit(contextvars.copy_context().run, walk) for _ in range(workers)]:
-            future.result()
-    return tally.outcome()
-
-
-# Errors as data.
-
-
-def error_of(error: BaseException) -> Error:
-    """What went wrong, as data. Never fails, whatever the exception does."""
-    if isinstance(error, Escaped):
-        error = error.error
+def _timed(call: Call) -> Any:
+    """The body, here. A thread can't be stopped from outside: a timeout is told when the body comes back."""
+    args, kwargs = call.arguments()
+    began = time.monotonic()
     try:
-        lines = "".join(traceback.format_exception(error))
-    except Exception:
-        lines = "(the traceback could not be written)"
-    if len(lines) > TRACEBACK_CHARACTERS:
-        half = TRACEBACK_CHARACTERS // 2
-        lines = f"{lines[:half]}\n… {len(lines) - TRACEBACK_CHARACTERS} characters left out …\n{lines[-half:]}"
-    return Error(type_name(error), text_of(error), _storable(lines))
-
-
-def type_name(error: BaseException) -> str:
-    """The name of an error's type: bare for Python's own, with its module otherwise."""
-    if isinstance(error, Escaped):
-        error = error.error
-    if isinstance(error, StepFailed) and error.type:
-        return error.type
-    kind = type(error)
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-
-
-def text_of(error: BaseException) -> str:
-    """An error's text, or a word on why there is none."""
-    if isinstance(error, StepFailed) and error.message:
-        return error.message
-    try:
-        text = str(error)
-    except Exception as trouble:
-        text = f"(its text can't be had: __str__ raised {type(trouble).__name__})"
-    return _storable(text[:MESSAGE_CHARACTERS])
-
-
-def _storable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-
-
-def raised_again(step: Step) -> Exception:
-    """The error of a failed record. A class that this process has already loaded is used, so that `except` still works.
-
-    Nothing is imported or called: only a subclass of Exception is taken, and made without its `__init__`.
-    """
-    error = step.error or Error("Exception", "")
-    module, _, name = error.type.rpartition(".")
-    kind: Any = sys.modules.get(module or "builtins")
-    for part in name.split("."):
-        kind = getattr(kind, part, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        made = kind.__new__(kind)
-        made.args = (error.message,)
-        made.add_note(f"(recorded: step {step.path} failed earlier in this attempt)")
-        return made
-    line = f"step {step.path} failed earlier in this attempt: {error.type}: {error.message}"
-    return StepFailed(line, type=error.type, message=error.message, traceback=error.traceback)
+        value = call.context().run(call.spec.function, *args, **kwargs)
+    except (StopIteration, *LOUD) as error:
+        raise Escaped(error) from error
+    limit = call.spec.timeout_ms
+    if limit is not None and (time.monotonic() - began) * 1_000 > limit:
+        raise call.too_slow()
+    return value
 
 
 def _key_text(key: Any) -> str:
     return key if isinstance(key, str) else canonical(key)
+
+
+# Who asks.
 
 
 def attempt_here() -> Attempt | None:

@@ -1,195 +1,54 @@
-"""The checkpoint file: the format, as Structs in the file's own order, and how it is read. `sheet` writes it.
+"""How a checkpoint file is read: bytes → plain values with their places → the form → rows.
 
-Must not touch a disk, decide anything or let a contradiction pass: what can't be right is refused with its line.
-
-    {
-      "version": 1,
-      "jobs": [
-        { "id": …, "type": …, "status": …, "error": …, "args": …, "result": …, "state": …, …, "history": […] }
-      ],
-      "keys": […], "groups": […], "records": […]
-    }
+Must not touch a disk, decide anything or let a contradiction pass: what can't be right is refused with its place.
+`sheet` reads each line again that it writes, so that nothing is acknowledged which would be refused here.
 """
 
-import json
-from datetime import UTC, datetime, timedelta
-from functools import cache
+import re
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, convert
 
-from holdfast.core.keys import digest
-from holdfast.core.model import (
-    Entry,
-    Error,
-    Job,
-    Options,
-    Record,
-    Signal,
-    State,
-    Step,
-    StepState,
-    Time,
-    Wait,
-    WaitKind,
+from holdfast.core.model import Entry, Error, Job, Options, Record, Signal, State, Step, Wait
+from holdfast.engines.file.form import (
+    VERSION,
+    EntryPart,
+    GroupPart,
+    JobPart,
+    KeyPart,
+    Part,
+    RecordPart,
+    StepPart,
+    canonical,
+    fingerprint,
+    is_time,
+    shared,
+    shown,
+    split_error,
+    time_of,
 )
-from holdfast.engines.file.scan import Damage, Found, no_constant, scan, unique
+from holdfast.engines.file.scan import Damage, Found, Path, Spot, scan, scan_value
+from holdfast.engines.file.seal import edited, mark
 from holdfast.engines.tables import Key
 
-VERSION = 1
-"""The version of the format. A file of a higher one is never written."""
-
-EDIT = "edit"
-"""A kind of history entry that is no event: a person edited the job in the file, and its state stayed as it was."""
-
-Moment = str | int
-"""A time in the file: ISO 8601 in UTC to the millisecond, and a whole number where no date can say it."""
+P = TypeVar("P", bound=Part)
 
 
 class Foreign(Exception):
     """The file is JSON and no checkpoint that we may write. Says what it is instead."""
 
 
-# The format. Defaults are left out of the file; UNSET is what isn't there at all. A value that is not canonical JSON
-# goes under `…_text`, so that whatever an engine was given comes back.
-
-
-class Part(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Something that the file tells."""
-
-
-class WaitPart(Part, kw_only=True):
-    """What a job waits for."""
-
-    kind: WaitKind
-    name: str = ""
-    until: Moment | None = None
-
-
-class SignalPart(Part, kw_only=True):
-    """A message in a job's inbox."""
-
-    version: int
-    name: str
-    value: Any = UNSET
-    value_text: str | UnsetType = UNSET
-    by: str = ""
-    at: Moment
-
-
-class StepPart(Part, kw_only=True):
-    """One step, on one line."""
-
-    path: str
-    name: str
-    state: StepState
-    result: Any = UNSET
-    result_text: str | UnsetType = UNSET
-    error: str | None = None
-    error_type: str | UnsetType = UNSET
-    epoch: int
-    started_at: Moment
-    finished_at: Moment | None = None
-    traceback: list[str] = []
-
-
-class EntryPart(Part, kw_only=True):
-    """One entry of the history, on one line. `before` is told only where it isn't what the last entry led to."""
-
-    version: int
-    at: Moment
-    event: str
-    before: State | UnsetType | None = UNSET
-    after: State
-    by: str = ""
-    epoch: int = 0
-    note: dict[str, Any] = {}
-
-
-class JobPart(Part, kw_only=True):
-    """One job, a block of lines. What a person wants to know comes first."""
-
-    id: str
-    type: str
-    status: str
-    error: str | None
-    error_type: str | UnsetType = UNSET
-    args: Any = UNSET
-    args_text: str | UnsetType = UNSET
-    result: Any = UNSET
-    result_text: str | UnsetType = UNSET
-    state: State
-    queue: str = "default"
-    priority: int = 0
-    key: str | None = None
-    key_until: Moment | None = None
-    parent: str | None = None
-    group: str | None = None
-    arrived: bool = False
-    worker: str | None = None
-    attempt: int = 1
-    recoveries: int = 0
-    epoch: int = 0
-    created_at: Moment
-    run_at: Moment | None = None
-    claimed_at: Moment | None = None
-    expires_at: Moment | None = None
-    finished_at: Moment | None = None
-    prune_at: Moment | None = None
-    options: dict[str, Any] = {}
-    digest: str = ""
-    args_digest: str | UnsetType = UNSET
-    waits: list[WaitPart] = []
-    inbox: list[SignalPart] = []
-    traceback: list[str] = []
-    steps: list[StepPart] = []
-    history: list[EntryPart]
-
-
-class KeyPart(Part, kw_only=True):
-    """What an idempotency key stands for."""
-
-    type: str
-    key: str
-    job: str
-    digest: str = ""
-    until: Moment | None = None
-    outlives: bool = False
-    """The job was pruned and its key still holds. Without this, a missing job was removed by hand, and its key too."""
-
-
-class GroupPart(Part, kw_only=True):
-    """How many children a job has, and how many have arrived."""
-
-    parent: str
-    name: str = ""
-    total: int
-    arrived: int = 0
-
-
-class RecordPart(Part, kw_only=True):
-    """A small document. A removed one has no value, and keeps its version."""
-
-    name: str
-    value: Any = UNSET
-    value_text: str | UnsetType = UNSET
-    version: int
-    at: Moment
-
-
-P = TypeVar("P", bound=Part)
-
-# Reading: bytes → plain values with their lines → the format → rows.
-
-
 class Row(Struct, kw_only=True):
-    """One job as the file has it. `status`, `edited` and `given` tell what a person did to it."""
+    """One job as the file has it. `status`, `edits` and `given` tell what a person did to it."""
 
-    line: int
+    spot: Spot
     status: str
-    edited: bool
-    """Whether the arguments are others than those that were written."""
+    sealed: bool
+    """Whether the block has a check, and so all edits are known."""
+    edits: tuple[str, ...]
+    """The names of the fields that are others than those that were written."""
     given: str | None
     """The result that stands in the block, whatever the job's state."""
     job: Job
@@ -212,103 +71,184 @@ def read(data: bytes) -> Checkpoint:
     if not data.strip():
         raise Damage("the file is empty; expected {", 1, 1)
     found = scan(data) or {}
-    version, jobs = (found.get(name, (0, None))[1] for name in ("version", "jobs"))
+    version, jobs = (found[name][1] if name in found else None for name in ("version", "jobs"))
     if type(version) is not int or not isinstance(jobs, list):
         raise Foreign('it is JSON, but no checkpoint: that is an object with "version" and "jobs"')
     if version != VERSION:
         raise Foreign(f"it is a checkpoint of version {version}, and this program knows version {VERSION}")
     for name in found.keys() - {"version", "jobs", "keys", "groups", "records"}:
-        raise Damage(f"{name!r} is no part of a checkpoint", found[name][0])
+        raise found[name][0].damage(f"{name!r} is no part of a checkpoint")
     said = Checkpoint({}, {}, set(), {}, {})
-    for line, plain in jobs:
-        row = _row(line, _shaped(line, "job", plain, JobPart))
+    for spot, plain in jobs:
+        row = _row(spot, _shaped(spot, "job", plain, JobPart))
         if row.job.id in said.rows:
-            raise Damage(f"job {row.job.id} is there twice, first in line {said.rows[row.job.id].line}", line)
+            first = said.rows[row.job.id].spot.line
+            raise spot.damage(f"job {row.job.id} is there twice, first in line {first}", "id")
         said.rows[row.job.id] = row
-    for line, key in _parts(found, "keys", KeyPart):
-        said.keys[key.type, key.key] = Key(**_taken(line, key, Key))
+    for spot, key in _parts(found, "keys", KeyPart):
+        said.keys[key.type, key.key] = Key(**_taken(spot, (), key, Key))
         if key.outlives:
             said.outliving.add((key.type, key.key))
     for _, group in _parts(found, "groups", GroupPart):
         said.groups[group.parent, group.name] = (group.total, group.arrived)
-    for line, record in _parts(found, "records", RecordPart):
-        said.records[record.name] = Record(**_taken(line, record, Record), value=_text(record, "value") or "")
+    for spot, record in _parts(found, "records", RecordPart):
+        said.records[record.name] = Record(**_taken(spot, (), record, Record), value=_text(record, "value") or "")
     return said
 
 
-def _parts(found: Found, name: str, kind: type[P]) -> list[tuple[int, P]]:
-    line, parts = found.get(name, (1, []))
+# What `sheet` has written, read again.
+
+
+def read_head(text: str) -> Job:
+    """A job, from its block without arguments, result, steps and history; or Damage."""
+    spot = Spot(text)
+    return _job(spot, _shaped(spot, "job", scan_value(text), JobPart), 0)
+
+
+def read_step(text: str, job: str) -> Step:
+    """A step, from its line; or Damage."""
+    spot = Spot(text)
+    return _step(spot, (), job, _shaped(spot, "step", scan_value(text), StepPart))
+
+
+def read_entry(text: str, job: str, last: State | None) -> Entry:
+    """An entry, from its line; or Damage."""
+    spot = Spot(text)
+    return _entry(spot, (), job, _shaped(spot, "entry", scan_value(text), EntryPart), last)
+
+
+# From parts to rows.
+
+
+def _parts(found: Found, name: str, kind: type[P]) -> list[tuple[Spot, P]]:
+    if name not in found:
+        return []
+    spot, parts = found[name]
     if not isinstance(parts, list):
-        raise Damage(f"{name!r} must be a list", line)
+        raise spot.damage(f"{name!r} must be a list")
     return [(at, _shaped(at, name, plain, kind)) for at, plain in parts]
 
 
-def _shaped(line: int, what: str, plain: Any, kind: type[P]) -> P:
+def _shaped(spot: Spot, what: str, plain: Any, kind: type[P]) -> P:
     try:
         return convert(plain, kind)
     except msgspec.ValidationError as error:
         name = plain.get("id") if isinstance(plain, dict) else None
-        raise Damage(f"{what} {name}: {error}" if name else f"{what}: {error}", line) from None
+        raise spot.damage(f"{what} {name}: {error}" if name else f"{what}: {error}", *_path(error)) from None
 
 
-def _row(line: int, part: JobPart) -> Row:
+def _path(error: msgspec.ValidationError) -> Path:
+    """Where msgspec says the trouble is: "… unknown field `b` - at `$.history[0]`"."""
+    field, way = re.search("unknown field `(.*?)`", str(error)), re.search(r" - at `\$(.*)`$", str(error))
+    steps = re.findall(r"\.(\w+)|\[(\d+)\]", way[1] if way else "")
+    path = [int(number) if number else name for name, number in steps]
+    return (*path, field[1]) if field else tuple(path)
+
+
+def _row(spot: Spot, part: JobPart) -> Row:
     """One block as rows, or Damage where it contradicts itself."""
-    entries = _entries(line, part)
-    if part.state in (State.AVAILABLE, State.ACTIVE) and part.run_at is None:
-        raise Damage(f'job {part.id} is {part.state} and has no "run_at"', line)
-    if part.state is State.ACTIVE and part.worker is None:
-        raise Damage(f'job {part.id} is active and has no "worker"', line)
-    args, given = _text(part, "args"), _text(part, "result")
-    if args is None:
-        raise Damage(f'job {part.id} has no "args"', line)
-    has_result = part.state is State.COMPLETED or part.result_text is not UNSET
-    job = Job(
-        **_taken(line, part, Job),
-        version=len(entries),
-        args=args,
-        result=given if has_result else None,
-        error=_error(part),
-        options=_options(line, part),
-        waits=tuple(Wait(**_taken(line, wait, Wait)) for wait in part.waits),
-        inbox=tuple(Signal(**_taken(line, one, Signal), value=_text(one, "value") or "") for one in part.inbox),
+    entries = _entries(spot, part)
+    job, given = _job(spot, part, len(entries)), _text(part, "result")
+    if part.args is UNSET and part.args_text is UNSET:
+        raise spot.damage(f'job {part.id} has no "args"')
+    steps = [_step(spot, ("steps", n), part.id, step) for n, step in enumerate(part.steps)]
+    edits: tuple[str, ...] = ()
+    if part.check is not UNSET:
+        edits = edited(part.check, job, [*map(mark, steps), *map(mark, entries)])
+        if given not in (None, "null", job.result):
+            edits += ("result",)
+    elif part.digest:
+        written = part.digest if part.args_digest is UNSET else part.args_digest
+        edits = ("args",) if written != fingerprint(job.type, job.args) else ()
+    return Row(
+        spot=spot,
+        status=part.status,
+        sealed=part.check is not UNSET,
+        edits=edits,
+        given=given,
+        job=job,
+        steps=steps,
+        entries=entries,
     )
-    steps = [
-        Step(**_taken(line, step, Step), job=job.id, result=_text(step, "result"), error=_error(step))
-        for step in part.steps
-    ]
-    written = part.digest if part.args_digest is UNSET else part.args_digest
-    edited = part.digest != "" and written != fingerprint(job.type, args)
-    return Row(line=line, status=part.status, edited=edited, given=given, job=job, steps=steps, entries=entries)
 
 
-def _entries(line: int, part: JobPart) -> list[Entry]:
+def _job(spot: Spot, part: JobPart, version: int) -> Job:
+    if part.state in (State.AVAILABLE, State.ACTIVE) and part.run_at is None:
+        raise spot.damage(f'job {part.id} is {part.state} and has no "run_at"', "run_at")
+    if part.state is State.ACTIVE and part.worker is None:
+        raise spot.damage(f'job {part.id} is active and has no "worker"', "worker")
+    has_result = part.state is State.COMPLETED or part.result_text is not UNSET
+    return Job(
+        **_taken(spot, (), part, Job),
+        version=version,
+        args=_text(part, "args") or "",
+        result=_text(part, "result") if has_result else None,
+        error=_error(part),
+        options=_options(spot, part),
+        waits=tuple(Wait(**_taken(spot, ("waits", n), wait, Wait)) for n, wait in enumerate(part.waits)),
+        inbox=tuple(
+            Signal(**_taken(spot, ("inbox", n), one, Signal), value=_text(one, "value") or "")
+            for n, one in enumerate(part.inbox)
+        ),
+    )
+
+
+def _step(spot: Spot, path: Path, job: str, part: StepPart) -> Step:
+    return Step(**_taken(spot, path, part, Step), job=job, result=_text(part, "result"), error=_error(part))
+
+
+def _entry(spot: Spot, path: Path, job: str, part: EntryPart, last: State | None) -> Entry:
+    before = last if part.before is UNSET else part.before
+    return Entry(**_taken(spot, path, part, Entry), job=job, before=before, note=part.note)
+
+
+def _entries(spot: Spot, part: JobPart) -> list[Entry]:
     entries: list[Entry] = []
     last: State | None = None
-    for version, entry in enumerate(part.history, start=1):
-        if entry.version != version:
-            raise Damage(f"job {part.id}: its history has version {entry.version} where {version} is due", line)
-        before = last if entry.before is UNSET else entry.before
-        entries.append(Entry(**_taken(line, entry, Entry), job=part.id, before=before, note=entry.note))
+    for n, entry in enumerate(part.history):
+        if entry.version != n + 1:
+            what = f"job {part.id}: its history has version {entry.version} where {n + 1} is due"
+            raise spot.damage(what, "history", n, "version")
+        entries.append(_entry(spot, ("history", n), part.id, entry, last))
         last = entry.after
     if last is not part.state:
         what = f'job {part.id}: its "state" is {part.state} and its history ends with {last or "nothing"}'
-        raise Damage(f'{what}; to change what becomes of a job, edit its "status"', line)
+        raise spot.damage(f'{what}; to change what becomes of a job, edit its "status"', "state")
     return entries
 
 
-def _options(line: int, part: JobPart) -> Options:
+def _options(spot: Spot, part: JobPart) -> Options:
     for name in part.options.keys() - set(Options.__struct_fields__):
-        raise Damage(f"job {part.id}: there is no option {name!r}", line)
+        raise spot.damage(f"job {part.id}: there is no option {name!r}", "options", name)
     try:
-        return convert(part.options, Options)
+        options = convert(part.options, Options)
     except msgspec.ValidationError as error:
-        raise Damage(f"job {part.id}: options: {error}", line) from None
+        raise spot.damage(f"job {part.id}: options: {error}", "options", *_path(error)) from None
+    for path, number in _numbers(part.options):
+        if not -(2**63) <= number < 2**63:
+            raise spot.damage(f"job {part.id}: options: {path[-1]} is beyond 64 bits", "options", *path)
+    return options
 
 
-def _taken(line: int, part: Part, kind: type[Struct]) -> dict[str, Any]:
+def _numbers(options: dict[str, Any], *path: str) -> Iterator[tuple[Path, int]]:
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, *path, name)
+        elif isinstance(value, int):
+            yield (*path, name), value
+
+
+def _taken(spot: Spot, path: Path, part: Part, kind: type[Struct]) -> dict[str, Any]:
     """What a part says in the model's own names, its times read."""
     taken = {name: getattr(part, name) for name in shared(type(part), kind)}
-    return {name: _time(line, name, value) if is_time(name) else value for name, value in taken.items()}
+    for name, value in taken.items():
+        if isinstance(value, str) and is_time(name):
+            try:
+                taken[name] = time_of(value)
+            except ValueError:
+                what = f"{name}: {value!r} is no time; write it like {shown(0)}"
+                raise spot.damage(what, *path, name) from None
+    return taken
 
 
 def _text(part: Part, name: str) -> str | None:
@@ -327,74 +267,3 @@ def _error(part: JobPart | StepPart) -> Error | None:
     if part.error_type is not UNSET:
         return Error(part.error_type, part.error[len(part.error_type) + 2 :], traceback)
     return Error(*split_error(part.error), traceback)
-
-
-def _time(line: int, name: str, moment: Moment | None) -> Time | None:
-    if not isinstance(moment, str):
-        return moment
-    try:
-        at = datetime.fromisoformat(moment)
-        return (at - _EPOCH) // _MILLISECOND
-    except (ValueError, TypeError):
-        example = shown(0)
-        raise Damage(f"{name}: {moment!r} is no time; write it like {example}", line) from None
-
-
-# What reading and writing share: values, errors and times as text.
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_SPECIAL = frozenset({"args", "result", "value", "error", "options", "waits", "inbox", "before", "note"})
-"""What the format tells in another way than the model."""
-
-
-@cache
-def shared(part: type[Part], kind: type[Struct]) -> tuple[str, ...]:
-    """The fields that a part of the format and a struct of the model have in common."""
-    return tuple(name for name in part.__struct_fields__ if name in kind.__struct_fields__ and name not in _SPECIAL)
-
-
-def is_time(name: str) -> bool:
-    """Whether a field holds a time, as the model names them."""
-    return name in ("at", "until") or name.endswith(("_at", "_until"))
-
-
-def shown(time: Time) -> Moment:
-    """A time as a person reads it."""
-    try:
-        return (_EPOCH + time * _MILLISECOND).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except OverflowError:
-        return time
-
-
-def canonical(value: Any) -> str:
-    """The canonical text of a plain value: what `codec` writes, but for numbers that it would refuse or round."""
-    return _CANONICAL(value)
-
-
-def plain(text: str) -> Any:
-    """The value of a text, if exactly this text would be made of it again; else ValueError."""
-    try:
-        value = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
-        if canonical(value) == text:
-            return value
-    except RecursionError:
-        pass
-    raise ValueError("not canonical JSON")
-
-
-def fingerprint(type: str, args: str) -> str:
-    """What tells whether arguments were edited: the project's own digest, where the text has one."""
-    try:
-        return digest(type, args)
-    except UnicodeEncodeError:  # A lone surrogate.
-        return ""
-
-
-def split_error(text: str) -> tuple[str, str]:
-    """The type and the message of an error that a person reads as one line."""
-    kind, _, message = text.partition(": ")
-    return kind, message
-
-
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode

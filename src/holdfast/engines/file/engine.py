@@ -3,7 +3,8 @@
 Must not let a caller see what is not on the disk yet, and must not touch a file that it can't read. The rows are
 those of the memory engine; one thread applies all acts that wait, writes the file once, and then answers them.
 
-    checkpoint   the format, and how it is read        reopen   a person's edits, and recovery from a crash
+    form         what a file says, and how it looks    reopen   a person's edits, and recovery from a crash
+    checkpoint   how it is read                        seal     what tells which fields were edited
     sheet        how it is written                     disk     the seam, the atomic write and the lock
 """
 
@@ -206,8 +207,10 @@ class FileEngine(MemoryEngine):
                 self._sheet.refresh(rows, _touched(rows.news))
         except StoreFull as error:
             ticket.error = error
-        except (TypeError, ValueError) as error:
+        except (AttributeError, RecursionError, TypeError, ValueError) as error:
             ticket.error = BadValue(f"{self.path}: what was given can't be written as JSON: {error}")
+        except Damage as damage:
+            ticket.error = BadValue(f"{self.path}: what was given could not be read again: {damage}")
         if ticket.error is None:
             undo += rows.journal
             news |= rows.news
@@ -316,8 +319,7 @@ class FileEngine(MemoryEngine):
                 settle(self._disk, self._file)
                 opened = reopen(read(self._disk.read(self._file)), self._clock())
         except Damage as damage:
-            place = f"line {damage.line}" + (f", column {damage.column}" if damage.column else "")
-            what = f"{self.path}: {place}: {damage}"
+            what = f"{self.path}: line {damage.line}, column {damage.column}: {damage}"
             raise StoreDamaged(f"{what}; it was not touched: mend it or move it away") from None
         except Foreign as foreign:
             raise StoreForeign(f"{self.path}: {foreign}; it was not touched: name another file") from None
@@ -326,7 +328,8 @@ class FileEngine(MemoryEngine):
         if opened.changed:
             self._save()
         if opened.recovered:
-            log.info("%s: %d jobs were running when the last process ended; recovered", self.path, opened.recovered)
+            jobs = "1 job was" if opened.recovered == 1 else f"{opened.recovered} jobs were"
+            log.info("%s: %s running when the last process ended; recovered", self.path, jobs)
 
     def _check_place(self) -> None:
         folder = os.path.dirname(self._file)

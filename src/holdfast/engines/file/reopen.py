@@ -1,7 +1,7 @@
 """What becomes of a checkpoint when it is opened: a person's edits are honoured, and what a crash left is recovered.
 
 Must not touch a disk, and must not change a state itself: `decide` does, so that each of these changes has its entry
-in the history. An edit is a `status` that disagrees with the `state`, or arguments that disagree with their digest:
+in the history. An edit is a `status` that disagrees with the `state`, or a field that disagrees with the `check`:
 
     status was     set to    what becomes of it
     NEEDS_REVIEW   PENDING   replay, with the arguments in the file; again from the start, if it had ended
@@ -9,7 +9,9 @@ in the history. An edit is a `status` that disagrees with the `state`, or argume
     RUNNING        PENDING   lapse: its worker is gone
     DONE           PENDING   again from the start: pruned, and submitted anew under its id
 
-A block that was removed is a job that is gone. All else is refused.
+`args`, `queue`, `priority` and `tags` may be edited too, unless the job has ended and stays so, and `run_at` while it
+stays available, scheduled or retryable; the history names them. A block that was removed is a job that is gone. All
+else is refused. A block without a `check`, which an older program or a person wrote, is believed if it can be right.
 """
 
 from collections import Counter
@@ -18,12 +20,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.canonical import canonical, parse
-from holdfast.core.errors import BadValue
-from holdfast.core.keys import digest
+from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.keys import check_queue, check_type, digest
 from holdfast.core.lifecycle import STATE_ROWS, STATES, TERMINAL, decide, lost_event, submit_entry
 from holdfast.core.model import Applied, Change, Error, Event, Job, State, StepState, Time, WaitKind
-from holdfast.engines.file.checkpoint import EDIT, Checkpoint, Row, shown
-from holdfast.engines.file.scan import Damage
+from holdfast.engines.file.checkpoint import Checkpoint, Row
+from holdfast.engines.file.form import EDIT, shown
+from holdfast.engines.file.seal import FREE, OTHERS
 from holdfast.engines.file.sheet import Rows
 from holdfast.engines.tables import Key
 
@@ -32,6 +35,12 @@ HAND = "hand"
 
 FILE = "file"
 """Who recovered a job that was running when the process died."""
+
+PRIORITY_LIMIT = 100
+"""A person may give a priority from minus this to this, as a caller may."""
+
+TIMED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
+"""The states whose `run_at` alone says when a job is due."""
 
 PENDING, DONE = (STATE_ROWS[state].checkpoint for state in (State.AVAILABLE, State.COMPLETED))
 STATUSES = tuple(dict.fromkeys(row.checkpoint for row in STATES))
@@ -52,9 +61,9 @@ def reopen(said: Checkpoint, now: Time) -> Reopened:
     again = {row.job.id for row in said.rows.values() if row.job.state in TERMINAL and row.status == PENDING}
     for row in said.rows.values():
         _check(row)
-        if row.edited:
+        if "args" in row.edits:
             args = _fit(row, "args", row.job.args)
-            row.job = replace(row.job, args=args, digest=digest(row.job.type, args))
+            row.job = replace(row.job, args=args, digest=digest(row.job.type, args) if row.job.digest else "")
         if row.job.id in again:
             _start_again(row, now)
         rows.restore(row.job, row.steps, row.entries)
@@ -77,16 +86,81 @@ def _check(row: Row) -> None:
     """Refuse an edit that can't be carried out."""
     job, was = row.job, STATE_ROWS[row.job.state].checkpoint
     if row.status not in STATUSES:
-        raise Damage(f"job {job.id}: status {row.status!r} is none of {', '.join(STATUSES)}", row.line)
+        what = f"job {job.id}: status {row.status!r} is none of {', '.join(STATUSES)}"
+        raise row.spot.damage(what, "status")
     possible = {State.REVIEW: (PENDING, DONE), State.ACTIVE: (PENDING,)}.get(job.state, ())
     if job.state in TERMINAL:
         possible = (PENDING,)
-        if row.edited and row.status == was:
-            what = f"job {job.id}: its args were edited after it had ended ({job.state})"
-            raise Damage(f"{what}; set its status to {PENDING} to run it again with them", row.line)
     if row.status not in (was, *possible):
         what = f"job {job.id} is {job.state}, and its status was set from {was} to {row.status}"
-        raise Damage(f"{what}; possible here: {', '.join((was, *possible))}", row.line)
+        raise row.spot.damage(f"{what}; possible here: {', '.join((was, *possible))}", "status")
+    _check_edits(row, stays=row.status == was)
+    _check_ranges(row)
+
+
+def _check_edits(row: Row, *, stays: bool) -> None:
+    """Refuse an edit of what a person may not edit. `stays` tells that the status was left alone."""
+    job = row.job
+    row.edits = tuple(name for name in row.edits if not _goes_anyway(row, name, stays=stays))
+    free = tuple(name for name in FREE if name != "run_at" or (stays and job.state in TIMED))
+    for name in row.edits:
+        path = _path(name)
+        if name in free and job.state in TERMINAL and stays:
+            what = f"job {job.id}: its {name} {_were(name)} edited after it had ended ({job.state})"
+            raise row.spot.damage(f"{what}; set its status to {PENDING} to run it again with {_them(name)}", *path)
+        if name in free:
+            continue
+        what = f"job {job.id} is {job.state}, and its {name} {_were(name)} edited"
+        if name == OTHERS:
+            what = f"job {job.id} is {job.state}, and something was edited that only the program writes"
+        may = "status only" if job.state in TERMINAL and stays else f"status, {', '.join(free)}"
+        if name == "result" and job.state is State.REVIEW:
+            may = f"a result with the status {DONE}"
+        raise row.spot.damage(f"{what}; undo that; possible here: {may}", *path)
+
+
+def _goes_anyway(row: Row, name: str, *, stays: bool) -> bool:
+    """Whether a field may be anything, because the new status does away with it or asks for it."""
+    if stays:
+        return False
+    if name == "result":
+        return row.status == DONE or row.given in (None, "null")
+    return name == "error" and row.job.error is None
+
+
+def _check_ranges(row: Row) -> None:
+    """Refuse what no caller could have given. What the check vouches for was written by this program."""
+    job = row.job
+    asked = row.edits if row.sealed else ("type", "queue", "priority", "run_at", "attempt", "epoch")
+    for name, check in (("type", check_type), ("queue", check_queue)):
+        try:
+            if name in asked:
+                check(getattr(job, name))
+        except Invalid as error:
+            raise row.spot.damage(f"job {job.id}: {name}: {error}", name) from None
+    if "priority" in asked and not -PRIORITY_LIMIT <= job.priority <= PRIORITY_LIMIT:
+        what = f"job {job.id}: priority {job.priority}: give a number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
+        raise row.spot.damage(what, "priority")
+    if "run_at" in asked and job.run_at is None and job.state in TIMED:
+        raise row.spot.damage(f'job {job.id} is {job.state} and has no "run_at"', "run_at")
+    if "attempt" in asked and job.attempt < 1:
+        raise row.spot.damage(f"job {job.id}: attempt {job.attempt}: the first is 1", "attempt")
+    highest = max(entry.epoch for entry in row.entries)
+    if "epoch" in asked and job.epoch < highest:
+        what = f"job {job.id}: epoch {job.epoch}: its history has reached {highest}"
+        raise row.spot.damage(what, "epoch")
+
+
+def _path(name: str) -> tuple[str, ...]:
+    return {"tags": ("options", "tags"), OTHERS: ()}.get(name, (name,))
+
+
+def _were(name: str) -> str:
+    return "were" if name in ("args", "tags") else "was"
+
+
+def _them(name: str) -> str:
+    return "them" if name in ("args", "tags") else "it"
 
 
 def _start_again(row: Row, now: Time) -> None:
@@ -154,13 +228,13 @@ def _honour(rows: Rows, row: Row, now: Time) -> None:
     """Carry out what a person did to one job."""
     job, note = rows.jobs[row.job.id], _edits(row)
     if row.status == STATE_ROWS[row.job.state].checkpoint:
-        if row.edited:
+        if row.edits:
             change = Change(event=EDIT, before=job.state, job=job, at=now, by=HAND, version=job.version, note=note)
             _commit(rows, change)
     elif job.state is State.ACTIVE:
         _lose(rows, job, now, HAND, f"set to {PENDING} by hand", note)
     elif row.status == PENDING:
-        args = (job.args, job.digest) if row.edited else None
+        args = (job.args, job.digest) if "args" in row.edits else None
         _commit(rows, decide(job, Event.REPLAY, now, by=HAND, args=args, note=note))
     else:
         result = _fit(row, "result", row.given or "null")
@@ -186,11 +260,11 @@ def _fit(row: Row, name: str, text: str) -> str:
     try:
         return canonical(parse(text))
     except BadValue as error:
-        raise Damage(f"job {row.job.id}: {name}: {error}", row.line) from None
+        raise row.spot.damage(f"job {row.job.id}: {name}: {error}", name) from None
 
 
 def _edits(row: Row) -> dict[str, object]:
-    return {"edited": ["args"]} if row.edited else {}
+    return {"edited": list(row.edits)} if row.edits else {}
 
 
 def _commit(rows: Rows, change: Change) -> None:

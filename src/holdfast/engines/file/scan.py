@@ -1,4 +1,4 @@
-"""JSON with line numbers: the outermost two levels are read by hand, so that each element is known by where it stands.
+"""JSON with places: the outermost two levels are read by hand, so that each element is known by where it stands.
 
 Must not know what the elements mean. Stricter than `json.loads`: no name twice, no NaN.
 """
@@ -8,18 +8,43 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from msgspec import Struct
+
+Path = tuple[str | int, ...]
+"""The names and numbers that lead from an element to something in it."""
+
 
 class Damage(Exception):
     """What is wrong with a file, and where."""
 
-    def __init__(self, what: str, line: int, column: int | None = None) -> None:
+    def __init__(self, what: str, line: int, column: int) -> None:
         super().__init__(what)
         self.line = line
         self.column = column
 
 
-Found = dict[str, tuple[int, Any]]
-"""The members of an object, each with its line. A list's elements are pairs of line and value."""
+class Spot(Struct, frozen=True):
+    """Where an element stands in a text. Places are worked out only when something is wrong."""
+
+    text: str
+    at: int = 0
+
+    @property
+    def line(self) -> int:
+        """Its line, counted from 1."""
+        return self.text.count("\n", 0, self.at) + 1
+
+    def damage(self, what: str, *path: str | int) -> Damage:
+        """An error that names the place of what this path leads to, or else of what it is missing from."""
+        places = {
+            way: at for way, at, _, is_name in _walk(self.text, self.at) if not is_name and way == path[: len(way)]
+        }
+        at = places[max(places, key=len)] if places else self.at
+        return Damage(what, self.text.count("\n", 0, at) + 1, at - self.text.rfind("\n", 0, at))
+
+
+Found = dict[str, tuple[Spot, Any]]
+"""The members of an object, each with its place. A list's elements are pairs of place and value."""
 
 
 def scan(data: bytes) -> Found | None:
@@ -32,47 +57,36 @@ def scan(data: bytes) -> Found | None:
     return _Scanner(text).top()
 
 
+def scan_value(text: str) -> Any:
+    """The value that a text holds, or Damage."""
+    return _Scanner(text).value()
+
+
 class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
-        self._counted = 0
-        self._line = 1
 
     def top(self) -> Found | None:
         if not self._takes("{"):
-            self._value()
+            self.value()
             self._end()
             return None
         found: Found = {}
-        for line in self._elements("}"):
-            name = self._value()
+        for spot in self._elements("}"):
+            name = self.value()
             if not isinstance(name, str) or not self._takes(":"):
                 self._fail('expected a name in quotes, then ":"')
             if name in found:
-                raise Damage(f"{name!r} is there twice", line)
+                raise spot.damage(f"{name!r} is there twice")
             if self._takes("["):
-                found[name] = (line, [(at, self._value()) for at in self._elements("]")])
+                found[name] = (spot, [(at, self.value()) for at in self._elements("]")])
             else:
-                found[name] = (line, self._value())
+                found[name] = (spot, self.value())
         self._end()
         return found
 
-    def _elements(self, closing: str) -> Iterator[int]:
-        """Stop at each element of an object or list, and tell its line."""
-        if self._takes(closing):
-            return
-        while True:
-            self._skip()
-            self._line += self._text.count("\n", self._counted, self._at)
-            self._counted = self._at
-            yield self._line
-            if self._takes(closing):
-                return
-            if not self._takes(","):
-                self._fail(f'expected "," or "{closing}"')
-
-    def _value(self) -> Any:
+    def value(self) -> Any:
         self._skip()
         try:
             value, self._at = _DECODER.raw_decode(self._text, self._at)
@@ -82,8 +96,21 @@ class _Scanner:
         except RecursionError:
             self._fail("nested too deeply")
         except ValueError as error:
-            self._fail(str(error))
+            what, self._at = _fault(self._text, self._at) or (str(error), self._at)
+            self._fail(what)
         return value
+
+    def _elements(self, closing: str) -> Iterator[Spot]:
+        """Stop at each element of an object or list, and tell its place."""
+        if self._takes(closing):
+            return
+        while True:
+            self._skip()
+            yield Spot(self._text, self._at)
+            if self._takes(closing):
+                return
+            if not self._takes(","):
+                self._fail(f'expected "," or "{closing}"')
 
     def _takes(self, mark: str) -> bool:
         self._skip()
@@ -102,7 +129,49 @@ class _Scanner:
             self._fail("expected nothing more after the end")
 
     def _fail(self, what: str) -> NoReturn:
-        raise Damage(what, self._text.count("\n", 0, self._at) + 1, self._at - self._text.rfind("\n", 0, self._at))
+        at = self._at
+        raise Damage(what, self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at))
+
+
+def _fault(text: str, at: int) -> tuple[str, int] | None:
+    """The first name that is there twice, or value that is none, and where."""
+    names: set[Path] = set()
+    for path, start, word, is_name in _walk(text, at):
+        if is_name:
+            if path in names:
+                return f"{path[-1]!r} is there twice", start
+            names.add(path)
+        elif word not in "{[":
+            try:
+                _DECODER.decode(word)
+            except ValueError as error:
+                return str(error), start
+    return None
+
+
+def _walk(text: str, at: int) -> Iterator[tuple[Path, int, str, bool]]:
+    """Every name and value of the JSON that begins here: its path, its place, its first word, whether it is a name."""
+    path: list[str | int] = []
+    open_marks = ""
+    name_is_due = False
+    while match := _TOKEN.match(text, at):
+        word, start, at = match[1], match.start(1), match.end()
+        if word in "}]":
+            path, open_marks, name_is_due = path[:-1], open_marks[:-1], False
+        elif word == ",":
+            name_is_due = open_marks.endswith("{")
+            if not name_is_due and path:
+                path[-1] = int(path[-1]) + 1
+        elif name_is_due and word != ":":
+            name_is_due = False
+            path[-1] = json.loads(word)
+            yield tuple(path), start, word, True
+        elif word != ":":
+            yield tuple(path), start, word, False
+            if word in "{[":
+                path, open_marks, name_is_due = [*path, 0], open_marks + word, word == "{"
+        if not open_marks:
+            return
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -121,4 +190,5 @@ def no_constant(name: str) -> NoReturn:
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_TOKEN = re.compile(r'[ \t\r\n]*("(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"\s]+)')
 _DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=no_constant)

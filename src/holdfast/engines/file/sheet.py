@@ -1,6 +1,7 @@
-"""The text of a checkpoint file, written so that it reads well and diffs line by line. `checkpoint` is the format.
+"""The text of a checkpoint file, written so that it reads well and diffs line by line. `form` is what it may say.
 
-Must not touch a disk. The same store always gives the same bytes.
+Must not touch a disk, or write what could not be read again: each line is read back when it is made. The same store
+always gives the same bytes.
 """
 
 import json
@@ -9,11 +10,13 @@ from functools import cache, lru_cache
 from typing import Any
 
 from msgspec import Struct, to_builtins
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
+from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import STATE_ROWS
 from holdfast.core.model import Entry, Error, Job, Options, State, Step, Time
-from holdfast.engines.file.checkpoint import (
+from holdfast.engines.file.checkpoint import read_entry, read_head, read_step
+from holdfast.engines.file.form import (
     VERSION,
     EntryPart,
     GroupPart,
@@ -31,6 +34,7 @@ from holdfast.engines.file.checkpoint import (
     shown,
     split_error,
 )
+from holdfast.engines.file.seal import mark, seal
 from holdfast.engines.tables import Tables
 
 KEY_LINES_KEPT = 20_000
@@ -52,16 +56,31 @@ class Rows(Tables):
         """The ids of all jobs, in the order of insertion."""
         return sorted(self.jobs, key=self._order.__getitem__)
 
+    def _put(self, job: Job | None, id: str = "") -> None:
+        # The heaps keep what was taken back: a value that doesn't sort would spoil them for all jobs after it.
+        for name in ("priority", "run_at") if job is not None else ():
+            if type(value := getattr(job, name)) is not int and value is not None:
+                raise BadValue(f"{name}: {value!r} is not a whole number")
+        super()._put(job, id)
+
+
+class Line(Struct, frozen=True):
+    """A step or entry as text. While `source` is kept, its id() stands for nothing else."""
+
+    source: Step | Entry
+    text: str
+    mark: str
+
 
 class Sheet:
     """The text of a store, kept block by block, so that an act costs the blocks that it touched and no more."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, bytes] = {}
-        self._lines: dict[str, dict[int, tuple[Struct, str]]] = {}
+        self._lines: dict[str, dict[int, Line]] = {}
 
     def refresh(self, rows: Rows, ids: Iterable[str]) -> None:
-        """Write the blocks of these jobs anew, as they are now."""
+        """Write the blocks of these jobs anew, as they are now; or Damage for one that could not be read again."""
         for name in ids:
             job = rows.jobs.get(name)
             if job is None:
@@ -84,16 +103,15 @@ class Sheet:
     def _block(self, job: Job, steps: Iterable[Step], entries: Sequence[Entry]) -> bytes:
         if (len(entries), entries[-1].version) != (job.version, job.version):
             raise ValueError(f"job {job.id} is at version {job.version} and its history is not")
-        # A line is kept beside what it was made from: while that object lives, its id() stands for nothing else.
-        old, kept = self._lines.get(job.id, {}), dict[int, tuple[Struct, str]]()
+        old, kept = self._lines.get(job.id, {}), dict[int, Line]()
         for step in steps:
-            kept[id(step)] = old.get(id(step)) or (step, _step(step))
+            kept[id(step)] = old.get(id(step)) or _step(step)
         count, last = len(kept), None
         for entry in entries:
-            kept[id(entry)] = old.get(id(entry)) or (entry, _entry(entry, last))
+            kept[id(entry)] = old.get(id(entry)) or _entry(entry, last)
             last = entry.after
         self._lines[job.id] = kept
-        texts = [text for _, text in kept.values()]
+        texts = [line.text for line in kept.values()]
         lists = {
             "waits": [_line(WaitPart, _told(WaitPart, wait)) for wait in job.waits],
             "inbox": [_line(SignalPart, _told(SignalPart, one) | _value("value", one.value)) for one in job.inbox],
@@ -102,13 +120,23 @@ class Sheet:
             "history": texts[count:],
         }
         told = _job(job)
-        lines = []
-        for name in JobPart.__struct_fields__:
-            if elements := lists.get(name):
-                lines.append(f'"{name}": [' + ",".join(f"\n        {text}" for text in elements) + "\n      ]")
-            elif name in told:
-                lines.append(f'"{name}": {_json(told[name])}')
-        return _bytes("\n    {" + ",".join(f"\n      {line}" for line in lines) + "\n    }")
+        fields = {
+            name: "[" + ",".join(f"\n        {text}" for text in lists[name]) + "\n      ]"
+            if lists.get(name)
+            else _json(told[name])
+            for name in JobPart.__struct_fields__
+            if lists.get(name) or name in told
+        }
+        fields["check"] = _json(_check(job, fields, kept.values()))
+        return _bytes("\n    {" + ",".join(f'\n      "{name}": {text}' for name, text in fields.items()) + "\n    }")
+
+
+def _check(job: Job, fields: dict[str, str], lines: Iterable[Line]) -> str:
+    """The check of a job as a reader will see it. Values and lines were read again before."""
+    head = {name: text for name, text in fields.items() if name not in _READ_BEFORE} | {"history": "[]"}
+    again = read_head("{" + ",".join(f'"{name}":{text}' for name, text in head.items()) + "}")
+    again = replace(again, version=job.version, args=job.args, result=job.result)
+    return seal(again, (line.mark for line in lines))
 
 
 def _job(job: Job) -> dict[str, Any]:
@@ -127,16 +155,18 @@ def _job(job: Job) -> dict[str, Any]:
     return told
 
 
-def _step(step: Step) -> str:
+def _step(step: Step) -> Line:
     told = _told(StepPart, step) | _error(step.error)
-    return _line(StepPart, told if step.result is None else told | _value("result", step.result))
+    text = _line(StepPart, told if step.result is None else told | _value("result", step.result))
+    return Line(step, text, mark(read_step(text, step.job)))
 
 
-def _entry(entry: Entry, last: State | None) -> str:
+def _entry(entry: Entry, last: State | None) -> Line:
     told = _told(EntryPart, entry)
     if entry.before is not last:
         told["before"] = entry.before
-    return _line(EntryPart, told | {"note": entry.note} if entry.note else told)
+    text = _line(EntryPart, told | {"note": entry.note} if entry.note else told)
+    return Line(entry, text, mark(read_entry(text, entry.job, last)))
 
 
 def _keys(rows: Rows) -> list[str]:
@@ -209,5 +239,6 @@ def _bytes(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
+_READ_BEFORE = frozenset({"args", "args_text", "result", "result_text", "steps", "history"})
 _USUAL = Options()
 _json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

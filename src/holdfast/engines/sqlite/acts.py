@@ -159,7 +159,7 @@ class Acts:
             head = rows.job_of(row)
             change = decide(head, events[head.state], params["now"], by=by)
             job = applied(head, change)
-            self._note(change, job, row[0], updates, entries)
+            self._note(change, job, row[0], head.state, updates, entries)
             jobs.append(job)
         self._write(updates, entries)
         return jobs
@@ -180,7 +180,7 @@ class Acts:
                 continue
             assert head is not None
             job = applied(head, change)
-            self._note(change, job, head.n, updates, entries)
+            self._note(change, job, head.n, head.state, updates, entries)
             if head.worker is not None and job.worker is None:
                 self.news.add(worker_topic(head.worker))
             heads[job.id] = Head(job.id, job.state, job.version, job.epoch, job.inbox, job.arrived, job.worker, head.n)
@@ -191,11 +191,19 @@ class Acts:
         self._write(updates, entries)
         return answers
 
-    def _note(self, change: Change, job: Job, n: int, updates: list[rows.Params], entries: list[rows.Params]) -> None:
+    def _note(
+        self,
+        change: Change,
+        job: Job,
+        n: int,
+        before: State,
+        updates: list[rows.Params],
+        entries: list[rows.Params],
+    ) -> None:
         """Prepare the two rows of a change, its counters, and who is to hear of it."""
         updates.append(rows.job_params(job, n))
         entries.append(rows.entry_params(entry_of(change, job.version), n))
-        self._tally[job.queue, change.before] -= 1
+        self._tally[job.queue, before] -= 1
         self._tally[job.queue, job.state] += 1
         self.news.add(job_topic(job.id))
         if job.state is State.AVAILABLE or (job.state in _DUE_EVENT and job.run_at is not None):

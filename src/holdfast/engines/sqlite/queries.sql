@@ -66,6 +66,11 @@ select min(run_at) from job
 where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review'
   and queue = :queue and run_at > :since;
 
+-- name: next_back
+-- wait: when the next job of a queue may be tried again after it lost more than one worker
+select min(run_at) from job
+where state = 'available' and recoveries > 1 and queue = :queue and run_at > :since;
+
 -- name: ready
 -- claim: available → active, in order
 select * from whole

@@ -68,5 +68,9 @@ def beat(db: sqlite3.Connection, presence: Presence, now: Time) -> Beat:
 def next_due(db: sqlite3.Connection, queues: Sequence[str], now: Time) -> Time | None:
     """When the next job of these queues becomes due: soon, or so lately that a claim may have missed it."""
     since = now - DUE_WINDOW_MS
-    found = (db.execute(SQL.next_due, {"queue": queue, "since": since}).fetchone()[0] for queue in queues)
+    found = (
+        db.execute(statement, {"queue": queue, "since": since}).fetchone()[0]
+        for queue in queues
+        for statement in (SQL.next_due, SQL.next_back)
+    )
     return min((run_at for run_at in found if run_at is not None), default=None)

@@ -36,6 +36,7 @@ create table job (
 create index job_ready on job (queue, priority desc, run_at) where state = 'available';
 create index job_due on job (queue, run_at)
   where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review';
+create index job_backing_off on job (queue, run_at) where state = 'available' and recoveries > 1;
 create index job_held on job (worker) where state = 'active';
 create index job_state on job (state, id);
 create index job_parent on job (parent, id) where parent is not null;

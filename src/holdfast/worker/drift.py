@@ -1,0 +1,67 @@
+"""Drift: code that calls a recorded step with other arguments than before. Pure; must not run or record anything.
+
+A record keeps no arguments, only hashes: one of all of them, which is its identity, and a short tag for each, so that
+a person can be told which one differs.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.keys import digest
+
+DRIFT_LINES = 10
+"""How many lines of drift the history is told at the end of an attempt."""
+
+IDENTITY_DIGITS = 16
+TAG_DIGITS = 3
+
+_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def arguments_key(text: str) -> str:
+    """The key of a call without `key=`: a hash of its arguments, and where there are several, a tag for each."""
+    whole = digest(text)[:IDENTITY_DIGITS]
+    raws = _raws(text)
+    return whole if len(raws) < 2 else ",".join([whole, *(tag[:TAG_DIGITS] for tag in tags(text))])
+
+
+def tags(text: str) -> list[str]:
+    """A hash of each argument of a call, from its canonical text."""
+    return [digest(bytes(raw).decode())[:IDENTITY_DIGITS] for raw in _raws(text)]
+
+
+def differing(names: Sequence[str], old: Sequence[str], new: Sequence[str]) -> str:
+    """Which arguments differ, in words. `names` are the function's parameters, in order."""
+    places = [
+        place
+        for place in range(max(len(old), len(new)))
+        if place >= len(old) or place >= len(new) or old[place] != new[place]
+    ]
+    if not places:
+        return "its arguments"
+    return ", ".join(repr(names[place]) if place < len(names) else "a keyword argument" for place in places)
+
+
+def not_asked(path: str, names: Sequence[str], left: Sequence[str]) -> str | None:
+    """What to tell about a new call at `path`, given the paths of its name that are recorded and nobody asked for."""
+    parent, new = _split(path)
+    siblings = [
+        (old, tags_there) for old, (above, tags_there) in ((old, _split(old)) for old in left) if above == parent
+    ]
+    if not siblings:
+        return None
+
+    def distance(old: Sequence[str]) -> int:
+        return abs(len(old) - len(new)) + sum(a != b for a, b in zip(old, new, strict=False))
+
+    recorded, nearest = min(siblings, key=lambda sibling: distance(sibling[1]))
+    # A single argument has no tag: where there is only one, it is the one that differs.
+    which = differing(names, nearest, new) if nearest or new else repr(names[0]) if names else "its arguments"
+    return f"{path} ran: it differs in {which} from {recorded}, which is recorded and was not asked for"
+
+
+def _split(path: str) -> tuple[str, list[str]]:
+    """The path of the enclosing step, and the tags of a call's arguments."""
+    parent, _, last = path.rpartition("/")
+    return parent, last.split("#")[1].split(",")[1:]

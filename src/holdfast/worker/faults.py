@@ -1,0 +1,105 @@
+"""What went wrong, as data, and back: errors of jobs and steps. Must not decide what becomes of a job."""
+
+import sys
+import traceback
+from typing import Any
+
+from holdfast.core.errors import ItemsFailed, JobError, StepFailed
+from holdfast.core.model import Error, Step
+
+TRACEBACK_CHARACTERS = 16_000
+"""Longer tracebacks keep their beginning and their end."""
+MESSAGE_CHARACTERS = 4_000
+"""Longer error texts are cut."""
+
+LOUD = (SystemExit, KeyboardInterrupt)
+"""Errors that would end the worker's event loop if they travelled through one of its tasks."""
+
+
+class Escaped(Exception):
+    """An error that must not travel through an event loop, wrapped: `sys.exit`, a keyboard interrupt, StopIteration."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {text_of(error)}")
+        self.error = error
+
+
+def error_of(error: BaseException) -> Error:
+    """What went wrong, as data. Never fails, whatever the exception does."""
+    if isinstance(error, Escaped):
+        error = error.error
+    try:
+        lines = "".join(traceback.format_exception(error))
+    except Exception:
+        lines = "(the traceback could not be written)"
+    if len(lines) > TRACEBACK_CHARACTERS:
+        half = TRACEBACK_CHARACTERS // 2
+        lines = f"{lines[:half]}\n… {len(lines) - TRACEBACK_CHARACTERS} characters left out …\n{lines[-half:]}"
+    return Error(type_name(error), text_of(error), storable(lines))
+
+
+def type_name(error: BaseException) -> str:
+    """The name of an error's type: bare for Python's own, with its module otherwise."""
+    if isinstance(error, Escaped):
+        error = error.error
+    if isinstance(error, StepFailed) and error.type:
+        return error.type
+    kind = type(error)
+    bare = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if bare else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def text_of(error: BaseException) -> str:
+    """An error's text, or a word on why there is none."""
+    if isinstance(error, StepFailed) and error.message:
+        return error.message
+    try:
+        text = str(error)
+    except Exception as trouble:
+        text = f"(its text can't be had: __str__ raised {type(trouble).__name__})"
+    return storable(text[:MESSAGE_CHARACTERS])
+
+
+def storable(text: str) -> str:
+    """A text without what a store can't hold: lone surrogates and NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def raised_again(step: Step) -> Exception:
+    """The error of a failed record. A class that this process has already loaded is used, so that `except` still works.
+
+    Nothing is imported or called: only a subclass of Exception is taken, and made without its `__init__`.
+    """
+    error = step.error or Error("Exception", "")
+    kind = _loaded(error.type)
+    made = None
+    if kind is not None:
+        try:
+            made = kind.__new__(kind)
+        except Exception:  # it wants arguments that nobody kept
+            made = None
+    if made is None:
+        line = f"step {step.path} failed earlier in this attempt: {error.type}: {error.message}"
+        return StepFailed(line, type=error.type, message=error.message, traceback=error.traceback)
+    made.args = (error.message,)
+    if isinstance(made, JobError):
+        made.type, made.message, made.traceback = error.type, error.message, error.traceback
+    if isinstance(made, ItemsFailed):
+        made.results, made.failures = [], []
+    made.add_note(f"(recorded: step {step.path} failed earlier in this attempt)")
+    return made
+
+
+def _loaded(name: str) -> type[Exception] | None:
+    """The exception class of this name, if this process has it already."""
+    module, _, path = name.rpartition(".")
+    while module and module not in sys.modules:  # a class inside a class
+        module, _, outer = module.rpartition(".")
+        path = f"{outer}.{path}"
+    for home in [module] if module else ["builtins", "__main__"]:
+        kind: Any = sys.modules.get(home)
+        for part in path.split("."):
+            kind = getattr(kind, part, None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            return kind
+    return None

@@ -1,0 +1,93 @@
+"""A job's log lines: taken from `logging` while the job runs, bounded, and kept with the job.
+
+Must not log anything itself, or it would hear itself.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+LINES_LIMIT = 500
+"""How many of a job's last log lines are kept."""
+LINE_CHARACTERS = 2_000
+"""Longer log lines are cut."""
+CHARACTERS_LIMIT = 100_000
+"""How many characters of log are kept with a job; the oldest lines go first."""
+
+
+class Lines:
+    """The last log lines of one job. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=LINES_LIMIT)
+        self._characters = 0
+        self._news = 0
+        self._lock = threading.Lock()
+
+    def load(self, lines: Iterable[str]) -> None:
+        """Begin with what an earlier lease has kept."""
+        for line in lines:
+            self.add(line)
+        self._news = 0
+
+    def add(self, line: str) -> None:
+        """Keep one more line."""
+        line = line[:LINE_CHARACTERS]
+        with self._lock:
+            if len(self._lines) == LINES_LIMIT:
+                self._characters -= len(self._lines.popleft())
+            self._lines.append(line)
+            self._characters += len(line)
+            while self._characters > CHARACTERS_LIMIT:
+                self._characters -= len(self._lines.popleft())
+            self._news += 1
+
+    def fresh(self) -> list[str] | None:
+        """All lines, if there are new ones since this was last asked."""
+        with self._lock:
+            if not self._news:
+                return None
+            self._news = 0
+            return list(self._lines)
+
+
+class Capture(logging.Handler):
+    """Hands what is logged inside a job to `keep`. Our own lines are about jobs, not from them, and are left out."""
+
+    def __init__(self, keep: Callable[[str], None]) -> None:
+        super().__init__()
+        self._keep = keep
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler.emit."""
+        if record.name.partition(".")[0] == "holdfast":
+            return
+        try:
+            self._keep(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+class Capturing:
+    """One Capture for all workers of a process: put up by the first, taken down by the last."""
+
+    def __init__(self, keep: Callable[[str], None]) -> None:
+        self._capture = Capture(keep)
+        self._users = 0
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """One more worker listens."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                logging.getLogger().addHandler(self._capture)
+
+    def stop(self) -> None:
+        """One less."""
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                logging.getLogger().removeHandler(self._capture)

@@ -1,0 +1,155 @@
+"""Maps: a step for each item of a list, so many at once; all settle, then the outcome. Must not know what a step is."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sized
+from typing import Any, Generic, TypeVar
+
+from holdfast.core.errors import ItemFailure, ItemsFailed
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.faults import text_of, type_name
+
+T = TypeVar("T")
+
+
+class Taken(Generic[T]):
+    """One item: its place, and what to call for it. Made in the items' order, so that equal ones keep their places."""
+
+    def __init__(self, index: int, item: Any, prepare: Callable[[Any], Callable[[], T]]) -> None:
+        self.index = index
+        self.item = item
+        self._trouble: Exception | None = None
+        try:
+            self._call = prepare(item)
+        except Exception as error:
+            self._trouble = error
+
+    def run(self) -> T:
+        """Call it. An item that doesn't fit the step fails here, like any other."""
+        if self._trouble is not None:
+            raise self._trouble
+        return self._call()
+
+
+class Tally(Generic[T]):
+    """The items of one map: read once, their results in place, and which failed. Safe from any thread."""
+
+    def __init__(
+        self,
+        attempt: Attempt | None,
+        name: str,
+        items: Iterable[Any],
+        need: int | None,
+        prepare: Callable[[Any], Callable[[], T]],
+    ) -> None:
+        self.total = len(items) if isinstance(items, Sized) else None
+        self._attempt = attempt
+        self._name = name
+        self._need = need
+        self._prepare = prepare
+        self._items = iter(items)
+        self._results: list[Any] = []
+        self._failures: list[ItemFailure] = []
+        self._done = 0
+        self._broken: BaseException | None = None
+        self._lock = threading.Lock()
+        if attempt is not None:
+            attempt.count(name, 0, self.total)
+
+    def at_once(self, limit: int) -> int:
+        """How many walkers it takes."""
+        return limit if self.total is None else max(1, min(limit, self.total))
+
+    def take(self) -> Taken[T] | None:
+        """The next item; None at the end, and when the items themselves failed."""
+        with self._lock:
+            if self._broken is not None:
+                return None
+            try:
+                item = next(self._items)
+            except StopIteration:
+                return None
+            except Exception as error:
+                self._broken = error
+                return None
+            self._results.append(None)
+            return Taken(len(self._results) - 1, item, self._prepare)
+
+    def settle(self, taken: Taken[T], value: Any) -> None:
+        """One item is done."""
+        self._results[taken.index] = value
+        self._count()
+
+    def fail(self, taken: Taken[T], error: BaseException) -> None:
+        """One item failed."""
+        self._failures.append(ItemFailure(taken.index, taken.item, error))
+        self._count()
+
+    def stop(self, error: BaseException) -> None:
+        """No item is begun any more, and this is what the map raises."""
+        with self._lock:
+            self._broken = self._broken or error
+
+    def _count(self) -> None:
+        with self._lock:
+            self._done += 1
+            done = self._done
+        if self._attempt is not None:
+            self._attempt.count(self._name, done, self.total)
+
+    def outcome(self) -> list[Any]:
+        """The results, or ItemsFailed, or what the items themselves raised."""
+        if self._broken is not None:
+            raise self._broken
+        wanted = len(self._results) if self._need is None else self._need
+        succeeded = len(self._results) - len(self._failures)
+        if succeeded >= wanted:
+            return self._results
+        self._failures.sort(key=lambda failure: failure.index)
+        first = self._failures[0] if self._failures else None
+        why = f"; the first was item {first.index}: {type_name(first.error)}: {text_of(first.error)}" if first else ""
+        raise ItemsFailed(
+            f"{self._name}: {succeeded} of {len(self._results)} items succeeded, {wanted} were needed{why}",
+            self._results,
+            self._failures,
+        ) from (first.error if first else None)
+
+
+async def map_async(tally: Tally[Awaitable[Any]], at_once: int) -> list[Any]:
+    """Run all items on the loop, so many at once; all settle, then the outcome."""
+
+    async def walk() -> None:
+        while (taken := tally.take()) is not None:
+            try:
+                tally.settle(taken, await taken.run())
+            except Exception as error:
+                tally.fail(taken, error)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(tally.at_once(at_once)):
+            group.create_task(walk())
+    return tally.outcome()
+
+
+def map_sync(tally: Tally[Any], at_once: int) -> list[Any]:
+    """The same in threads, which never keep the process from ending."""
+
+    def walk() -> None:
+        while (taken := tally.take()) is not None:
+            try:
+                tally.settle(taken, taken.run())
+            except Exception as error:
+                tally.fail(taken, error)
+            except BaseException as error:
+                tally.stop(error)
+
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(walk,), name="holdfast-map", daemon=True)
+        for _ in range(tally.at_once(at_once))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return tally.outcome()

@@ -1,0 +1,77 @@
+"""What a type checker must accept, and what it must know. Checked by tests/test_types.py, never run."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_type
+
+from holdfast import App, Retry, current, progress, step
+
+app = App("memory:")
+
+
+@dataclass
+class Scene:
+    title: str
+
+
+@dataclass
+class Image:
+    path: str
+
+
+@step(retries=3, timeout="10m", stale_after=timedelta(minutes=5), key=lambda scene: scene.title)
+async def draw(scene: Scene, style: str = "oil") -> Image:
+    progress(1, 2, "half")
+    return Image(current().idempotency_key)
+
+
+@step
+def narrate(text: str) -> bytes:
+    return text.encode()
+
+
+@step(name="assemble.all", retries=Retry(retries=2, never=("ValueError",)))
+def assemble(images: list[Image], audio: bytes) -> str:
+    return "film"
+
+
+@app.job(name="video.make", queue="video", retries=3, timeout="6h", stages=[draw, narrate, "other"], keep="7d")
+async def make_video(titles: list[str], tone: str = "calm") -> str:
+    scenes = [Scene(title) for title in titles]
+    assert_type(await draw(scenes[0]), Image)
+    assert_type(await draw(scene=scenes[0], style="ink"), Image)
+    assert_type(await draw.map(scenes, at_once=8), list[Image])
+    assert_type(await draw.map(Scene(title) for title in titles), list[Image])
+    assert_type(await draw.map(scenes, need=2), list[Image | None])
+    assert_type(await narrate.aio("a"), bytes)
+    assert_type(await narrate.aio.map(titles), list[bytes])
+    assert_type(await narrate.aio.map(titles, need=1), list[bytes | None])
+    return await assemble.aio(await draw.map(scenes), await narrate.aio(tone))
+
+
+@app.job
+def blocking(title: str) -> str:
+    assert_type(narrate("a"), bytes)
+    assert_type(narrate.map(["a"]), list[bytes])
+    assert_type(narrate.map(["a"], need=0), list[bytes | None])
+    assert_type(draw.sync(Scene(title)), Image)
+    assert_type(draw.sync.map([Scene(title)]), list[Image])
+    return assemble([], b"")
+
+
+async def asking() -> None:
+    run = await make_video.submit(["a"], key="order-42", delay="2h", priority=5, tags=["x"])
+    assert_type(await run.result(timeout=60), str)
+    assert_type((await run.status()).done, int | None)
+    assert_type(await make_video(["a"]), str)
+    assert_type(blocking("a"), str)
+    for one in await blocking.submit_many(["a", "b"], queue="slow"):
+        assert_type(await one.result(), str)
+    async with app.worker(at_once=8, queues=["video"]) as worker:
+        assert_type(worker.id, str)
+
+
+def asking_from_blocking_code() -> None:
+    run = app.sync.submit(make_video, ["a"], key="k")
+    assert_type(run.result(timeout="1m"), str)
+    assert_type(app.sync.submit(blocking, "a").result(), str)

@@ -1,0 +1,262 @@
+"""Rescue and upkeep, on the memory engine with a clock that is moved by hand."""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from holdfast.conformance.given import HOUR, SECOND, StoreClock, job
+from holdfast.core.lifecycle import RECOVERY_LIMIT
+from holdfast.core.model import Event, Options, Presence, Retry, Running, State, Step, StepState
+from holdfast.engines.memory import MemoryEngine
+from holdfast.upkeep.keeper import LEADER, Keeper
+from holdfast.upkeep.rescue import Rescue
+
+LEASE = 15 * SECOND
+
+
+class Store:
+    """A store, a clock, and small words for what happens in it. All of it runs at once: memory never waits."""
+
+    def __init__(self):
+        self.clock = StoreClock(settable=True)
+        self.engine = MemoryEngine(self.clock)
+        self.rescue = Rescue(self.engine, lease_seconds=LEASE / 1_000)
+        self.runner = asyncio.Runner()
+
+    def do(self, work):
+        return self.runner.run(work)
+
+    def claimed(self, worker="w-1", **fields):
+        self.do(self.engine.insert([job(self.clock, **fields)]))
+        (taken,) = self.do(self.engine.claim(worker, ["default"], 1))
+        return taken
+
+    def beat(self, worker="w-1", *running, **fields):
+        self.do(self.engine.beat(Presence(worker, running=running, **fields)))
+
+    def dead(self):
+        return self.do(self._dead())
+
+    async def _dead(self):
+        return await self.rescue.dead("w-2", await self.rescue.presences())
+
+    def get(self, one):
+        return self.do(self.engine.get([one.id]))[0]
+
+    def record(self, one, path):
+        done = Step(job=one.id, epoch=one.epoch, path=path, name=path, state=StepState.DONE, started_at=0)
+        self.do(self.engine.record([done]))
+
+    def last(self, one):
+        return self.do(self.engine.history(one.id))[-1]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = Store()
+    yield store
+    store.runner.close()
+
+
+def test_a_worker_that_is_silent_for_longer_than_a_lease_loses_its_jobs_and_the_history_tells_the_story(store):
+    one = store.claimed()
+    store.beat("w-1", Running(one.id, one.epoch, stage="draw"))
+    store.record(one, "draw#1")
+    store.dead()
+
+    store.clock.advance(LEASE - 1)
+    assert store.dead() == []
+    store.clock.advance(2)
+    assert [lost.id for lost in store.dead()] == [one.id]
+
+    assert store.get(one).state is State.AVAILABLE
+    entry = store.last(one)
+    assert (entry.event, entry.by) == (Event.LAPSE, "w-2")
+    assert entry.note == {
+        "lost": "w-1",
+        "why": "not heard of for 15 s",
+        "survived": "1 recorded steps",
+        "stage": "draw",
+    }
+
+
+def test_who_was_asleep_or_cut_off_judges_nobody_until_the_living_had_time_to_beat(store):
+    one, other = store.claimed("w-1"), store.claimed("w-3")
+    store.beat("w-1")
+    store.beat("w-3")
+    store.dead()
+    store.clock.advance(HOUR)
+    assert store.dead() == []
+    store.clock.advance(SECOND)
+    assert store.dead() == []
+    store.beat("w-3")
+    store.clock.advance(LEASE // 2)
+    assert [lost.id for lost in store.dead()] == [one.id]
+    assert store.get(other).state is State.ACTIVE
+
+
+def test_a_job_that_kills_its_workers_goes_to_a_person(store):
+    one = store.claimed()
+    for lost in range(RECOVERY_LIMIT + 1):
+        held = store.get(one)
+        assert held.state is State.ACTIVE, lost
+        store.beat("w-1")
+        store.dead()
+        store.clock.advance(LEASE - 1)
+        store.dead()
+        store.clock.advance(2)
+        store.dead()
+        store.clock.advance(HOUR)
+        store.do(store.engine.claim("w-1", ["default"], 1))
+    ended = store.get(one)
+    assert ended.state is State.REVIEW
+    assert ended.error.type == "WorkersLost"
+    assert "4 workers in a row were lost over this job: not heard of for" in ended.error.message
+
+
+def test_progress_between_two_losses_starts_the_row_anew(store):
+    one = store.claimed()
+    for lost in range(RECOVERY_LIMIT + 3):
+        held = store.get(one)
+        store.record(held, f"draw#{lost}")
+        store.beat("w-1")
+        store.dead()
+        store.clock.advance(LEASE - 1)
+        store.dead()
+        store.clock.advance(2)
+        store.dead()
+        assert store.get(one).recoveries == 1
+        store.clock.advance(HOUR)
+        store.do(store.engine.claim("w-1", ["default"], 1))
+    assert store.get(one).state is State.ACTIVE
+
+
+def test_a_stale_stage_is_recovered_though_its_worker_lives_and_the_history_says_what_was_seen(store):
+    one, other = store.claimed(), store.claimed()
+    store.beat(
+        "w-1",
+        Running(one.id, one.epoch, stage="draw", silent_ms=100, stale_after_ms=5_000),
+        Running(other.id, other.epoch, stage="draw"),
+    )
+    assert store.do(store.rescue.stale("w-2")) == []
+    store.clock.advance(5_000)
+    (stale,) = store.do(store.rescue.stale("w-2"))
+    assert stale.id == one.id
+    entry = store.last(one)
+    assert (entry.event, entry.note["stage"]) == (Event.LAPSE, "draw")
+    assert entry.note["why"] == "stage draw showed no progress for 5.1 s, longer than 5 s; its worker lives"
+    assert store.get(other).state is State.ACTIVE
+
+
+def test_a_stale_word_about_an_older_lease_touches_nothing(store):
+    one = store.claimed()
+    store.beat("w-1", Running(one.id, one.epoch - 1, stage="draw", silent_ms=10**6, stale_after_ms=1))
+    assert store.do(store.rescue.stale("w-2")) == []
+
+
+def test_a_job_whose_worker_left_no_trace_is_rescued_after_a_lease(store):
+    one = store.claimed()
+    assert store.do(store.rescue.orphans("w-2")) == []
+    store.clock.advance(LEASE + 1)
+    assert [lost.id for lost in store.do(store.rescue.orphans("w-2"))] == [one.id]
+    assert store.last(one).note["why"] == "its worker left no trace"
+
+
+@pytest.mark.parametrize(
+    ("retries", "event", "state"), [(1, Event.OVERRUN, State.RETRYABLE), (0, Event.ABANDON, State.REVIEW)]
+)
+def test_a_timeout_that_its_owner_did_not_heed_is_a_failure(store, retries, event, state):
+    one = store.claimed(options=Options(timeout_ms=1_000, retry=Retry(retries=retries)))
+    store.clock.advance(5_000)
+    assert store.do(store.rescue.overrun("w-2")) == []
+    store.clock.advance(1_001)
+    assert store.do(store.rescue.overrun("w-2")) != []
+    ended = store.get(one)
+    assert ended.state is state
+    assert ended.error.message == "the job took longer than its timeout of 1 s"
+    assert store.last(one).event == event
+
+
+# The keeper.
+
+
+def keeper(store, worker="w-2"):
+    return Keeper(store.engine, worker, lease_seconds=15, look_seconds=1, upkeep_seconds=1)
+
+
+def lead(store, one):
+    async def ask():
+        present = await one._rescue.presences()
+        await one._rescue.dead(one._worker, present)
+        return await one.lead(present)
+
+    return store.do(ask())
+
+
+def test_one_leads_and_another_takes_over_as_soon_as_it_is_gone(store):
+    first, second = keeper(store, "w-1"), keeper(store, "w-2")
+    store.beat("w-1")
+    store.beat("w-2")
+    assert lead(store, first)
+    assert lead(store, first)
+    assert not lead(store, second)
+    store.beat("w-1", leaving=True)
+    assert lead(store, second)
+    assert not lead(store, first)
+
+
+def test_a_leader_that_is_silent_for_longer_than_a_lease_is_replaced(store):
+    first, second = keeper(store, "w-1"), keeper(store, "w-2")
+    store.beat("w-1")
+    store.beat("w-2")
+    assert lead(store, first)
+    for _ in range(16):
+        assert not lead(store, second)
+        store.clock.advance(SECOND - 1)
+        store.beat("w-2")
+    store.clock.advance(SECOND)
+    assert lead(store, second)
+    assert not lead(store, first)
+
+
+def test_upkeep_expires_and_prunes(store):
+    async def given():
+        now = store.clock.now
+        late = job(store.clock, expires_at=now + 1_000)
+        old = job(store.clock, options=Options(keep_ms=1_000))
+        await store.engine.insert([late, old])
+        return late, old
+
+    late, old = store.do(given())
+    one = keeper(store)
+    store.do(one._jobs.cancel(old.id))
+    store.clock.advance(1_001)
+    store.do(one.tidy())
+    assert store.get(late).state is State.DISCARDED
+    assert store.get(old) is None
+
+
+def test_a_resigned_leader_leaves_no_record(store):
+    one = keeper(store)
+    store.beat("w-2")
+    assert lead(store, one)
+    store.do(one._resign())
+    assert [record.name for record in store.do(store.engine.records(LEADER))] == []
+
+
+def test_a_presence_that_an_engine_saw_die_is_dead_at_once(store):
+    one = store.claimed()
+    store.beat("w-1")
+
+    async def look():
+        present = {
+            name: replace(one, gone=True, pid=7, host="h") for name, one in (await store.rescue.presences()).items()
+        }
+        assert msgspec.json.encode(present)
+        return await store.rescue.dead("w-2", present)
+
+    assert [lost.id for lost in store.do(look())] == [one.id]
+    assert store.last(one).note["why"] == "process 7 on h ended without a word; last heard of 0 ms ago"

@@ -1,0 +1,47 @@
+"""What the worker's tests share: an event loop for `async def` tests, an App in memory, and a watched engine."""
+
+import asyncio
+import inspect
+
+import pytest
+
+from holdfast import App
+from holdfast.engines.memory import MemoryEngine
+from tests.worker.given import QUICK, Interrupted, Watched
+
+TEST_SECONDS = 30.0
+"""How long one test may take, so that a worker that hangs is told and not waited for."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an `async def` test on a loop of its own."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(TEST_SECONDS):
+            await test(**given)
+
+    asyncio.run(bounded())
+    return True
+
+
+@pytest.fixture
+def engine() -> Watched:
+    """An engine in memory that counts its calls and can be told to fail."""
+    return Watched(MemoryEngine())
+
+
+@pytest.fixture
+def app(engine: Watched) -> App:
+    """An App on the watched engine, with settings for impatient people."""
+    return App("memory:", settings=QUICK, engine=engine)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def interrupted(app: App) -> Interrupted:
+    """Takes a job from its worker at a point in its code, and lets it go on."""
+    return Interrupted(app)

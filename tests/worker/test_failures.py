@@ -1,0 +1,261 @@
+"""What becomes of a job when its code goes wrong, in every way that Python allows."""
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+from holdfast import JobFailed, Retry, step
+from holdfast.core.model import Event, State
+from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def deep(n: int = 0) -> int:
+    return deep(n + 1)
+
+
+def raiser(kind: str) -> None:
+    match kind:
+        case "value":
+            raise ValueError("wrong")
+        case "mute":
+            raise Mute()
+        case "deep":
+            deep()
+        case "exit":
+            sys.exit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "stop":
+            raise StopIteration(1)
+        case "surrogate":
+            raise ValueError("a \udcff and a \0")
+        case "group":
+            raise ExceptionGroup("two", [ValueError("a"), TypeError("b")])
+
+
+KINDS = {
+    "value": "ValueError",
+    "mute": "Mute",
+    "deep": "RecursionError",
+    "exit": "SystemExit",
+    "interrupt": "KeyboardInterrupt",
+    "stop": "StopIteration",
+    "surrogate": "ValueError",
+    "group": "ExceptionGroup",
+}
+
+
+@step
+async def async_body(kind: str) -> None:
+    raiser(kind)
+
+
+@step
+def def_body(kind: str) -> None:
+    raiser(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["async job", "def job", "async step", "def step", "aio step", "map", "def map"])
+async def test_whatever_is_raised_fails_the_job_and_leaves_the_worker_alive(app, kind, place):
+    async def async_job(kind: str) -> None:
+        raiser(kind)
+
+    def def_job(kind: str) -> None:
+        raiser(kind)
+
+    async def in_async_step(kind: str) -> None:
+        await async_body(kind)
+
+    def in_def_step(kind: str) -> None:
+        def_body(kind)
+
+    async def in_aio_step(kind: str) -> None:
+        await def_body.aio(kind)
+
+    async def in_map(kind: str) -> None:
+        await async_body.map([kind])
+
+    def in_def_map(kind: str) -> None:
+        def_body.map([kind])
+
+    handlers = {
+        "async job": async_job,
+        "def job": def_job,
+        "async step": in_async_step,
+        "def step": in_def_step,
+        "aio step": in_aio_step,
+        "map": in_map,
+        "def map": in_def_map,
+    }
+
+    async def fine() -> str:
+        return "fine"
+
+    bad = app.job(name="bad", retries=0)(handlers[place])
+    good = app.job(name="good")(fine)
+
+    async with app.worker():
+        run = await bad.submit(kind)
+        job = await in_state(app, run, State.REVIEW)
+        assert await (await good.submit()).result(timeout=5) == "fine"
+
+    assert job.error is not None
+    expected = KINDS[kind]
+    if kind == "stop" and place in ("async job", "async step", "map"):
+        expected = "RuntimeError"  # Python's own way with a StopIteration in a coroutine
+    said = job.error.message if "map" in place else job.error.type
+    assert expected in said
+
+
+async def test_retries_end_in_review_with_the_last_error_and_each_failure_in_the_history(app):
+    tries = []
+
+    async def bad() -> None:
+        tries.append(1)
+        raise ValueError(f"try {len(tries)}")
+
+    run = await app.job(retries=AT_ONCE_RETRY)(bad).submit()
+    job = await finished(app, run)
+
+    assert len(tries) == 4
+    assert job.state is State.REVIEW
+    assert (job.error.type, job.error.message) == ("ValueError", "try 4")
+    assert "in bad" in job.error.traceback
+    assert (await events(run)).count("fail") == 3
+    with pytest.raises(JobFailed, match="needs a person: ValueError: try 4"):
+        await run.result()
+
+
+async def test_a_backoff_is_waited_for_by_the_stores_clock(app):
+    async def bad() -> None:
+        raise ValueError
+
+    policy = Retry(retries=1, strategy="constant", initial_ms=60_000, jitter=False)
+    run = await app.job(retries=policy)(bad).submit()
+    async with app.worker():
+        job = await in_state(app, run, State.RETRYABLE)
+
+    entry = await entry_of(run, Event.FAIL)
+    assert job.run_at - entry.at == 60_000
+    assert entry.note["next_try"] == "in 1 min"
+
+
+async def test_an_error_on_the_never_list_goes_straight_to_review(app):
+    async def bad() -> None:
+        raise KeyError("x")
+
+    job = await finished(app, await app.job(retries=Retry(retries=5, never=("KeyError",)))(bad).submit())
+    assert (job.state, job.error.type) == (State.REVIEW, "KeyError")
+
+
+async def test_a_result_that_cannot_be_stored_goes_to_review_and_says_which(app):
+    async def bad() -> object:
+        return threading.Lock()
+
+    run = await app.job(retries=5)(bad).submit()
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert "result of bad" in job.error.message
+    assert (await events(run)).count("claim") == 1
+
+
+async def test_a_result_that_does_not_fit_its_hint_goes_to_review(app):
+    async def bad() -> int:
+        return "three"  # type: ignore[return-value]
+
+    job = await finished(app, await app.job(bad).submit())
+    assert job.state is State.REVIEW
+    assert "result of bad" in job.error.message
+
+
+async def test_arguments_that_do_not_fit_any_more_go_to_review_before_any_code_runs(app):
+    ran = []
+
+    async def grown(a: int) -> None:
+        ran.append(a)
+
+    run = await app.job(name="grown")(grown).submit(1)
+    app.registry._jobs.clear()
+
+    async def grown2(a: int, b: int) -> None:
+        ran.append(a)
+
+    app.job(name="grown")(grown2)
+    job = await finished(app, run)
+    assert not ran
+    assert job.state is State.REVIEW
+    assert "argument 'b' of grown2: not in the text; give the parameter a default" in job.error.message
+
+
+async def test_a_wrong_colour_call_in_a_job_is_not_retried_and_names_the_view(app):
+    async def wrong() -> None:
+        def_body("value")
+
+    def wrong_too() -> None:
+        async_body("value")
+
+    first = await finished(app, await app.job(wrong).submit())
+    second = await finished(app, await app.job(wrong_too).submit())
+    assert "await def_body.aio(…)" in first.error.message
+    assert "async_body.sync(…)" in second.error.message
+    assert (first.state, second.state) == (State.REVIEW, State.REVIEW)
+
+
+async def test_a_jobs_timeout_counts_as_a_failure_in_both_colours(app):
+    entered = threading.Event()
+    go_on = threading.Event()
+    more = []
+
+    @step(name="later")
+    def later() -> None:
+        more.append(1)
+
+    async def slow() -> None:
+        await asyncio.sleep(30)
+
+    def slow_too() -> None:
+        entered.set()
+        go_on.wait(10)
+        later()
+
+    one = await app.job(retries=0, timeout=0.05)(slow).submit()
+    two = await app.job(retries=0, timeout=0.05)(slow_too).submit()
+    async with app.worker():
+        first = await in_state(app, one, State.REVIEW)
+        second = await in_state(app, two, State.REVIEW)
+        go_on.set()
+        await asyncio.sleep(0.05)
+
+    assert "longer than its timeout of 50 ms" in first.error.message
+    assert "longer than its timeout of 50 ms" in second.error.message
+    assert entered.is_set()
+    assert not more, "the thread of an attempt that is over started another step"
+
+
+async def test_a_job_that_raises_cancelled_by_itself_has_failed(app):
+    async def odd() -> None:
+        raise asyncio.CancelledError("my own")
+
+    job = await finished(app, await app.job(retries=0)(odd).submit())
+    assert (job.state, job.error.type) == (State.REVIEW, "asyncio.exceptions.CancelledError")
+
+
+async def test_a_job_that_cancels_its_own_task_has_failed_and_is_not_handed_over_for_ever(app):
+    async def odd() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+    run = await app.job(retries=0)(odd).submit()
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert (await events(run)).count("claim") == 1

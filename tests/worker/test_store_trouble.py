@@ -1,0 +1,184 @@
+"""The store is away for a while: work goes on when it is back, and nothing runs twice."""
+
+import asyncio
+
+import pytest
+
+from holdfast import current, step
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import Event, State
+from tests.worker.given import events, in_state, until
+
+
+@pytest.fixture
+def ran():
+    return []
+
+
+@pytest.fixture
+def film(app, ran):
+    @step(name="draw")
+    async def draw(n: int) -> int:
+        ran.append(n)
+        await asyncio.sleep(0.01)
+        return n
+
+    async def film(n: int) -> int:
+        return len(await draw.map(range(n), at_once=3))
+
+    return app.job(film)
+
+
+@pytest.mark.parametrize("fence", ["open", "closed"])
+async def test_a_store_that_is_away_in_mid_run_costs_time_and_nothing_else(app, engine, film, ran, fence):
+    run = await film.submit(30)
+    async with app.worker():
+        await until(lambda: len(ran) >= 10)
+        engine.away = True
+        await asyncio.sleep(0.3 if fence == "open" else 1.5)
+        begun = len(ran)
+        await asyncio.sleep(0.2)
+        assert len(ran) == begun, "past what was under way nothing starts that can't be recorded"
+        engine.away = False
+        assert await run.result(10) == 30
+
+    assert sorted(ran) == list(range(30)), "nothing twice"
+    assert await events(run) == ["submit", "claim", "complete"]
+
+
+async def test_the_end_of_a_job_waits_for_the_store(app, engine):
+    entered = asyncio.Event()
+
+    async def job() -> str:
+        entered.set()
+        engine.away = True
+        return "made"
+
+    run = await app.job(job).submit()
+    async with app.worker():
+        await entered.wait()
+        await asyncio.sleep(0.3)
+        engine.away = False
+        assert await run.result(5) == "made"
+    assert (await events(run)).count("claim") == 1
+
+
+async def test_a_lost_answer_to_a_record_is_no_second_run(app, engine, film, ran):
+    engine.loses["record"] = 3
+    run = await film.submit(10)
+    async with app.worker():
+        assert await run.result(10) == 10
+    assert sorted(ran) == list(range(10))
+
+
+async def test_a_lost_answer_to_an_end_is_no_second_end(app, engine, film):
+    engine.loses["commit"] = 1
+    run = await film.submit(1)
+    async with app.worker():
+        assert await run.result(10) == 1
+    assert await events(run) == ["submit", "claim", "complete"]
+
+
+async def test_a_lost_answer_to_a_claim_loses_no_job(app, engine, film):
+    run = await film.submit(3)
+    engine.loses["claim"] = 1
+    async with app.worker():
+        assert await run.result(10) == 3
+    assert await events(run) == ["submit", "claim", "release", "claim", "complete"]
+
+
+async def test_a_worker_that_stops_while_the_store_is_away_ends_and_its_job_goes_on_elsewhere(app, engine, film, ran):
+    run = await film.submit(10)
+    async with app.worker():
+        await until(lambda: len(ran) >= 3)
+        engine.away = True
+    engine.away = False
+    async with app.worker():
+        assert await run.result(10) == 10
+    assert len(ran) <= 10 + 3, "only what was under way ran again"
+
+
+async def test_a_beat_that_fails_in_any_way_does_not_end_the_beats(app, engine, film, caplog):
+    troubles = iter([ValueError("odd"), OSError("disk"), RuntimeError("?")])
+
+    def trouble(name, _):
+        if name == "beat" and (error := next(troubles, None)) is not None:
+            raise error
+
+    async with app.worker():
+        engine.hook = trouble
+        await until(lambda: "a beat was not answered: RuntimeError: ?" in caplog.text)
+        assert await (await film.submit(5)).result(5) == 5
+
+
+async def test_upkeep_and_claims_survive_any_trouble(app, engine, film):
+    broken = True
+
+    def trouble(name, _):
+        if broken and name in ("claim", "wait", "records", "find", "prune"):
+            raise ZeroDivisionError(name)
+
+    async with app.worker():
+        engine.hook = trouble
+        run = await film.submit(3)
+        await asyncio.sleep(0.3)
+        broken = False
+        assert await run.result(10) == 3
+
+
+async def test_a_fenced_worker_starts_no_step_and_claims_nothing(app, engine):
+    """It can't beat, though it could still write: others may hold it for dead."""
+    started = []
+
+    @step(name="one")
+    def one(n: int) -> None:
+        started.append(n)
+
+    @step(name="two")
+    async def two(n: int) -> None:
+        started.append(n)
+
+    go = asyncio.Event()
+
+    async def job() -> None:
+        await go.wait()
+        await asyncio.gather(two(1), asyncio.to_thread(one, 2))
+
+    run = await app.job(job).submit()
+    async with app.worker() as worker:
+        await in_state(app, run, State.ACTIVE)
+        engine.away = {"beat"}
+        await until(lambda: not worker._leases.may_start(), 3)
+        claims = engine.calls["claim"]
+        go.set()
+        await asyncio.sleep(0.2)
+        assert started == []
+        assert engine.calls["claim"] == claims
+        engine.away = False
+        await in_state(app, run, State.COMPLETED)
+    assert sorted(started) == [1, 2]
+
+
+async def test_a_submit_in_a_job_whose_lease_was_lost_stops_it(app, engine):
+    swallowed = []
+
+    async def child() -> None: ...
+
+    made = app.job(child)
+
+    async def job() -> None:
+        if current().epoch == 1:
+            held = await app.jobs.get(current().job_id)
+            engine.away = {"beat"}
+            await app.engine.commit([decide(held, Event.LAPSE, await app.engine.now(), by="test")])
+            try:
+                await made.submit()
+            except Exception as error:
+                swallowed.append(error)
+            finally:
+                engine.away = False
+
+    run = await app.job(job).submit()
+    async with app.worker(at_once=1):
+        await in_state(app, run, State.COMPLETED)
+    assert swallowed == []
