@@ -1,6 +1,13 @@
 """What all tests share: `--soak`, which makes the random ones run long."""
 
+import signal
+
 import pytest
+
+# Where tests are started in the background, the system's Ctrl-C is ignored, and so it would be in every process that a
+# test starts to try it on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from holdfast.engines.sql import migrations
 APPLICATION_ID = int.from_bytes(b"Hold")
 BUSY_MS = 5_000
 STATEMENTS = 256
+WAL_RETRY_SECONDS = 0.01
 
 # 16 MB of cache a connection; 256 MB of the file mapped, which the kernel shares between them.
 SETTINGS = ("pragma cache_size = -16384", "pragma mmap_size = 268435456", "pragma temp_store = memory")
@@ -66,13 +68,27 @@ def prepare(path: Path) -> sqlite3.Connection:
         connection = connect(path)
         try:
             _refuse_foreign(connection, path)
-            if connection.execute("pragma journal_mode = wal").fetchone()[0] != "wal":
-                raise StoreUnwritable(f"{path}: this file system can't hold SQLite's shared log; use a local disk")
+            _use_wal(connection, path)
             migrate(connection, path)
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    """Switch to the shared log. SQLite doesn't wait for others here, as it does elsewhere, so we do."""
+    deadline = time.monotonic() + BUSY_MS / 1_000
+    while True:
+        try:
+            mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(WAL_RETRY_SECONDS)
+    if mode != "wal":
+        raise StoreUnwritable(f"{path}: this file system can't hold SQLite's shared log; use a local disk")
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
