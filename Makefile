@@ -49,7 +49,7 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	fi
 
 soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs
-	@$(BIN)/python -m pytest -q -n auto --soak
+	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak
 	@$(MAKE) --no-print-directory conformance EXAMPLES=2000
 	@$(BIN)/python benchmarks/spine.py --million
 

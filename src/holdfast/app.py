@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import Codec, Signature
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid, LeaseLost
+from holdfast.core.errors import Invalid, LeaseLost, WrongColour
 from holdfast.core.keys import check_queue, derived_id
 from holdfast.core.model import Options, Retry, Time
 from holdfast.engines import engine_for, masked
@@ -25,12 +25,12 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs, Order
 from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
-from holdfast.steps import _Step, retry_of
+from holdfast.steps import _Step, check_options, positive, retry_of
 from holdfast.upkeep.keeper import Keeper
 from holdfast.worker.attempt import PATH, Stopped
 from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
-from holdfast.worker.steps import attempt_here
+from holdfast.worker.steps import attempt_here, loop_here
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -143,6 +143,7 @@ class App:
         Its type is the function's name unless `name` says otherwise. `retries=3` means up to four attempts. `stages`
         tells everybody the steps that the job will go through, and `keep` how long it is kept after its end.
         """
+        check_options("@app.job", options, ("name", "queue", "retries", "timeout", "stages", "keep"))
         return JobDecorator(self, options) if function is None else self._made(function, **options)
 
     def _made(
@@ -171,9 +172,9 @@ class App:
             queue=check_queue(queue),
             options=Options(
                 retry=retry_of(retries),
-                timeout_ms=None if timeout is None else milliseconds(timeout),
+                timeout_ms=positive("timeout", timeout),
                 keep_ms=keep_ms,
-                stages=tuple(stage.name if isinstance(stage, _Step) else str(stage) for stage in stages),
+                stages=tuple(_stage_name(stage) for stage in stages),
             ),
         )
         self.registry.add(spec)
@@ -204,7 +205,7 @@ class App:
         worker = Worker(
             self.engine,
             self.registry,
-            queues=tuple(check_queue(queue) for queue in (queues or self._queues())),
+            queues=self._queues() if queues is None else _checked_queues(queues),
             at_once=at_once,
             beat_seconds=settings.beat_seconds,
             lease_seconds=settings.lease_seconds,
@@ -228,10 +229,10 @@ class App:
             finally:
                 await keeper.stop()
 
-    def _queues(self) -> list[str]:
+    def _queues(self) -> tuple[str, ...]:
         """The queues of all jobs that are known here."""
         specs = [self.registry.get(type) for type in self.registry.types()]
-        return list(dict.fromkeys(spec.queue for spec in specs if spec is not None)) or ["default"]
+        return tuple(dict.fromkeys(spec.queue for spec in specs if spec is not None)) or ("default",)
 
     def _forked(self) -> None:
         """In a forked child: the store is opened anew, and nobody holds the lock."""
@@ -348,6 +349,8 @@ class _Job(Generic[P, R]):
     ) -> Order:
         if delay is not None and at is not None:
             raise Invalid(f"{self.type}.submit: give delay or at, not both")
+        if isinstance(tags, str):
+            raise Invalid(f"tags={tags!r}: give a list of texts")
         options = replace(self.spec.options, tags=tuple(tags), meta=meta or {})
         return Order(
             type=self.type,
@@ -366,10 +369,12 @@ class _Job(Generic[P, R]):
 class AsyncJob(_Job[P, R]):
     """A job that is an `async def` function."""
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """A plain call, not submitted. Inside another job, its steps belong to that one's run."""
-        value: R = await self.spec.function(*args, **kwargs)
-        return value
+        if not loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.type} is an async job: a def job can submit it, and can't call it")
+        called: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
+        return called
 
 
 class SyncJob(_Job[P, R]):
@@ -423,6 +428,20 @@ def _moment(when: Duration | datetime | None, now: Time) -> Time | None:
             raise Invalid(f"{when.isoformat()} has no time zone: give datetime.now(UTC) + …, or a delay")
         return round(when.timestamp() * 1_000)
     return now + milliseconds(when)
+
+
+def _stage_name(stage: Any) -> str:
+    if isinstance(stage, _Step):
+        return stage.name
+    if isinstance(stage, str) and stage:
+        return stage
+    raise Invalid(f"stages: {stage!r} is no stage; give steps, or their names")
+
+
+def _checked_queues(queues: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(queues, str) or not queues:
+        raise Invalid(f"queues={queues!r}: give a list of queues, for example ['video'], or leave it out for all")
+    return tuple(check_queue(queue) for queue in queues)
 
 
 def _checked(type: str, options: dict[str, Any]) -> dict[str, Any]:

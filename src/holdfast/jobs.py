@@ -43,6 +43,9 @@ from holdfast.engines.contract import PAUSE, WORKER, Engine
 PRIORITY_LIMIT = 100
 """Priorities go from minus this to plus this; higher comes first."""
 
+LABEL_LIMIT, LABEL_CHARACTERS, META_CHARACTERS = 50, 100, 4_000
+"""How many tags and meta entries a job may have, and how long they may be."""
+
 KEY_LIMIT = 255
 """The longest idempotency key, in characters."""
 
@@ -345,8 +348,9 @@ def new_job(order: Order, id: str, now: Time) -> Job:
     """The job that an order makes, checked."""
     if type(order.priority) is not int or not -PRIORITY_LIMIT <= order.priority <= PRIORITY_LIMIT:
         raise Invalid(f"priority {order.priority}: give a number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}")
-    if order.key is not None and not 0 < len(order.key) <= KEY_LIMIT:
-        raise Invalid(f"a key of {len(order.key)} characters: give 1 to {KEY_LIMIT}")
+    if order.key is not None and not (isinstance(order.key, str) and 0 < len(order.key) <= KEY_LIMIT):
+        raise Invalid(f"key {order.key!r}: give a text of 1 to {KEY_LIMIT} characters")
+    _check_labels(order.options)
     if order.expires_at is not None and order.expires_at <= now:
         raise Invalid(f"{order.type}: expires before it was submitted; give a time that is still to come")
     args = order.args if order.encoded else canonical(parse(order.args))
@@ -369,6 +373,18 @@ def new_job(order: Order, id: str, now: Time) -> Job:
         run_at=run_at,
         waits=waits,
     )
+
+
+def _check_labels(options: Options) -> None:
+    """Tags and meta are small texts, for people and filters."""
+    tags, meta = options.tags, options.meta
+    if len(tags) > LABEL_LIMIT or not all(isinstance(tag, str) and 0 < len(tag) <= LABEL_CHARACTERS for tag in tags):
+        raise Invalid(f"tags: give up to {LABEL_LIMIT} texts of 1 to {LABEL_CHARACTERS} characters each")
+    if not isinstance(meta, dict) or len(meta) > LABEL_LIMIT:
+        raise Invalid(f"meta: give a dict with up to {LABEL_LIMIT} entries")
+    for name, value in meta.items():
+        if not (isinstance(name, str) and isinstance(value, str) and len(name) + len(value) <= META_CHARACTERS):
+            raise Invalid(f"meta {name!r}: give texts, of {META_CHARACTERS} characters in all")
 
 
 def random_ids() -> Ids:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.core.codec import Codec
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import JobCancelled, JobFailed
+from holdfast.core.errors import JobCancelled, JobFailed, WrongColour
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Entry, Job, State
 from holdfast.engines.contract import job_topic
@@ -65,6 +65,22 @@ class Run(Generic[R]):
     async def cancel(self, reason: str = "") -> None:
         """Stop the job for good; it loses its lease at once. Raises NotAllowed when it has ended."""
         await (await self._open()).cancel(self.id, reason=reason)
+
+    async def signal(self, name: str, value: object = None) -> None:
+        """Send it a named value. It wakes a job that waits for it, and else waits in its inbox."""
+        await (await self._open()).signal(self.id, name, value)
+
+    async def replay(self, *, args: str | None = None, reason: str = "") -> None:
+        """Run it again from what it has recorded, when it is in review; with its own arguments or with edited ones."""
+        await (await self._open()).replay(self.id, args=args, reason=reason)
+
+    async def resolve(self, result: object = None, *, reason: str = "") -> None:
+        """Complete it with this result, when it is in review."""
+        await (await self._open()).resolve(self.id, result, reason=reason)
+
+    async def discard(self, *, reason: str = "") -> None:
+        """Give it up for good, when it is in review."""
+        await (await self._open()).discard(self.id, reason=reason)
 
     async def history(self) -> list[Entry]:
         """All that happened to it."""
@@ -132,6 +148,22 @@ class SyncRun(Generic[R]):
         """See Run.cancel."""
         self._portal.call(self._run.cancel(reason))
 
+    def signal(self, name: str, value: object = None) -> None:
+        """See Run.signal."""
+        self._portal.call(self._run.signal(name, value))
+
+    def replay(self, *, args: str | None = None, reason: str = "") -> None:
+        """See Run.replay."""
+        self._portal.call(self._run.replay(args=args, reason=reason))
+
+    def resolve(self, result: object = None, *, reason: str = "") -> None:
+        """See Run.resolve."""
+        self._portal.call(self._run.resolve(result, reason=reason))
+
+    def discard(self, *, reason: str = "") -> None:
+        """See Run.discard."""
+        self._portal.call(self._run.discard(reason=reason))
+
     def history(self) -> list[Entry]:
         """See Run.history."""
         return self._portal.call(self._run.history())
@@ -147,6 +179,9 @@ class Portal:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine over there, and wait for it here. Who is interrupted here ends it there."""
+        if _loop_is_running():
+            work.close()
+            raise WrongColour("app.sync would block the event loop that runs here: await the async call instead")
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -172,3 +207,11 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

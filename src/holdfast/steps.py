@@ -10,12 +10,12 @@ import functools
 import inspect
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.errors import Invalid, UnknownOption, WrongColour
 from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
 from holdfast.worker.maps import Tally, map_async, map_sync
@@ -337,6 +337,7 @@ def step(function: Any = None, /, **options: Any) -> Any:
     to try again (or a whole Retry policy), `timeout` how long one try may take, and `stale_after` how long it may show
     no progress before it is stopped and recovered.
     """
+    check_options("@step", options, ("name", "key", "retries", "timeout", "stale_after"))
     return StepDecorator(**options) if function is None else _made(function, **options)
 
 
@@ -350,6 +351,8 @@ def _made(
     stale_after: Duration | None = None,
 ) -> Any:
     check_function(function, "step", name)
+    if name is not None and (not isinstance(name, str) or not name or name.startswith("~")):
+        raise Invalid(f"{name!r} can't be a step's name: give it a word that doesn't begin with '~'")
     is_async = inspect.iscoroutinefunction(function)
     spec = StepSpec(
         name=name or function.__name__,
@@ -357,18 +360,35 @@ def _made(
         signature=Signature(function),
         is_async=is_async,
         retry=retry_of(retries),
-        timeout_ms=None if timeout is None else milliseconds(timeout),
-        stale_after_ms=None if stale_after is None else milliseconds(stale_after),
+        timeout_ms=positive("timeout", timeout),
+        stale_after_ms=positive("stale_after", stale_after),
         key=key,
     )
-    if spec.name.startswith("~") or not spec.name:
-        raise Invalid(f"{spec.name!r} can't be a step's name: give it a word that doesn't begin with '~'")
     return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
 
 
 def retry_of(retries: int | Retry) -> Retry:
     """A number of retries as a whole policy."""
+    if not isinstance(retries, Retry) and type(retries) is not int:
+        raise Invalid(f"retries={retries!r}: give how often to try again, or a holdfast.Retry")
     return check_retry(retries if isinstance(retries, Retry) else Retry(retries=retries))
+
+
+def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse an option that isn't there, by its name."""
+    for name in options:
+        if name not in known:
+            raise UnknownOption(f"{what} takes no {name!r}; it takes {', '.join(known)}")
+
+
+def positive(name: str, duration: Duration | None) -> int | None:
+    """A limit in milliseconds. None is no limit; nothing at all would be one that is over before it begins."""
+    if duration is None:
+        return None
+    limit = milliseconds(duration)
+    if limit == 0:
+        raise Invalid(f"{name}={duration!r}: give a time above 0, or None for no limit")
+    return limit
 
 
 def _check_map(name: str, at_once: int, need: int | None) -> None:

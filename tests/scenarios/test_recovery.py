@@ -95,7 +95,7 @@ if __name__ == "__main__":
     asyncio.run(_work(app, None, 8))
 """
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "4"))
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "20"))
 """How many workers are killed in the middle of their items: a handful by default, more in a soak."""
 
 SMALL = "dict(beat_seconds=0.2, lease_seconds=1.0, look_seconds=0.1, upkeep_seconds=0.2, grace_seconds=0.3)"

@@ -188,8 +188,9 @@ async def test_two_functions_under_one_name_in_one_run_are_an_error_that_names_b
 
     job_ = await finished(app, await app.job(job).submit())
     assert job_.state is State.REVIEW
-    assert "first and" in job_.error.message
-    assert "second; give one name='…'" in job_.error.message
+    assert ".first (line" in job_.error.message
+    assert ".second (line" in job_.error.message
+    assert "give one name='…'" in job_.error.message
 
 
 # Drift.

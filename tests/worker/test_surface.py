@@ -64,9 +64,52 @@ def test_two_jobs_of_one_name_in_one_app_are_refused_and_both_are_named(app):
     async def second() -> None: ...
 
     app.job(name="video.make")(first)
-    with pytest.raises(Invalid, match=r"two jobs are called 'video.make': .*first and .*second; give one of them"):
+    with pytest.raises(
+        Invalid, match=r"two jobs are called 'video.make': .*first .* and .*second .*; give one of them"
+    ):
         app.job(name="video.make")(second)
     app.job(name="video.make")(first)
+
+
+def test_a_second_function_of_the_same_name_does_not_replace_the_first_in_silence(app):
+    def define(answer: int):
+        if answer:
+
+            @app.job
+            async def same() -> int:
+                return 1
+
+        else:
+
+            @app.job
+            async def same() -> int:
+                return 2
+
+        return same
+
+    define(1)
+    with pytest.raises(Invalid, match="two jobs are called 'same'"):
+        define(0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tags": [1]}, {"tags": "abc" * 100}, {"meta": {"a": 1}}, {"meta": ["x"]}, {"key": 5}, {"priority": "9"}],
+)
+async def test_a_submit_that_would_stop_the_workers_is_refused(app, options):
+    async def job() -> None: ...
+
+    with pytest.raises(Invalid):
+        await app.job(job).submit(**options)
+
+    assert await (await app.open()).engine.count() == {}
+
+
+@pytest.mark.parametrize("queues", ["video", []])
+async def test_queues_are_a_list(app, queues):
+    with pytest.raises(Invalid, match="give a list of queues"):
+        async with app.worker(queues=queues):
+            pass
 
 
 def test_a_name_outside_the_pattern_and_an_unknown_option_are_refused(app):

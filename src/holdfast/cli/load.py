@@ -16,6 +16,8 @@ def load_app(target: str) -> App:
     place, _, name = target.rpartition(":")
     if not place:
         place, name = name, "app"
+    if not place or not name:
+        raise Invalid(f"{target!r}: give MODULE:APP, for example video:app or examples/video.py:app")
     module = _from_file(Path(place)) if place.endswith(".py") or "/" in place else _from_path(place)
     found = getattr(module, name, None)
     if found is None:
@@ -39,7 +41,7 @@ def _from_path(path: str) -> ModuleType:
                 "give its import path, or a file such as examples/video.py:app"
             ) from error
         raise _failed(path, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
 
 
@@ -56,12 +58,12 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(str(path), error) from error
     return module
 
 
-def _failed(place: str, error: Exception) -> Invalid:
+def _failed(place: str, error: BaseException) -> Invalid:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from holdfast.cli.load import load_app
+from holdfast.engines import engine_class
 
 RESTART_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 """How long to wait before a worker process that died is started again; the last one repeats."""
@@ -37,11 +38,14 @@ A second one stops at once. Neither costs an attempt or a finished step.
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots in each process.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @click.option("--url", help="The store, instead of the App's own.")
-@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
 def worker(target: str, queues: str | None, at_once: int, processes: int, url: str | None, log_level: str) -> None:
     """Run the jobs of MODULE:APP until told to stop."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     if url is not None:
+        engine_class(url)  # a wrong one is told as such, and not as an App that can't be imported
         os.environ["HOLDFAST_URL"] = url
     if processes > 1:
         sys.exit(_supervise(processes))
@@ -86,25 +90,30 @@ def _supervise(processes: int) -> int:
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
 
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, start_new_session=True)
+
     children: list[subprocess.Popen[bytes]] = []
+    due = [0.0] * processes
     began: list[float] = []
     deaths = [0] * processes
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, told)
     for _ in range(processes):
-        children.append(subprocess.Popen(command, start_new_session=True))
+        children.append(start())
         began.append(time.monotonic())
     while not stopping:
         time.sleep(0.2)
         for place, child in enumerate(children):
-            if stopping or child.poll() is None:
+            if stopping or child.poll() is None or time.monotonic() < due[place]:
                 continue
             if child.returncode == 2:
                 told(0, None)
                 return 2
-            deaths[place] = 0 if time.monotonic() - began[place] > HEALTHY_SECONDS else deaths[place] + 1
-            click.echo(f"worker process {child.pid} ended with {child.returncode}; starting another", err=True)
-            time.sleep(RESTART_SECONDS[min(deaths[place], len(RESTART_SECONDS) - 1)])
-            children[place] = subprocess.Popen(command, start_new_session=True)
-            began[place] = time.monotonic()
-    return max(child.wait() for child in children)
+            if due[place] == 0.0:
+                deaths[place] = 0 if time.monotonic() - began[place] > HEALTHY_SECONDS else deaths[place] + 1
+                due[place] = time.monotonic() + RESTART_SECONDS[min(deaths[place], len(RESTART_SECONDS) - 1)]
+                click.echo(f"worker process {child.pid} ended with {child.returncode}; starting another", err=True)
+                continue
+            children[place], began[place], due[place] = start(), time.monotonic(), 0.0
+    return max(abs(child.wait()) for child in children)

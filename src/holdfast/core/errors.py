@@ -2,7 +2,8 @@
 
     HoldfastError
     ├── Invalid              what was given can't be right: a name, a duration, a URL, an option
-    │   └── BadValue         a value that can't be stored, or doesn't fit its type
+    │   ├── BadValue         a value that can't be stored, or doesn't fit its type
+    │   └── UnknownOption    an option that isn't there: mistyped, or not in this version
     ├── Refused              what was asked is not possible now; the store is unchanged
     │   ├── NotFound         no such job
     │   ├── NotAllowed       the lifecycle has no such edge from this state
@@ -36,6 +37,10 @@ class HoldfastError(Exception):
 
 class Invalid(HoldfastError, ValueError):
     """What was given can't be right: a name, a duration, a URL, an option."""
+
+
+class UnknownOption(Invalid, TypeError):
+    """An option that isn't there: mistyped, or not in this version."""
 
 
 class BadValue(Invalid):

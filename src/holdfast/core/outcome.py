@@ -14,7 +14,7 @@ JITTER_LOW, JITTER_HIGH = 0.5, 1.5
 
 def check_retry(retry: Retry) -> Retry:
     """Return a retry policy that makes sense, or raise Invalid."""
-    if retry.retries < 0:
+    if type(retry.retries) is not int or retry.retries < 0:
         raise Invalid(f"retries={retry.retries}: give 0 for no retry, or how often to try again")
     if retry.strategy not in STRATEGIES:
         raise Invalid(f"backoff {retry.strategy!r} is unknown; choose one of {', '.join(STRATEGIES)}")

@@ -325,6 +325,10 @@ def check_jobs(jobs: Sequence[Job]) -> None:
         check_row(job)
         if job.options is not NO_OPTIONS:
             _check_nested("options", job.options)
+            try:
+                json.decode(json.encode(job.options), type=Options)
+            except DecodeError as error:  # acknowledged, it would stop every claim that meets it
+                raise BadValue(f"options: {error}") from error
 
 
 def check_steps(steps: Sequence[Step]) -> None:

@@ -90,7 +90,7 @@ class Attempt:
         self._stage = ""
         self._since: dict[str, Time] = {}
         self._counts: dict[str, tuple[int, int | None]] = {}
-        self._said: tuple[int | None, int | None, str] | None = None
+        self._said: tuple[str, int | None, int | None, str] | None = None
         self._lines = Lines()
         self._log_due = self._started + LOG_SECONDS
         self._lock = threading.Lock()
@@ -251,7 +251,7 @@ class Attempt:
 
     def say(self, done: int | None, total: int | None, text: str) -> None:
         """The job tells its own progress."""
-        self._said = (done, total, text)
+        self._said = (self._stage, done, total, text)
         self.move()
 
     def move(self) -> None:
@@ -266,8 +266,11 @@ class Attempt:
             limits = [spec.stale_after_ms for spec in self._running.values() if spec.stale_after_ms is not None]
         done, total = self._counts.get(stage, (None, None))
         text = ""
-        if self._said is not None:
-            done, total, text = self._said if self._said[0] is not None else (done, total, self._said[2])
+        said = self._said
+        if said is not None and said[0] == stage:  # what was said in an earlier stage is over
+            text = said[3]
+            if said[1] is not None:
+                done, total = said[1], said[2]
         return Running(
             job=self.job.id,
             epoch=self.job.epoch,

@@ -60,8 +60,8 @@ class Worker:
         name: str | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        if at_once < 1:
-            raise Invalid(f"at_once={at_once}: a worker needs at least one slot")
+        if type(at_once) is not int or at_once < 1:
+            raise Invalid(f"at_once={at_once!r}: give a number of slots, at least one")
         self.id = name or worker_id(socket.gethostname())
         self.queues = tuple(queues)
         self.at_once = at_once

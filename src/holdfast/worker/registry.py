@@ -44,9 +44,9 @@ class Registry:
         self._jobs: dict[str, JobSpec] = {}
 
     def add(self, spec: JobSpec) -> None:
-        """Make a job known. Two functions under one type are refused; the same one, reloaded, is replaced."""
+        """Make a job known. Two functions under one type are refused; the same one may come again."""
         there = self._jobs.get(spec.type)
-        if there is not None and place_of(there.function) != place_of(spec.function):
+        if there is not None and there.function.__code__ is not spec.function.__code__:
             raise Invalid(
                 f"two jobs are called {spec.type!r}: {place_of(there.function)} and {place_of(spec.function)}; "
                 "give one of them name='…'"
@@ -89,4 +89,6 @@ def place_of(function: Callable[..., Any]) -> str:
     function = inspect.unwrap(function)
     if isinstance(function, functools.partial):
         function = function.func
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
+    line = function.__code__.co_firstlineno if inspect.isfunction(function) else "?"
+    name = getattr(function, "__qualname__", repr(function))
+    return f"{getattr(function, '__module__', '?')}.{name} (line {line})"
