@@ -259,3 +259,16 @@ async def test_a_job_that_cancels_its_own_task_has_failed_and_is_not_handed_over
     job = await finished(app, run)
     assert job.state is State.REVIEW
     assert (await events(run)).count("claim") == 1
+
+
+async def test_a_worker_s_log_tells_of_every_failed_try_and_of_every_job_that_needs_a_person(app, caplog):
+    async def broken() -> None:
+        raise ValueError("no ink")
+
+    run = await app.job(retries=Retry(retries=1, initial_ms=1, jitter=False))(broken).submit()
+    with caplog.at_level("WARNING", logger="holdfast.worker"):
+        await finished(app, run)
+
+    told = [record.getMessage() for record in caplog.records if run.id in record.getMessage()]
+    assert any("ValueError: no ink; tries again" in line for line in told)
+    assert any("ValueError: no ink; it needs a person" in line for line in told)

@@ -190,7 +190,7 @@ def queue_table(queues: tuple[QueueSummary, ...]) -> Table:
         )
         notes = Text()
         if queue.pause is not None:
-            notes = Text() + Text("paused", style="bold yellow") + Text("; " if words else "")
+            notes = Text() + Text("paused", style="bold yellow") + Text("; ")
         elif queue.waiting and not queue.workers:
             notes = Text() + Text("no worker; ", style="yellow")
         table.add_row(Text(queue.name), bar(queue.ended, queue.total, 10), notes + (words or Text("empty", "dim")))

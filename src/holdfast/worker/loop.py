@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.core.durations import in_words
 from holdfast.core.errors import HoldfastError, Invalid, StoreError, WrongColour
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Applied, Beat, Change, Event, Job, Lease, Presence, State, Time
+from holdfast.core.model import Applied, Beat, Change, Error, Event, Job, Lease, Presence, State, Time
 from holdfast.core.outcome import failure_event, retry_at
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
 from holdfast.worker.attempt import ATTEMPT, CAPTURING, ENDED, RUNNING, STORE_RETRY_SECONDS, Attempt
@@ -313,7 +313,9 @@ class Worker:
         if event is Event.FAIL:
             run_at = retry_at(job, now, self._chance())
             note["next_try"] = f"in {in_words(run_at - now)}"
+            log.warning("job %s (%s): %s: %s; tries again in %s", *_in_short(job, told), in_words(run_at - now))
             return decide(job, event, now, by=self.id, error=told, run_at=run_at, note=note, steps=steps)
+        log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
         return decide(job, event, now, by=self.id, error=told, note=note, steps=steps)
 
     async def _unknown(self, job: Job) -> None:
@@ -328,6 +330,10 @@ class Worker:
             await self._engine.commit([decide(job, Event.REST, now, by=self.id, run_at=run_at, note=note)])
         except HoldfastError as error:
             log.warning("job %s: %s", job.id, error)
+
+
+def _in_short(job: Job, error: Error) -> tuple[str, str, str, str]:
+    return job.id, job.type, error.type, error.message.partition("\n")[0]
 
 
 def worker_id(host: str) -> str:
