@@ -93,7 +93,9 @@ class App:
                 await self._open(opening)
                 return self._jobs
             if not opening.done():
-                await asyncio.wait([asyncio.wrap_future(opening)])
+                waiting = asyncio.wrap_future(opening)
+                await asyncio.wait([waiting])
+                waiting.exception()
             if opening.result():
                 return self._jobs
 
