@@ -136,7 +136,7 @@ def draining(rounds: int, peers: str | None) -> bool:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
             ours.append(10_000 / asyncio.run(drained(Path(name), 10_000)))
         if peers is not None:
-            huey.append(peer(peers, "huey-drain", 2_000, 8)["jobs_per_second"])
+            huey.append(peer(peers, "huey-drain", 10_000, 8)["jobs_per_second"])
     print(f"    {statistics.median(ours):,.0f} no-op jobs/s drained by one worker process")
     if peers is None:
         return True

@@ -24,9 +24,6 @@ FOLLOW_SECONDS = 5.0
 PROGRESS_SECONDS = 0.5
 """How long to wait while the job runs: what its worker's beat tells rings no bell."""
 
-LOOK_SECONDS = 0.05
-"""The shortest time between two looks at a running job."""
-
 
 class Run(Generic[R]):
     """One submitted job."""
@@ -103,8 +100,6 @@ class Run(Generic[R]):
                 shown = status.progress()
                 yield status
             mark = await jobs.engine.wait([job_topic(self.id)], PROGRESS_SECONDS if active else FOLLOW_SECONDS, mark)
-            if active:  # a job of a thousand quick steps is not worth a thousand looks
-                await asyncio.sleep(LOOK_SECONDS)
 
     async def _settled(self) -> Job:
         jobs = await self._open()

@@ -522,7 +522,7 @@ def in_statement(name: str, law: str, statement: str, right: str, wrong: str) ->
 
 SqliteBeginsDeferred = in_statement("SqliteBeginsDeferred", "races", "begin", "begin immediate", "begin")
 SqliteLastStepWins = in_statement(
-    "SqliteLastStepWins", "record", "add_step", "where step.state = 'started'", "where true"
+    "SqliteLastStepWins", "record", "add_steps", "where step.state = 'started'", "where true"
 )
 SqliteTiesById = in_statement("SqliteTiesById", "claim", "ready", "run_at, n limit", "run_at, id limit")
 SqliteExpiredPromoted = in_statement(

@@ -232,6 +232,7 @@ def test_a_worker_that_leaves_is_gone_from_the_list(tmp_path, run):
         ("held", "job_held (worker=?)"),
         ("old", "job_old (prune_at<?)"),
         ("heads", "sqlite_autoindex_job_1 (id=?)"),
+        ("add_steps", "job_state (state=? AND id=?)"),
         ("find", "sqlite_autoindex_job_1 (id>?)"),
         ("find_newest", "sqlite_autoindex_job_1 (id<?)"),
         ("find_state", "job_state (state=? AND id>?)"),

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.conformance.given import HOUR, Another, StoreClock, change, claimed, in_state, inserted, job, signal, step
+from holdfast.conformance.given import HOUR, Another, StoreClock, change, claimed, in_state, inserted, job, signal
 from holdfast.core.model import Event, Presence, State
 from holdfast.engines.contract import PAUSE, QUIET, Engine, job_topic, queue_topic, worker_topic
 
@@ -99,12 +99,6 @@ async def test_every_change_is_news_of_its_job(engine: Engine, clock: StoreClock
 
     await assert_heard(engine, job_topic(held.id), lambda: engine.commit([signal(clock, held)]))
     await assert_heard(engine, job_topic(held.id), lambda: engine.commit([change(clock, held, Event.COMPLETE)]))
-
-
-async def test_a_step_is_news_of_its_job(engine: Engine, clock: StoreClock, assert_heard: Heard) -> None:
-    held = await claimed(engine, clock)
-
-    await assert_heard(engine, job_topic(held.id), lambda: engine.record([step(held)]))
 
 
 @pytest.mark.parametrize("event", [Event.CANCEL, Event.LAPSE, Event.OVERRUN, Event.ABANDON])

@@ -50,10 +50,15 @@ def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
     """
     # A quoted key has no star, so the hash of a long key is never taken for a short one.
     shown = quote(key, safe=" :,=+@") if len(key) <= KEY_LIMIT else f"*{digest(key)}"
-    path = f"{quote(name, safe=' :')}#{shown}"
+    path = f"{_quoted_name(name)}#{shown}"
     if nth > 1:
         path = f"{path}#{nth}"
     return f"{parent}/{path}" if parent else path
+
+
+@lru_cache(1_000)
+def _quoted_name(name: str) -> str:
+    return quote(name, safe=" :")
 
 
 def idempotency_key(job: str, path: str) -> str:

@@ -27,6 +27,7 @@ from holdfast.core.model import (
     Change,
     Conflict,
     Entry,
+    Event,
     Inserted,
     Job,
     Lease,
@@ -36,6 +37,7 @@ from holdfast.core.model import (
     Recorded,
     State,
     Step,
+    StepState,
     Time,
     Where,
 )
@@ -86,7 +88,7 @@ def until_due(due: Time | None, now: Time, timeout: float) -> float:
 
 
 def job_topic(job: str) -> str:
-    """What to wait for to hear of changes and steps of a job."""
+    """What to wait for to hear of changes of a job. Its steps are no news: who shows progress looks now and then."""
     return f"job:{job}"
 
 
@@ -268,28 +270,32 @@ class Engine(ABC):
 
 def check_row(row: Struct) -> None:
     """Refuse what not every store could keep as it is: the same words on all of them, before anything is written."""
-    for name, value in zip(row.__struct_fields__, astuple(row), strict=True):
+    for place, value in enumerate(astuple(row)):
         kind = type(value)
         if kind is str:
             if value.isascii() and "\0" not in value:
                 continue
-            if "\0" in value or not _is_unicode(value):
-                raise BadValue(f"{name}: text with a NUL character or a lone surrogate can't be stored; clean it")
         elif kind is int:
-            if not -(1 << 63) <= value < 1 << 63:
-                raise BadValue(f"{name}: {value} is beyond 64 bits")
+            if -(1 << 63) <= value < 1 << 63:
+                continue
         elif kind in _PLAIN or value == ():
             continue
-        elif isinstance(value, str):
-            if not value.isascii() and not _is_unicode(value):
-                raise BadValue(f"{name}: text with a lone surrogate can't be stored; clean it")
-        elif isinstance(value, Struct | tuple | Mapping):
-            _check_nested(name, value)
-        else:
-            raise BadValue(f"{name}: a {kind.__name__} can't be stored there")
+        _check_field(row.__struct_fields__[place], value)
 
 
-_PLAIN = frozenset({NoneType, bool, Options})
+_PLAIN = frozenset({NoneType, bool, Options, State, StepState, Event})
+
+
+def _check_field(name: str, value: object) -> None:
+    if isinstance(value, str):
+        if "\0" in value or not _is_unicode(value):
+            raise BadValue(f"{name}: text with a NUL character or a lone surrogate can't be stored; clean it")
+    elif type(value) is int:
+        raise BadValue(f"{name}: {value} is beyond 64 bits")
+    elif isinstance(value, Struct | tuple | Mapping):
+        _check_nested(name, value)
+    else:
+        raise BadValue(f"{name}: a {type(value).__name__} can't be stored there")
 
 
 def _is_unicode(text: str) -> bool:

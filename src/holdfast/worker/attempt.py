@@ -73,7 +73,7 @@ class Attempt:
         self.arguments: dict[str, str] = {}
         self.chance = chance
         self.stop: str | None = None
-        self.stopped = threading.Event()
+        self._stopped: threading.Event | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         self._cancel_again = 0.0
         self._started = time.monotonic()
@@ -81,7 +81,7 @@ class Attempt:
         self._may_start = may_start
         self._changed = changed
         self._calls: Counter[tuple[str, str, str]] = Counter()
-        self._places: dict[str, str] = {}
+        self._named: dict[str, StepSpec] = {}
         self._left: dict[str, dict[str, None]] = {}
         self._new: list[tuple[str, StepSpec]] = []
         self._drift: list[str] = []
@@ -115,15 +115,14 @@ class Attempt:
     def number(self, parent: str, name: str, key: str) -> int:
         """Which of the equal calls this one is: the first, the second, …"""
         with self._lock:
-            self._calls[parent, name, key] += 1
-            return self._calls[parent, name, key]
+            nth = self._calls[parent, name, key] = self._calls[parent, name, key] + 1
+            return nth
 
     def check_place(self, spec: StepSpec) -> None:
         """Two functions under one name in one run would answer for each other."""
-        place = place_of(spec.function)
-        there = self._places.setdefault(spec.name, place)
-        if there != place:
-            raise Invalid(f"two steps of this run are called {spec.name!r}: {there} and {place}; give one name='…'")
+        there = self._named.setdefault(spec.name, spec)
+        if there is not spec and (one := place_of(there.function)) != (other := place_of(spec.function)):
+            raise Invalid(f"two steps of this run are called {spec.name!r}: {one} and {other}; give one name='…'")
 
     def recorded(self, path: str, spec: StepSpec, *, keyed: bool) -> Step | None:
         """The record of a step that is done or failed, if there is one. A look, not a call to the store."""
@@ -168,13 +167,29 @@ class Attempt:
 
     def halt(self, why: str) -> None:
         """Stop this attempt: none of its steps starts, and async code is cancelled at an await. From any thread."""
-        if self.stop is None:
-            self.stop = why
-        self.stopped.set()
+        self._stop(why)
         try:
             self.loop.call_soon_threadsafe(self._cancel)
         except RuntimeError:  # the loop has ended, and all tasks with it
             pass
+
+    def end(self) -> None:
+        """The handler has come to its end: what it left running may do nothing more. On the loop."""
+        self._stop(ENDED)
+        self._cancel()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, in a thread of the job, but not longer than until this attempt is stopped."""
+        with self._lock:
+            stopped = self._stopped = self._stopped or threading.Event()
+        if self.stop is None:
+            stopped.wait(seconds)
+
+    def _stop(self, why: str) -> None:
+        if self.stop is None:
+            self.stop = why
+        if self._stopped is not None:
+            self._stopped.set()
 
     def _cancel(self) -> None:
         """Cancel what runs, but leave it time to tidy up before it is told again: every beat may say so."""
@@ -242,7 +257,7 @@ class Attempt:
                     del self._outer[spec.name]
                 if self._outer and self._stage not in self._outer:
                     self._stage = next(iter(self._outer))
-        self.move()
+        self._changed()
 
     def count(self, name: str, done: int, total: int | None) -> None:
         """So many items of a step are done."""

@@ -60,12 +60,17 @@ class Leases:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._beats()), name="holdfast-beat", daemon=True)
         self._thread.start()
 
-    def nudge(self, *, hurry: bool) -> None:
-        """Beat sooner: at once, or within a moment when it is only about progress. From any thread."""
-        if hurry:
-            self._hurry = True
-        elif self._soon:
-            return
+    def news(self) -> None:
+        """There is progress to tell: beat within a moment. From any thread."""
+        if not self._soon:
+            self._wake()
+
+    def hurry(self) -> None:
+        """Beat at once. From any thread."""
+        self._hurry = True
+        self._wake()
+
+    def _wake(self) -> None:
         self._soon = True
         loop, nudged = self._loop, self._nudged
         if loop is not None and nudged is not None:
@@ -77,7 +82,7 @@ class Leases:
     async def stop(self) -> None:
         """End the beats, and take leave of the others."""
         self._stopping = True
-        self.nudge(hurry=True)
+        self.hurry()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, LEAVE_SECONDS)
 

@@ -20,7 +20,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Error, Event, Job, Lease, Presence, State, Time
 from holdfast.core.outcome import failure_event, retry_at
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
-from holdfast.worker.attempt import ATTEMPT, CAPTURING, ENDED, RUNNING, STORE_RETRY_SECONDS, Attempt
+from holdfast.worker.attempt import ATTEMPT, CAPTURING, RUNNING, STORE_RETRY_SECONDS, Attempt
 from holdfast.worker.faults import error_of
 from holdfast.worker.leases import Leases
 from holdfast.worker.registry import JobSpec, Registry
@@ -171,7 +171,7 @@ class Worker:
         while True:
             try:
                 mark = await self._engine.wait([worker_topic(self.id)], self._poll_seconds, mark)
-                self._leases.nudge(hurry=True)
+                self._leases.hurry()
             except Exception as error:
                 log.warning("%s: hears nothing: %s: %s", self.id, type(error).__name__, error)
                 await asyncio.sleep(STORE_RETRY_SECONDS[-1])
@@ -245,7 +245,7 @@ class Worker:
             spec,
             self._engine,
             may_start=self._leases.may_start,
-            changed=lambda: self._leases.nudge(hurry=False),
+            changed=self._leases.news,
             chance=self._chance,
         )
         for lease, older in self._attempts.items():
@@ -265,7 +265,7 @@ class Worker:
                 attempt.load(await attempt.persist(lambda: self._engine.steps(job.id)))
             result, error = await self._handle(attempt)
             stop = attempt.stop
-            attempt.halt(ENDED)
+            attempt.end()
             now = await attempt.persist(self._engine.now)
             change = self._outcome(attempt, stop, result, error, now)
             if change is not None:

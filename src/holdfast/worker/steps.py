@@ -36,7 +36,10 @@ class Call:
         attempt.check_place(spec)
         self.attempt = attempt
         self.spec = spec
-        self.text = spec.signature.encode(args, kwargs)
+        self.text, *copies = spec.signature.copied(args, kwargs)
+        self._copies: Any = copies
+        self._done: Step | None = None
+        self._value: Any = None
         self.keyed = key is not None
         given = key(*args, **kwargs) if callable(key) else key
         parent = PATH.get()
@@ -56,11 +59,14 @@ class Call:
         """A record's value in the type that the function promises, or its error."""
         if step.state is StepState.FAILED:
             raise raised_again(step)
+        if step == self._done:
+            return self._value
         return self.spec.signature.result.decode(step.result or "null")
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The body's own copy of the arguments, decoded from the recorded form."""
-        return self.spec.signature.decode(self.text)
+        """The body's own copy of the arguments, decoded from the recorded form: another one for each try."""
+        copies, self._copies = self._copies, None
+        return copies or self.spec.signature.decode(self.text)
 
     def context(self) -> contextvars.Context:
         """The context in which the body runs: inside this step."""
@@ -70,15 +76,17 @@ class Call:
 
     def done(self, value: Any, started_at: Time) -> Step:
         """The record of a step that succeeded."""
-        return self._step(StepState.DONE, started_at, result=self.spec.signature.result.encode(value))
+        text, self._value = self.spec.signature.result.copied(value)
+        self._done = self._step(StepState.DONE, started_at, result=text)
+        return self._done
 
     def failed(self, error: BaseException, started_at: Time) -> Step:
         """The record of a step that failed for good."""
         return self._step(StepState.FAILED, started_at, error=error_of(error))
 
-    async def keep(self, step: Step) -> Step:
+    def keep(self, step: Step) -> Coroutine[Any, Any, Step]:
         """Record it; with a key, what its arguments were goes with it."""
-        return await self.attempt.keep(step, canonical(tags(self.text)) if self.keyed else None)
+        return self.attempt.keep(step, canonical(tags(self.text)) if self.keyed else None)
 
     def next_try(self, error: BaseException, failures: int) -> float | None:
         """Seconds until the next try; None when this failure is final."""
@@ -126,7 +134,8 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
     if answered:
         return value
     attempt = call.attempt
-    await attempt.admit()
+    if attempt.stop is not None or attempt.is_fenced():
+        await attempt.admit()
     started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
     token = PATH.set(call.path)
@@ -262,7 +271,7 @@ def run_sync(call: Call) -> Any:
                 if delay is None:
                     on_loop(attempt, call.keep(call.failed(error, started_at)))
                     raise
-            attempt.stopped.wait(delay)
+            attempt.pause(delay)
             _admit(attempt)
         return call.result(on_loop(attempt, call.keep(step)))
     finally:

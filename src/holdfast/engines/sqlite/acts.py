@@ -38,6 +38,9 @@ from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, job_topic, key_conflict, queue_topic, worker_topic
 from holdfast.engines.sqlite import rows
 
+GROUP_SIZE = 8 << 20
+"""How many characters of results go into one statement, which SQLite limits."""
+
 _json = msgspec.json.Encoder().encode
 
 
@@ -249,12 +252,12 @@ class Acts:
     # record
 
     def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record. One statement a step; why one was refused is only looked up when it was."""
+        """See Engine.record. One statement for all; what became of each is only looked up when one was refused."""
         answers: list[Recorded | Conflict] = []
-        for step in steps:
-            written = self._db.execute(self._sql.add_step, rows.step_params(step)).rowcount
-            answers.append(Recorded(step, True) if written else self._standing(step))
-            self.news.add(job_topic(step.job))
+        for group in _apart(steps):
+            written = self._db.execute(self._sql.add_steps, {"steps": rows.step_rows(group)}).rowcount
+            whole = written == len(group)
+            answers += [Recorded(step, True) if whole else self._standing(step) for step in group]
         return answers
 
     def _standing(self, step: Step) -> Recorded | Conflict:
@@ -315,6 +318,20 @@ class Acts:
 
 _READY_EVENT = {State.AVAILABLE: Event.CLAIM}
 _DUE_EVENT = {State.SCHEDULED: Event.PROMOTE, State.RETRYABLE: Event.PROMOTE, State.PENDING: Event.ACTIVATE}
+
+
+def _apart(steps: Sequence[Step]) -> Iterable[Sequence[Step]]:
+    """The steps in groups of a bearable size, in none of which a path is there twice."""
+    start, size, paths = 0, 0, set[tuple[str, str]]()
+    for place, step in enumerate(steps):
+        size += len(step.result or "")
+        if (step.job, step.path) in paths or size > GROUP_SIZE:
+            yield steps[start:place]
+            start, size = place, len(step.result or "")
+            paths.clear()
+        paths.add((step.job, step.path))
+    if start < len(steps):
+        yield steps[start:]
 
 
 def _ids(ids: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -256,9 +256,9 @@ class SqliteEngine(Engine):
             self._writer = None
         return told
 
-    async def _do(self, kind: str, *args: Any) -> Any:
+    def _do(self, kind: str, *args: Any) -> Coroutine[Any, Any, Any]:
         self._check_open()
-        return await self._write.do(Act(kind, args))
+        return self._write.do(Act(kind, args))
 
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """See Engine.insert."""
@@ -386,9 +386,12 @@ class SqliteEngine(Engine):
                 return after  # what came before we listened can't be known: look once more
         except OSError:
             timeout = min(timeout, DEAF_POLL_SECONDS)
-        now = self._clock()
-        due = await self._look("look", lambda db: reads.next_due(db, queues_of(topics), now))
-        return await self._bell.wait(topics, until_due(due, now, timeout), after)
+        queues = queues_of(topics)
+        if queues:
+            now = self._clock()
+            due = await self._look("look", lambda db: reads.next_due(db, queues, now))
+            timeout = until_due(due, now, timeout)
+        return await self._bell.wait(topics, timeout, after)
 
     def hold_up(self) -> None:
         """Before a fork: let every lane finish its batch, hold them up, and close the connections."""

@@ -91,11 +91,13 @@ where n = :n;
 -- name: edit_body
 update body set args = :args, digest = :digest where n = :n;
 
--- name: add_step
--- record: one fenced write; what is done or failed stays, what was only started is replaced
+-- name: add_steps
+-- record: one fenced write for many; what is done or failed stays, what was only started is replaced
 insert into step (job, path, name, state, epoch, started_at, finished_at, error, result)
-select n, :path, :name, :state, :epoch, :started_at, :finished_at, :error, :result
-from job where id = :job and epoch = :epoch and job.state = 'active'
+select job.n, row.value ->> 2, row.value ->> 3, row.value ->> 4, row.value ->> 1, row.value ->> 5, row.value ->> 6,
+  row.value ->> 7, row.value ->> 8
+from json_each(:steps) as row cross join job on job.id = row.value ->> 0  -- "cross": never a walk over all jobs
+where job.epoch = row.value ->> 1 and job.state = 'active'
 on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, started_at = excluded.started_at,
   finished_at = excluded.finished_at, error = excluded.error, result = excluded.result
 where step.state = 'started';

@@ -1,5 +1,6 @@
 """Values to rows and back. Must not run a statement."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -109,8 +110,28 @@ def entry_of(row: Row) -> Entry:
     )
 
 
-def step_params(step: Step, n: int = 0) -> Params:
-    """What `add_step` and `set_step` take from a step."""
+def step_rows(steps: Iterable[Step]) -> str:
+    """What `add_steps` takes: an array for each step, in the order of its columns there."""
+    return _encode(
+        [
+            (
+                step.job,
+                step.epoch,
+                step.path,
+                step.name,
+                step.state,
+                step.started_at,
+                step.finished_at,
+                None if step.error is None else text(step.error),
+                step.result,
+            )
+            for step in steps
+        ]
+    ).decode()
+
+
+def step_params(step: Step, n: int) -> Params:
+    """What `set_step` takes from a step."""
     params = asdict(step)
     params["n"] = n
     params["state"] = step.state.value
