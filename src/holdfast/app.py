@@ -9,7 +9,7 @@ import functools
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -27,7 +27,7 @@ from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, check_options, positive, retry_of
 from holdfast.upkeep.keeper import Keeper
-from holdfast.worker.attempt import PATH, Stopped
+from holdfast.worker.attempt import PATH, Stopped, plain_call
 from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
 from holdfast.worker.steps import attempt_here, loop_here
@@ -376,7 +376,7 @@ class AsyncJob(_Job[P, R]):
         if not loop_here() and attempt_here() is not None:
             raise WrongColour(f"{self.type} is an async job: a def job can submit it, and can't call it")
         called: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
-        return called
+        return called if attempt_here() is not None else _plainly(called)
 
 
 class SyncJob(_Job[P, R]):
@@ -384,8 +384,14 @@ class SyncJob(_Job[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """A plain call, not submitted. Inside another job, its steps belong to that one's run."""
-        value: R = self.spec.function(*args, **kwargs)
+        with nullcontext() if attempt_here() is not None else plain_call(""):
+            value: R = self.spec.function(*args, **kwargs)
         return value
+
+
+async def _plainly(called: Coroutine[Any, Any, R]) -> R:
+    with plain_call(""):
+        return await called
 
 
 # For blocking code.
@@ -406,6 +412,9 @@ class SyncApp:
 
     def submit(self, job: Any, /, *args: Any, **options: Any) -> SyncRun[Any]:
         """Submit a job and wait until it is accepted. See the job's own `submit`."""
+        if not isinstance(job, _Job):
+            what = f"{job!r} is a step, which runs inside a job" if isinstance(job, _Step) else f"{job!r} is no job"
+            raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
         return SyncRun(self._portal, self._portal.call(job.submit(*args, **options)))
 
     def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> list[SyncRun[Any]]:

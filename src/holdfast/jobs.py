@@ -90,6 +90,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[str, ...]
     done: int | None
     total: int | None
+    made: int
     text: str
     attempt: int
     recoveries: int
@@ -106,10 +107,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remaining_ms(self) -> int | None:
-        """An estimate of what is left of this stage: as long for each item as the items so far took."""
-        if not self.done or not self.total or self.stage_ms is None:
+        """An estimate of what is left of this stage: as long for each item as those took that this attempt made."""
+        if not self.made or self.done is None or self.total is None or self.stage_ms is None:
             return None
-        return round(self.stage_ms / self.done * (self.total - self.done))
+        return round(self.stage_ms / self.made * max(0, self.total - self.done))
 
     def progress(self) -> tuple[object, ...]:
         """What changes when the job gets on."""
@@ -328,6 +329,7 @@ def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Tim
         stages=stages,
         done=done if done is not None else (len(done_steps) or None),
         total=total,
+        made=running.made if running is not None else 0,
         text=running.text if running is not None else "",
         attempt=job.attempt,
         recoveries=job.recoveries,

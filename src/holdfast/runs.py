@@ -57,7 +57,8 @@ class Run(Generic[R]):
         if job.state is State.COMPLETED:
             value: R = self._codec.decode(job.result or "null")
             return value
-        raise failure_of(job)
+        told = (await (await self._open()).history(self.id))[-1].note
+        raise failure_of(job, str(told.get("reason", "")))
 
     async def cancel(self, reason: str = "") -> None:
         """Stop the job for good; it loses its lease at once. Raises NotAllowed when it has ended."""
@@ -111,14 +112,14 @@ class Run(Generic[R]):
             mark = await jobs.engine.wait([job_topic(self.id)], FOLLOW_SECONDS, mark)
 
 
-def failure_of(job: Job) -> Exception:
-    """The error that a job without a result is told with."""
+def failure_of(job: Job, reason: str = "") -> Exception:
+    """The error that a job without a result is told with, and the reason that a person gave."""
     error = job.error
     told = {} if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
     if job.state is State.CANCELLED:
-        return JobCancelled(f"job {job.id} was cancelled", **told)
+        return JobCancelled(f"job {job.id} was cancelled{f': {reason}' if reason else ''}", **told)
     what = "needs a person" if job.state is State.REVIEW else "was given up"
-    why = "" if error is None else f": {error.type}: {error.message}"
+    why = f": {error.type}: {error.message}" if error is not None else f": {reason}" if reason else ""
     now = "; see holdfast show, then replay, resolve or discard" if job.state is State.REVIEW else ""
     return JobFailed(f"job {job.id} {what}{why}{now}", **told)
 

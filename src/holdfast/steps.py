@@ -18,6 +18,7 @@ from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, UnknownOption, WrongColour
 from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
+from holdfast.worker.attempt import plain_call
 from holdfast.worker.maps import Tally, map_async, map_sync
 from holdfast.worker.registry import StepSpec, check_function
 from holdfast.worker.steps import (
@@ -73,11 +74,10 @@ class _Step(Generic[P, R]):
         if attempt is not None:
             call = Call(attempt, self.spec, args, kwargs, key)
             return lambda: run_async(call, body_of(call))
-        _warn_if_stray(self.name)
+        plain = self._plain(args, kwargs)
         if self.spec.is_async:
-            return lambda: self.spec.function(*args, **kwargs)
-        context = contextvars.copy_context()
-        return lambda: in_thread(context, lambda: self.spec.function(*args, **kwargs))
+            return plain
+        return lambda: in_thread(contextvars.copy_context(), plain)
 
     def _for_sync(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Callable[[], Any]:
         """What to call for one call in blocking code, whatever the step's colour."""
@@ -87,10 +87,24 @@ class _Step(Generic[P, R]):
             if self.spec.is_async:
                 return lambda: on_loop(attempt, run_async(call, body_of(call)))
             return lambda: run_sync(call)
-        _warn_if_stray(self.name)
-        if self.spec.is_async:
-            return lambda: asyncio.run(self.spec.function(*args, **kwargs))
-        return lambda: self.spec.function(*args, **kwargs)
+        plain = self._plain(args, kwargs)
+        return (lambda: asyncio.run(plain())) if self.spec.is_async else plain
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+        """A call outside any job, in the function's own colour. A stray one has no `current()`: its key would lie."""
+        function = self.spec.function
+        if _is_stray(self.name):
+            return lambda: function(*args, **kwargs)
+
+        def call() -> Any:
+            with plain_call(self.name):
+                return function(*args, **kwargs)
+
+        async def call_async() -> Any:
+            with plain_call(self.name):
+                return await function(*args, **kwargs)
+
+        return call_async if self.spec.is_async else call
 
     async def _aio(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return await self._for_async(args, kwargs, self.spec.key)()
@@ -398,12 +412,14 @@ def _check_map(name: str, at_once: int, need: int | None) -> None:
         raise Invalid(f"{name}.map(need={need}): give how many items must succeed, 0 or more")
 
 
-def _warn_if_stray(name: str) -> None:
-    """A step that is called from a thread which lost its job would silently not be recorded."""
-    if attempts_anywhere() and threading.current_thread() is not threading.main_thread() and not loop_here():
+def _is_stray(name: str) -> bool:
+    """Whether a step is called from a thread that lost its job: it would silently not be recorded, so this warns."""
+    stray = attempts_anywhere() and threading.current_thread() is not threading.main_thread() and not loop_here()
+    if stray:
         warnings.warn(
             f"step {name} was called with no job, from a thread of a process that runs jobs: it is not recorded. "
             "Hand functions to threads with asyncio.to_thread or current().bind(fn)",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
+    return stray

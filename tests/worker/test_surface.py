@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast import App, HoldfastError, JobFailed, current, step
+from holdfast import App, HoldfastError, JobCancelled, JobFailed, current, step
 from holdfast.core.errors import Invalid, StoreError, WrongColour
 from holdfast.core.model import State
 from holdfast.worker.attempt import NoJob
@@ -133,6 +133,31 @@ async def test_outside_a_job_everything_is_a_plain_call(app):
 
     assert await film(0) == ["0.png", "1.png", "2.png", "A", "B"]
     assert narrate("x") == "X"
+    with pytest.raises(NoJob):
+        current()
+
+
+@step(name="charge")
+async def charge(n: int) -> tuple[str, str]:
+    return current().job_id, current().idempotency_key
+
+
+@step(name="charge_slowly")
+def charge_slowly(n: int) -> tuple[str, str]:
+    return current().job_id, current().idempotency_key
+
+
+async def test_a_plain_call_has_a_stand_in_for_the_job_and_a_key_of_its_own(app):
+    @app.job
+    async def film() -> list[tuple[str, str]]:
+        return [await charge(1), await charge(1), *await charge.map([1, 2]), await charge_slowly.aio(1)]
+
+    calls = await film()
+
+    assert len({job for job, _ in calls}) == 1
+    assert len({key for _, key in calls}) == 5
+    assert (await film())[0][0] != calls[0][0]
+    assert charge_slowly(1) != charge_slowly(1)
     with pytest.raises(NoJob):
         current()
 
@@ -405,3 +430,19 @@ async def test_the_history_tells_it_all(app):
     run = await job.submit()
     await finished(app, run)
     assert await events(run) == ["submit", "claim", "complete"]
+
+
+async def test_a_caller_hears_why_a_job_was_cancelled(app):
+    @app.job
+    async def film() -> None: ...
+
+    run = await film.submit()
+    await run.cancel("wrong brief")
+
+    with pytest.raises(JobCancelled, match="was cancelled: wrong brief"):
+        await run.result()
+
+
+def test_a_step_is_not_submitted(app):
+    with pytest.raises(Invalid, match="<step draw> is a step, which runs inside a job"):
+        app.sync.submit(draw, 1)

@@ -115,7 +115,7 @@ async def test_a_quiet_worker_is_told(engine: Engine, clock: StoreClock) -> None
 
 async def test_a_presence_is_read_as_the_beat_told_it(engine: Engine, clock: StoreClock) -> None:
     held = await claimed(engine, clock)
-    doing = Running(held.id, held.epoch, "draw", 3, 9, "page 3 – „äöü“", clock.now - 5, clock.now - 1)
+    doing = Running(held.id, held.epoch, "draw", 3, 9, 2, "page 3 – „äöü“", clock.now - 5, clock.now - 1)
     told = Presence(
         worker="w-1", host="box", pid=2**31, queues=("a", "b"), slots=4, started_at=clock.now - 9, running=(doing,)
     )

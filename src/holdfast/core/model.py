@@ -288,13 +288,17 @@ class Recorded(Struct, frozen=True):
 
 
 class Running(Struct, frozen=True, omit_defaults=True):
-    """What a worker is doing for one job right now. `silent_ms` is how long ago it showed progress."""
+    """What a worker is doing for one job right now. `silent_ms` is how long ago it showed progress.
+
+    `made` is how many of `done` were made since `since`: the others were there before, from records.
+    """
 
     job: str
     epoch: int
     stage: str = ""
     done: int | None = None
     total: int | None = None
+    made: int = 0
     text: str = ""
     since: Time | None = None
     silent_ms: int = 0

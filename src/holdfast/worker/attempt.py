@@ -6,11 +6,13 @@ Must not decide what the end of the attempt means for the job (`core`), and must
 import asyncio
 import contextvars
 import inspect
+import secrets
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -90,7 +92,9 @@ class Attempt:
         self._stage = ""
         self._since: dict[str, Time] = {}
         self._counts: dict[str, tuple[int, int | None]] = {}
+        self._made: Counter[str] = Counter()
         self._said: tuple[str, int | None, int | None, str] | None = None
+        self._said_first: tuple[str, int] = ("", 0)
         self._lines = Lines()
         self._log_due = self._started + LOG_SECONDS
         self._lock = threading.Lock()
@@ -230,6 +234,7 @@ class Attempt:
             raise Stopped(f"{answer.reason}: job {self.job.id}, epoch {self.job.epoch}")
         assert isinstance(answer, Recorded)
         self.records[step.path] = answer.step
+        self._made[step.name] += 1
         self.move()
         return answer.step
 
@@ -266,6 +271,8 @@ class Attempt:
 
     def say(self, done: int | None, total: int | None, text: str) -> None:
         """The job tells its own progress."""
+        if done is not None and self._said_first[0] != self._stage:
+            self._said_first = (self._stage, done)
         self._said = (self._stage, done, total, text)
         self.move()
 
@@ -280,18 +287,20 @@ class Attempt:
             stage, since = self._stage, self._since.get(self._stage)
             limits = [spec.stale_after_ms for spec in self._running.values() if spec.stale_after_ms is not None]
         done, total = self._counts.get(stage, (None, None))
-        text = ""
+        made, text = self._made[stage], ""
         said = self._said
         if said is not None and said[0] == stage:  # what was said in an earlier stage is over
             text = said[3]
             if said[1] is not None:
                 done, total = said[1], said[2]
+                made = done - self._said_first[1]
         return Running(
             job=self.job.id,
             epoch=self.job.epoch,
             stage=stage,
             done=done,
             total=total,
+            made=made,
             text=text,
             since=since,
             silent_ms=round((time.monotonic() - self._moved) * 1_000),
@@ -341,43 +350,24 @@ def _keep_line(line: str) -> None:
 CAPTURING = Capturing(_keep_line)
 
 
-class Current:
+class Current(msgspec.Struct, frozen=True, kw_only=True):
     """The job that this code runs for, and the step it is in."""
 
-    def __init__(self, attempt: Attempt, path: str) -> None:
-        self._attempt = attempt
-        self._path = path
-
-    @property
-    def job_id(self) -> str:
-        """The id of the job."""
-        return self._attempt.job.id
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt this is: failures so far, plus one."""
-        return self._attempt.job.attempt
-
-    @property
-    def epoch(self) -> int:
-        """The number of this lease: hand it to a system that can refuse older ones."""
-        return self._attempt.job.epoch
-
-    @property
-    def deadline(self) -> float | None:
-        """When the job's timeout is over, as seconds since 1970; None if it has none."""
-        limit, claimed_at = self._attempt.job.options.timeout_ms, self._attempt.job.claimed_at
-        return None if limit is None or claimed_at is None else (claimed_at + limit) / 1_000
-
-    @property
-    def step(self) -> str:
-        """The path of the step that runs, as in its record; "" between steps."""
-        return self._path
+    job_id: str
+    """The id of the job."""
+    attempt: int
+    """Which attempt this is: failures so far, plus one."""
+    epoch: int
+    """The number of this lease: hand it to a system that can refuse older ones."""
+    deadline: float | None
+    """When the job's timeout is over, as seconds since 1970; None if it has none."""
+    step: str
+    """The path of the step that runs, as in its record; "" between steps."""
 
     @property
     def idempotency_key(self) -> str:
         """What to hand to a provider so that it drops a second call: the same over attempts, recoveries and replays."""
-        return idempotency_key(self.job_id, self._path)
+        return idempotency_key(self.job_id, self.step)
 
     def bind(self, function: Callable[..., T]) -> Callable[..., T]:
         """The function, bound to this job, for an executor that doesn't carry context variables along."""
@@ -390,11 +380,31 @@ class NoJob(HoldfastError, LookupError):
 
 
 def current() -> Current:
-    """The job and step that this code runs for. Raises NoJob outside a job."""
-    attempt = ATTEMPT.get()
-    if attempt is None:
-        raise NoJob("current(): no job runs here; it is there inside a job, in its tasks, and in asyncio.to_thread")
-    return Current(attempt, PATH.get())
+    """The job and step that this code runs for; in a plain call, a stand-in. Raises NoJob outside both."""
+    attempt, plain = ATTEMPT.get(), PLAIN.get()
+    if attempt is not None:
+        job, limit = attempt.job, attempt.job.options.timeout_ms
+        deadline = None if limit is None or job.claimed_at is None else (job.claimed_at + limit) / 1_000
+        return Current(job_id=job.id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=PATH.get())
+    if plain is not None:
+        return plain
+    raise NoJob("current(): no job runs here; it is there inside a job, in its tasks, and in asyncio.to_thread")
+
+
+PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
+
+
+@contextmanager
+def plain_call(step: str) -> Iterator[None]:
+    """A call outside any job, as in a unit test: `current()` answers inside it, with a key that no other call has."""
+    outer = PLAIN.get()
+    job_id = f"plain-{secrets.token_hex(8)}" if outer is None else outer.job_id
+    path = f"{step}#{secrets.token_hex(8)}" if step else ""
+    token = PLAIN.set(Current(job_id=job_id, attempt=1, epoch=0, deadline=None, step=path))
+    try:
+        yield
+    finally:
+        PLAIN.reset(token)
 
 
 def progress(done: int | None = None, total: int | None = None, text: str = "") -> None:
