@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from holdfast.items import run_items_async as run_items_async
     from holdfast.settings import Settings as Settings
     from holdfast.steps import step as step
-    from holdfast.worker.attempt import current as current
-    from holdfast.worker.attempt import progress as progress
+    from holdfast.worker.context import current as current
+    from holdfast.worker.context import progress as progress
 
 # Names are looked up when they are asked for, so that the command line starts without loading all of it.
 _HOMES = {
@@ -29,8 +29,8 @@ _HOMES = {
     "run_items_async": "holdfast.items",
     "Settings": "holdfast.settings",
     "step": "holdfast.steps",
-    "current": "holdfast.worker.attempt",
-    "progress": "holdfast.worker.attempt",
+    "current": "holdfast.worker.context",
+    "progress": "holdfast.worker.context",
 }
 
 __all__ = list(_HOMES)

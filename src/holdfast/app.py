@@ -27,10 +27,10 @@ from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, check_options, positive, retry_of
 from holdfast.upkeep.keeper import Keeper
-from holdfast.worker.attempt import PATH, Stopped, plain_call
+from holdfast.worker.attempt import Stopped
+from holdfast.worker.context import PATH, attempt_here, loop_here, plain_call
 from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
-from holdfast.worker.steps import attempt_here, loop_here
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,20 +18,10 @@ from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, UnknownOption, WrongColour
 from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
-from holdfast.worker.attempt import plain_call
+from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
 from holdfast.worker.maps import Tally, map_async, map_sync
 from holdfast.worker.registry import StepSpec, check_function
-from holdfast.worker.steps import (
-    Call,
-    attempt_here,
-    attempts_anywhere,
-    body_of,
-    in_thread,
-    loop_here,
-    on_loop,
-    run_async,
-    run_sync,
-)
+from holdfast.worker.steps import Call, body_of, in_thread, on_loop, run_async, run_sync
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -9,7 +9,7 @@ import pytest
 from holdfast import App, HoldfastError, JobCancelled, JobFailed, current, step
 from holdfast.core.errors import Invalid, StoreError, WrongColour
 from holdfast.core.model import State
-from holdfast.worker.attempt import NoJob
+from holdfast.worker.context import NoJob
 from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, paths
 
 

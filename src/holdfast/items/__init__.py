@@ -17,14 +17,14 @@ from urllib.parse import quote
 from holdfast.app import App
 from holdfast.core.codec import canonical
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import BadValue, Invalid, WrongColour
+from holdfast.core.errors import BadValue, Invalid, StoreError, WrongColour
 from holdfast.core.keys import check_type, digest
 from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
 from holdfast.items.words import Counts, Teller, name_of
 from holdfast.items.work import Work
 from holdfast.jobs import KEY_LIMIT
-from holdfast.worker.steps import loop_here
+from holdfast.worker.context import loop_here
 
 I = TypeVar("I")  # noqa: E741
 
@@ -65,6 +65,8 @@ def run_items(
         return asyncio.run(work)
     except KeyboardInterrupt:
         raise KeyboardInterrupt from None  # What was cancelled on the way is no news to whoever pressed Ctrl-C.
+    except StoreError as error:
+        raise error.with_traceback(None) from None  # Its line says it all; the way it came would bury it.
 
 
 async def run_items_async(
@@ -90,6 +92,8 @@ async def run_items_async(
     try:
         await app.open()
         return await work.run(at_once)
+    except StoreError as error:
+        raise error.with_traceback(None) from None
     finally:
         teller.close()
         await app.close()

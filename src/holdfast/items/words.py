@@ -1,8 +1,9 @@
-"""What a person is told of a list: the counts, a bar on a terminal, plain lines elsewhere.
+"""What a person is told of a list: the counts, a bar with the time left on a terminal, plain lines elsewhere.
 
 Must not ask the store anything.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -42,6 +43,11 @@ class Counts(Struct, frozen=True, kw_only=True):
         """All items."""
         return self.done + self.failed + self.pending + self.running
 
+    @property
+    def settled(self) -> int:
+        """Those that nothing more is done about."""
+        return self.done + self.failed
+
     def keys(self) -> tuple[str, ...]:
         """The four words of a checkpoint file."""
         return NAMES
@@ -53,34 +59,65 @@ class Counts(Struct, frozen=True, kw_only=True):
         return iter(NAMES)
 
 
+class Pace:
+    """How fast this run settles items. What an earlier one has settled took none of its time, and doesn't count."""
+
+    def __init__(self, settled: int, now: float) -> None:
+        self._before = self._settled = settled
+        self._began = self._last = now
+
+    def note(self, settled: int, now: float) -> None:
+        """So many are settled now, those of earlier runs included."""
+        if settled != self._settled:
+            self._settled, self._last = settled, now
+
+    def seconds_left(self, unsettled: int, now: float) -> float | None:
+        """About how long the rest takes; None as long as nothing is known."""
+        here = self._settled - self._before
+        if here <= 0:
+            return None
+        each = (self._last - self._began) / here
+        # It counts down while an item is under way, by no more than the item should take.
+        return max(0.0, each * unsettled - min(each, now - self._last))
+
+
 class Teller:
     """Tells a person: a bar on a terminal, plain lines elsewhere, nothing when quiet."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(
+        self, quiet: bool, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._quiet = quiet
-        self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._clock = clock
+        self._pace = Pace(0, clock())
         self._bar: Progress | None = None
 
     def begin(self, place: str, counts: Counts) -> None:
         """The first line, and the bar."""
-        settled = counts.done + counts.failed
+        settled = counts.settled
+        self._pace = Pace(settled, self._clock())
         before = f", {settled} of them settled before" if settled else ""
         self.say(f"{number_of(counts.total, 'item')} in {place}{before}")
         if self._quiet or not self._console.is_terminal or settled == counts.total:
             return
         self._bar = Progress(
-            *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)),
+            *(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
+            *(TextColumn("{task.fields[left]}", markup=False), TextColumn("{task.description}", markup=False)),
             console=self._console,
         )
         self._bar.start()
-        self._bar.add_task("", total=counts.total, completed=settled)
+        self._bar.add_task("", total=counts.total, completed=settled, left="")
 
     def show(self, counts: Counts, running: Iterable[str]) -> None:
         """Where it stands, on the bar."""
         if self._bar is not None:
             names = ", ".join(_cut(name, LABEL_CHARACTERS) for name in list(running)[:NAMED_LIMIT])
+            now = self._clock()
+            self._pace.note(counts.settled, now)
+            left = _left(self._pace.seconds_left(counts.total - counts.settled, now))
             self._bar.update(
-                self._bar.task_ids[0], total=counts.total, completed=counts.done + counts.failed, description=names
+                self._bar.task_ids[0], total=counts.total, completed=counts.settled, description=names, left=left
             )
 
     def ended(self, job: Job, attempt: int, now: int) -> None:
@@ -123,6 +160,10 @@ def in_figures(counts: Counts) -> str:
     if left := counts.pending + counts.running:
         words.append(f"{left} to do")
     return ", ".join(words)
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None or seconds < 1 else f"about {in_words(round(seconds) * 1_000)} left"
 
 
 def label_of(job: Job) -> str:

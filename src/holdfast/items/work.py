@@ -19,7 +19,7 @@ from holdfast.core.model import Event, Job, Options, Retry, State, Where
 from holdfast.engines.contract import job_topic
 from holdfast.items.words import NAMED_LIMIT, Counts, Teller, error_of, in_figures, label_of, name_of, number_of
 from holdfast.jobs import Order
-from holdfast.worker.attempt import ATTEMPT
+from holdfast.worker.context import ATTEMPT
 from holdfast.worker.steps import in_thread
 
 LOOK_SECONDS = 0.1

@@ -20,7 +20,8 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Error, Event, Job, Lease, Presence, State, Time
 from holdfast.core.outcome import failure_event, retry_at
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
-from holdfast.worker.attempt import ATTEMPT, CAPTURING, RUNNING, STORE_RETRY_SECONDS, Attempt
+from holdfast.worker.attempt import STORE_RETRY_SECONDS, Attempt
+from holdfast.worker.context import ATTEMPT, CAPTURING, RUNNING
 from holdfast.worker.faults import error_of
 from holdfast.worker.leases import Leases
 from holdfast.worker.registry import JobSpec, Registry

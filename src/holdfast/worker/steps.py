@@ -19,7 +19,8 @@ from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import never_retried, next_delay
-from holdfast.worker.attempt import ATTEMPT, PATH, RUNNING, Attempt, Stopped
+from holdfast.worker.attempt import Attempt, Stopped
+from holdfast.worker.context import PATH
 from holdfast.worker.drift import arguments_key, differing, tags
 from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_name
 from holdfast.worker.registry import StepSpec
@@ -301,25 +302,3 @@ def _timed(call: Call) -> Any:
 
 def _key_text(key: Any) -> str:
     return key if isinstance(key, str) else canonical(key)
-
-
-# Who asks.
-
-
-def attempt_here() -> Attempt | None:
-    """The attempt that this code belongs to."""
-    return ATTEMPT.get()
-
-
-def loop_here() -> bool:
-    """Whether this thread is running an event loop just now: then only async calls make sense."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def attempts_anywhere() -> bool:
-    """Whether any attempt runs in this process."""
-    return len(RUNNING) > 0

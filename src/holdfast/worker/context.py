@@ -1,0 +1,120 @@
+"""Whose code runs here: the attempt and the step of the running task or thread, and `current()` for users.
+
+Must not change an attempt: it only finds it.
+"""
+
+import asyncio
+import contextvars
+import secrets
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.keys import idempotency_key
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.lines import Capturing
+
+T = TypeVar("T")
+
+RUNNING: "weakref.WeakSet[Attempt]" = weakref.WeakSet()
+"""All attempts of this process, to tell a stray thread that it has lost its job."""
+
+ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
+PATH: ContextVar[str] = ContextVar("holdfast_path", default="")
+
+
+def _keep_line(line: str) -> None:
+    attempt = ATTEMPT.get()
+    if attempt is not None:
+        attempt.log(line)
+
+
+CAPTURING = Capturing(_keep_line)
+
+
+class Current(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that this code runs for, and the step it is in."""
+
+    job_id: str
+    """The id of the job."""
+    attempt: int
+    """Which attempt this is: failures so far, plus one."""
+    epoch: int
+    """The number of this lease: hand it to a system that can refuse older ones."""
+    deadline: float | None
+    """When the job's timeout is over, as seconds since 1970; None if it has none."""
+    step: str
+    """The path of the step that runs, as in its record; "" between steps."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """What to hand to a provider so that it drops a second call: the same over attempts, recoveries and replays."""
+        return idempotency_key(self.job_id, self.step)
+
+    def bind(self, function: Callable[..., T]) -> Callable[..., T]:
+        """The function, bound to this job, for an executor that doesn't carry context variables along."""
+        context = contextvars.copy_context()
+        return lambda *args, **kwargs: context.copy().run(function, *args, **kwargs)
+
+
+class NoJob(HoldfastError, LookupError):
+    """There is no job here: the code was called outside one."""
+
+
+def current() -> Current:
+    """The job and step that this code runs for; in a plain call, a stand-in. Raises NoJob outside both."""
+    attempt, plain = ATTEMPT.get(), PLAIN.get()
+    if attempt is not None:
+        job, limit = attempt.job, attempt.job.options.timeout_ms
+        deadline = None if limit is None or job.claimed_at is None else (job.claimed_at + limit) / 1_000
+        return Current(job_id=job.id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=PATH.get())
+    if plain is not None:
+        return plain
+    raise NoJob("current(): no job runs here; it is there inside a job, in its tasks, and in asyncio.to_thread")
+
+
+PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
+
+
+@contextmanager
+def plain_call(step: str) -> Iterator[None]:
+    """A call outside any job, as in a unit test: `current()` answers inside it, with a key that no other call has."""
+    outer = PLAIN.get()
+    job_id = f"plain-{secrets.token_hex(8)}" if outer is None else outer.job_id
+    path = f"{step}#{secrets.token_hex(8)}" if step else ""
+    token = PLAIN.set(Current(job_id=job_id, attempt=1, epoch=0, deadline=None, step=path))
+    try:
+        yield
+    finally:
+        PLAIN.reset(token)
+
+
+def progress(done: int | None = None, total: int | None = None, text: str = "") -> None:
+    """Tell how far the job has come. Outside a job it does nothing."""
+    attempt = ATTEMPT.get()
+    if attempt is not None:
+        attempt.say(done, total, text)
+
+
+def attempt_here() -> Attempt | None:
+    """The attempt that this code belongs to."""
+    return ATTEMPT.get()
+
+
+def loop_here() -> bool:
+    """Whether this thread is running an event loop just now: then only async calls make sense."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def attempts_anywhere() -> bool:
+    """Whether any attempt runs in this process."""
+    return len(RUNNING) > 0
