@@ -20,6 +20,7 @@ MAY = {
     "conformance": {"core", "engines", "jobs"},
     "runs": {"core", "engines.contract", "jobs"},
     "steps": {"core", "worker"},
+    "waiting": {"core", "jobs", "worker"},
     "app": {"core", "engines", "jobs", "worker", "upkeep", "runs", "steps", "settings", "observe"},
     "items": {"core", "engines", "jobs", "worker", "app", "steps", "runs", "settings"},
     "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "runs", "steps", "settings"},

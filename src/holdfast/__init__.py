@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from holdfast.items import run_items_async as run_items_async
     from holdfast.settings import Settings as Settings
     from holdfast.steps import step as step
+    from holdfast.waiting import ask as ask
+    from holdfast.waiting import sleep as sleep
+    from holdfast.waiting import wait_for as wait_for
     from holdfast.worker.context import current as current
     from holdfast.worker.context import progress as progress
 
@@ -29,6 +32,9 @@ _HOMES = {
     "run_items_async": "holdfast.items",
     "Settings": "holdfast.settings",
     "step": "holdfast.steps",
+    "ask": "holdfast.waiting",
+    "sleep": "holdfast.waiting",
+    "wait_for": "holdfast.waiting",
     "current": "holdfast.worker.context",
     "progress": "holdfast.worker.context",
 }

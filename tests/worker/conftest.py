@@ -6,6 +6,7 @@ import inspect
 import pytest
 
 from holdfast import App
+from holdfast.engines.contract import system_clock
 from holdfast.engines.memory import MemoryEngine
 from tests.worker.given import QUICK, Interrupted, Watched
 
@@ -29,10 +30,30 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+class Clock:
+    """The store's clock: the system's, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+
+    def __call__(self) -> int:
+        return system_clock() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._ahead += round(seconds * 1_000)
+
+
 @pytest.fixture
-def engine() -> Watched:
+def clock() -> Clock:
+    """The clock of the store that `app` uses."""
+    return Clock()
+
+
+@pytest.fixture
+def engine(clock: Clock) -> Watched:
     """An engine in memory that counts its calls and can be told to fail."""
-    return Watched(MemoryEngine())
+    return Watched(MemoryEngine(clock))
 
 
 @pytest.fixture

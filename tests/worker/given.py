@@ -39,6 +39,7 @@ class Watched:
         self.loses: Counter[str] = Counter()
         """How often each method shall still lose its answer, after it has done its work."""
         self.hook: Callable[[str, tuple[Any, ...]], None] | None = None
+        self.before: Callable[[str, tuple[Any, ...]], Awaitable[None]] | None = None
 
     def __getattr__(self, name: str) -> Any:
         inner = getattr(self.engine, name)
@@ -49,6 +50,8 @@ class Watched:
             self.calls[name] += 1
             if self.hook is not None:
                 self.hook(name, args)
+            if self.before is not None:
+                await self.before(name, args)
             if self.away is True or (self.away and name in self.away):
                 raise StoreError("the store is away")
             if self.fails[name] > 0:

@@ -108,6 +108,13 @@ class Codec(Generic[T]):
             raise BadValue(f"{self.where}: would come back as another type; {reason}")
         return text, back
 
+    def schema(self) -> dict[str, Any]:
+        """What a value must look like, as JSON Schema, for whoever sends one; empty where that can't be said."""
+        try:
+            return self._adapter.json_schema()
+        except (pydantic.PydanticUserError, pydantic.errors.PydanticInvalidForJsonSchema):
+            return {}
+
     def _read(self, text: str | bytes, what_now: str) -> T:
         try:
             return self._adapter.validate_json(text, by_alias=True, by_name=True)

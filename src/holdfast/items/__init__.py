@@ -23,7 +23,7 @@ from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
 from holdfast.items.words import Counts, Teller, name_of
 from holdfast.items.work import Work
-from holdfast.jobs import KEY_LIMIT
+from holdfast.jobs.orders import KEY_LIMIT
 from holdfast.worker.context import loop_here
 
 I = TypeVar("I")  # noqa: E741

@@ -8,14 +8,15 @@ import inspect
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.core.codec import canonical
 from holdfast.core.errors import Invalid, StoreError
-from holdfast.core.model import Conflict, Job, Recorded, Running, Step, StepState, Time
+from holdfast.core.model import Conflict, Job, Recorded, Running, Signal, Step, StepState, Time
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
 from holdfast.worker.drift import DRIFT_LINES, not_asked
@@ -40,12 +41,22 @@ CANCEL_AGAIN_SECONDS = 10.0
 ARGS_PATH = "~args/"
 """Beside the record of a step with `key=`, what its arguments were, as hashes: to tell when they differ."""
 
+RELEASED, LOST, CANCELLED = "released", "lost", "cancelled"
+"""Why an attempt is stopped: handed over to others; its lease was taken; its job was cancelled."""
+
+SUSPENDED = "suspended"
+"""Why an attempt is stopped whose job waits: it goes on from the top when what it waits for is here."""
+
 ENDED = "ended"
 """Why an attempt is stopped whose handler has come to its end: what it left running may do nothing more."""
 
 
 class Stopped(BaseException):
     """Raised inside an attempt that may not go on. Not an Exception, so that a handler's `except` lets it through."""
+
+
+class Suspended(Stopped):
+    """Raised inside a `def` job that waits, by the wait and by every later call. It goes on, from the top, later."""
 
 
 class Attempt:
@@ -66,6 +77,15 @@ class Attempt:
         self.engine = engine
         self.loop = asyncio.get_running_loop()
         self.records: dict[str, Step] = {}
+        self.waits: dict[str, Step] = {}
+        self.used: set[int] = set()
+        """Signals that a wait of this job has taken or refused, by their versions."""
+        self.root: asyncio.Task[Any] | None = None
+        self.parking: object = None
+        self.stirred: Callable[[], None] | None = None
+        """Called when a step ends while something is parked."""
+        self.closing = False
+        """While a suspend is being committed no step begins."""
         self.arguments: dict[str, str] = {}
         self.chance = chance
         self.stop: str | None = None
@@ -82,6 +102,7 @@ class Attempt:
         self._new: list[tuple[str, StepSpec]] = []
         self._drift: list[str] = []
         self._running: dict[str, StepSpec] = {}
+        self._working = 0
         self._outer: Counter[str] = Counter()
         self._stage = ""
         self._since: dict[str, Time] = {}
@@ -100,6 +121,8 @@ class Attempt:
                 self._lines.load(msgspec.json.decode(step.result or "[]", type=list[str]))
             elif step.path.startswith(ARGS_PATH):
                 self.arguments[step.path.removeprefix(ARGS_PATH)] = step.result or ""
+            elif step.path.startswith("~"):
+                self._know_wait(step)
             else:
                 self.records[step.path] = step
                 self._left.setdefault(step.name, {})[step.path] = None
@@ -107,6 +130,42 @@ class Attempt:
     def now(self) -> Time:
         """The store's time, from the moment of the claim and our own clock: asking the store would cost a call."""
         return (self.job.claimed_at or 0) + round((time.monotonic() - self._started) * 1_000)
+
+    # Waits: their records, and the signals that came.
+
+    def inbox(self, name: str) -> list[Signal]:
+        """The signals of this name that no wait has taken yet, oldest first."""
+        return [signal for signal in self.job.inbox if signal.name == name and signal.version not in self.used]
+
+    def taken(self) -> tuple[int, ...]:
+        """The signals that the next change removes from the inbox."""
+        return tuple(signal.version for signal in self.job.inbox if signal.version in self.used)
+
+    def wait_record(self, path: str, state: StepState, info: dict[str, Any]) -> Step:
+        """The record of a wait: what it asked for, or what it was answered with."""
+        now = self.now()
+        return Step(
+            job=self.job.id,
+            epoch=self.job.epoch,
+            path=path,
+            name=path.partition("/")[0],
+            state=state,
+            result=canonical(info),
+            started_at=now,
+            finished_at=now if state is StepState.DONE else None,
+        )
+
+    async def keep_wait(self, record: Step) -> Step:
+        """Record what a wait was answered with; the answer that stands counts."""
+        standing = await self._recorded([record])
+        self._know_wait(standing)
+        return standing
+
+    def _know_wait(self, record: Step) -> None:
+        self.waits[record.path] = record
+        if record.state is StepState.DONE:
+            signal = msgspec.json.decode(record.result or "{}").get("signal")
+            self.used |= set() if signal is None else {signal}
 
     # Identity.
 
@@ -151,11 +210,31 @@ class Attempt:
     def check(self) -> None:
         """Raise Stopped unless this attempt may go on."""
         if self.stop is not None:
-            raise Stopped(f"job {self.job.id}: {self.stop}")
+            raise self.stopped()
+
+    def stopped(self) -> Stopped:
+        """What code hears that may not go on."""
+        kind = Suspended if self.stop == SUSPENDED else Stopped
+        return kind(f"job {self.job.id}: {self.stop}")
 
     def is_fenced(self) -> bool:
-        """Whether no step may start just now, because our last answered beat is too old."""
-        return not self._may_start()
+        """Whether no step may start just now: our last answered beat is too old, or the job is about to suspend."""
+        return self.closing or not self._may_start()
+
+    def is_busy(self) -> bool:
+        """Whether a step runs, or something is under way that must not be cut off by a suspend."""
+        return bool(self._running) or self._working > 0
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Something is under way that is no step, on the loop: the job doesn't suspend meanwhile."""
+        self._working += 1
+        try:
+            yield
+        finally:
+            self._working -= 1
+            if self.stirred is not None:
+                self.stirred()
 
     async def admit(self) -> None:
         """Wait until a new step may start: past the fence none does until a beat is answered. Or raise Stopped."""
@@ -198,6 +277,12 @@ class Attempt:
         for task in list(self.tasks):
             task.cancel()
 
+    async def is_suspended(self) -> bool:
+        """Wait until a suspend that is being committed has gone one way or the other; which it was."""
+        while self.closing:  # noqa: ASYNC110 (for a commit's time, and rarely)
+            await asyncio.sleep(FENCE_SECONDS / 10)
+        return self.stop == SUSPENDED
+
     async def persist(self, act: Callable[[], Awaitable[T]]) -> T:
         """Do one act on the store, again and again while the store has trouble, until the attempt is stopped."""
         tries = 0
@@ -215,21 +300,26 @@ class Attempt:
 
         What is finished while we are being told to stop is still kept, if the lease is ours.
         """
-        if self.stop not in (None, "released"):
+        if self.stop not in (None, RELEASED):
             self.check()
         steps = [step]
         if arguments is not None:
             steps.append(_beside(step, ARGS_PATH + step.path, StepState.DONE, arguments))
         if time.monotonic() > self._log_due:
             steps += self.log_record()
-        answer, *_ = await self.persist(lambda: self.engine.record(steps))
-        if isinstance(answer, Conflict):
-            self.halt("lost")
-            raise Stopped(f"{answer.reason}: job {self.job.id}, epoch {self.job.epoch}")
-        assert isinstance(answer, Recorded)
-        self.records[step.path] = answer.step
+        standing = await self._recorded(steps)
+        self.records[step.path] = standing
         self._made[step.name] += 1
         self.move()
+        return standing
+
+    async def _recorded(self, steps: list[Step]) -> Step:
+        """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
+        answer, *_ = await self.persist(lambda: self.engine.record(steps))
+        if isinstance(answer, Conflict):
+            self.halt(LOST)
+            raise Stopped(f"{answer.reason}: job {self.job.id}, epoch {self.job.epoch}")
+        assert isinstance(answer, Recorded)
         return answer.step
 
     # What a person sees.
@@ -257,6 +347,8 @@ class Attempt:
                 if self._outer and self._stage not in self._outer:
                     self._stage = next(iter(self._outer))
         self._changed()
+        if self.stirred is not None:
+            self.loop.call_soon_threadsafe(self.stirred)
 
     def count(self, name: str, done: int, total: int | None) -> None:
         """So many items of a step are done."""

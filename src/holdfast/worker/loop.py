@@ -20,7 +20,9 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Error, Event, Job, Lease, Presence, State, Time
 from holdfast.core.outcome import failure_event, retry_at
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
-from holdfast.worker.attempt import STORE_RETRY_SECONDS, Attempt
+from holdfast.jobs import Jobs
+from holdfast.jobs.family import say_stopped, wake_parent
+from holdfast.worker.attempt import CANCELLED, LOST, RELEASED, STORE_RETRY_SECONDS, SUSPENDED, Attempt
 from holdfast.worker.context import ATTEMPT, CAPTURING, RUNNING
 from holdfast.worker.faults import error_of
 from holdfast.worker.leases import Leases
@@ -40,9 +42,6 @@ ROOM_SECONDS = 1.0
 
 HALT_SECONDS = 5.0
 """How long an attempt that was told to stop may take for it, before it is handed over in mid-air."""
-
-RELEASED, LOST, CANCELLED = "released", "lost", "cancelled"
-"""Why an attempt is stopped: handed over to others; its lease was taken; its job was cancelled."""
 
 
 class Worker:
@@ -265,14 +264,20 @@ class Worker:
             if job.epoch > 1:
                 attempt.load(await attempt.persist(lambda: self._engine.steps(job.id)))
             result, error = await self._handle(attempt)
+            if attempt.closing and await attempt.is_suspended():  # it ended in the very moment of its suspend
+                await Jobs(self._engine).activate(job.id, by=self.id)
             stop = attempt.stop
             attempt.end()
+            if stop == CANCELLED:
+                await say_stopped(self._engine, job, by=self.id)
             now = await attempt.persist(self._engine.now)
             change = self._outcome(attempt, stop, result, error, now)
             if change is not None:
                 (answer,) = await attempt.persist(lambda: self._engine.commit([change]))
                 if not isinstance(answer, Applied):
                     log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
+                if job.parent is not None and change.arrives:
+                    await attempt.persist(lambda: wake_parent(self._engine, job, answer, by=self.id))
         except StoreError as error:
             log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", job.id, error)
         finally:
@@ -285,6 +290,7 @@ class Worker:
             return None, None
         task = self._loop.create_task(_guarded(attempt), name=f"holdfast handler {attempt.job.id}")
         attempt.tasks.add(task)
+        attempt.root = task
         result, error = await task
         ours = asyncio.current_task()
         if error is not None and attempt.stop is None and ours is not None and ours.cancelling():
@@ -299,7 +305,7 @@ class Worker:
         What a handler returns after it was told to stop is not taken for its result: it may have left things out.
         """
         job, steps = attempt.job, attempt.log_record()
-        if stop in (LOST, CANCELLED):
+        if stop in (LOST, CANCELLED, SUSPENDED):
             return None
         drift = attempt.drift()
         note: dict[str, Any] = {"drift": drift} if drift else {}

@@ -243,7 +243,7 @@ def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run_coroutine_threadsafe(adopted(), attempt.loop).result()
     except concurrent.futures.CancelledError:
-        raise Stopped(f"job {attempt.job.id}: {attempt.stop}") from None
+        raise attempt.stopped() from None
     except RuntimeError:
         work.close()
         if attempt.loop.is_closed():

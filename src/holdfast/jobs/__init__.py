@@ -4,133 +4,43 @@ Must not know a concrete store, and must not decide what a change is: each call 
 commits; when somebody else was faster, it looks again.
 """
 
-import secrets
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical, parse
-from holdfast.core.durations import in_words
 from holdfast.core.errors import Invalid, NotFound, Outrun
-from holdfast.core.keys import check_id, check_queue, check_type, digest, new_id
-from holdfast.core.lifecycle import decide, deliver, first_state
+from holdfast.core.keys import check_id, check_queue, digest
+from holdfast.core.lifecycle import decide, deliver
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
     Change,
     Entry,
-    Error,
     Event,
     Inserted,
     Job,
     Lease,
-    Options,
     Presence,
     Running,
     State,
-    Step,
-    StepState,
     Time,
-    Wait,
-    WaitKind,
     Where,
 )
-from holdfast.core.outcome import check_retry
 from holdfast.engines.contract import PAUSE, WORKER, Engine
+from holdfast.jobs.family import CHANGE_TRIES, cancel_children, ended, wake_parent
+from holdfast.jobs.orders import Ids, Order, new_job, random_ids
+from holdfast.jobs.questions import ASK, Question, check_signal, questions_of
+from holdfast.jobs.status import Status, status_of
 
-PRIORITY_LIMIT = 100
-"""Priorities go from minus this to plus this; higher comes first."""
-
-LABEL_LIMIT, LABEL_CHARACTERS, META_CHARACTERS = 50, 100, 4_000
-"""How many tags and meta entries a job may have, and how long they may be."""
-
-KEY_LIMIT = 255
-"""The longest idempotency key, in characters."""
+__all__ = ["LOG_PATH", "Jobs", "Order", "Pause", "Status", "new_job", "random_ids", "status_of"]
 
 LOG_PATH = "~log"
 """The record under which a job's log lines are kept. No step's path begins with a tilde."""
 
-CHANGE_TRIES = 50
-"""How often a change is decided anew when somebody else was faster. Only a bug or a storm needs more."""
 
-Ids = Callable[[Time], str]
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants done. Times are the store's.
-
-    `args` is JSON text, which is checked and made canonical unless it is `encoded` already, by a `Signature`.
-    """
-
-    type: str
-    args: str = "[]"
-    encoded: bool = False
-    queue: str = "default"
-    priority: int = 0
-    key: str | None = None
-    key_until: Time | None = None
-    run_at: Time | None = None
-    expires_at: Time | None = None
-    pending: bool = False
-    options: Options = Options()
-
-
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job stands, for a person. Times are milliseconds: `…_at` since 1970, `…_ms` a duration."""
-
-    id: str
-    type: str
-    queue: str
-    state: State
-    version: int
-    stage: str
-    stage_number: int | None
-    stages: tuple[str, ...]
-    done: int | None
-    total: int | None
-    made: int
-    text: str
-    attempt: int
-    recoveries: int
-    epoch: int
-    worker: str | None
-    steps: int
-    error: Error | None
-    waits: tuple[Wait, ...]
-    run_at: Time | None
-    created_at: Time
-    finished_at: Time | None
-    running_ms: int | None
-    stage_ms: int | None
-
-    @property
-    def remaining_ms(self) -> int | None:
-        """An estimate of what is left of this stage: as long for each item as those took that this attempt made."""
-        if not self.made or self.done is None or self.total is None or self.stage_ms is None:
-            return None
-        return round(self.stage_ms / self.made * max(0, self.total - self.done))
-
-    def progress(self) -> tuple[object, ...]:
-        """What changes when the job gets on."""
-        return self.state, self.stage, self.done, self.total, self.text, self.steps
-
-    def __str__(self) -> str:
-        """In words: "drawing, stage 3 of 7, 12 of 30, for 2 min"."""
-        words = [str(self.state)]
-        if self.stage and self.state is State.ACTIVE:
-            place = f"stage {self.stage_number} of {len(self.stages)}" if self.stage_number else "stage"
-            words.append(f"{place}: {self.stage}")
-        if self.done is not None and self.total is not None:
-            words.append(f"{self.done} of {self.total}")
-        if self.text:
-            words.append(self.text)
-        if self.stage_ms is not None:
-            words.append(f"for {in_words(self.stage_ms)}")
-        if self.remaining_ms is not None:
-            words.append(f"about {in_words(self.remaining_ms)} left")
-        return ", ".join(words)
+_WAITING = Where(states=(State.PENDING,))
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,8 +151,10 @@ class Jobs:
     # Changes that need no lease. `by` names who asked, `reason` why; both are kept in the history.
 
     async def cancel(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
-        """Stop a job for good. A running one loses its lease at once."""
-        return await self._change(id, lambda job, now: decide(job, Event.CANCEL, now, by=by, note=_note(reason)))
+        """Stop a job for good, and its children. A running one loses its lease at once; what it made is undone."""
+        job = await self._change(id, lambda job, now: ended(job, Event.CANCEL, now, by=by, note=_note(reason)))
+        await cancel_children(self.engine, id, by=by)
+        return job
 
     async def activate(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
         """Let a pending job go on, whatever it waited for."""
@@ -251,7 +163,29 @@ class Jobs:
     async def signal(self, id: str, name: str, value: object = None, *, by: str = "caller") -> Job:
         """Send a job a named value. It wakes one that waits for it, and else waits in the inbox."""
         text = canonical(value)
+        job = await self.get(id)
+        if job.state is State.PENDING:
+            check_signal(job, await self.engine.steps(id), name, msgspec.json.decode(text))
         return await self._change(id, lambda job, now: deliver(job, name, text, now, by=by))
+
+    async def questions(self, id: str | None = None) -> list[Question]:
+        """The open questions of all waiting jobs, or of one."""
+        found: list[Question] = []
+        jobs = [await self.get(id)] if id is not None else [job async for job in self.walk(_WAITING)]
+        for job in jobs:
+            if any(wait.name.startswith(ASK) for wait in job.waits):
+                found += questions_of(job, await self.engine.steps(job.id))
+        return found
+
+    async def answer(self, id: str, value: object, *, name: str | None = None, by: str = "person") -> Job:
+        """Answer a job's open question; with several, `name` tells which."""
+        asked = [question for question in await self.questions(id) if name in (None, question.name)]
+        if not asked:
+            which = "no open question" if name is None else f"no open question {name!r}"
+            raise NotFound(f"job {id} has {which}; holdfast ask lists them")
+        if len(asked) > 1:
+            raise Invalid(f"job {id} asks {len(asked)} questions: say which, {', '.join(one.name for one in asked)}")
+        return await self.signal(id, asked[0].name, value, by=by)
 
     async def replay(self, id: str, *, args: str | None = None, by: str = "person", reason: str = "") -> Job:
         """Run a job in review again, from what it has recorded, with its own arguments or with edited ones."""
@@ -272,7 +206,7 @@ class Jobs:
 
     async def discard(self, id: str, *, by: str = "person", reason: str = "") -> Job:
         """Give up a job in review for good."""
-        return await self._change(id, lambda job, now: decide(job, Event.DISCARD, now, by=by, note=_note(reason)))
+        return await self._change(id, lambda job, now: ended(job, Event.DISCARD, now, by=by, note=_note(reason)))
 
     async def _change(self, id: str, choose: Callable[[Job, Time], Change]) -> Job:
         """Look, decide, commit; again when somebody else was faster."""
@@ -281,6 +215,8 @@ class Jobs:
             change = choose(job, await self.engine.now())
             (answer,) = await self.engine.commit([change])
             if isinstance(answer, Applied):
+                if change.arrives:
+                    await wake_parent(self.engine, job, answer, by=change.by)
                 return await self.get(id)
         raise Outrun(
             f"job {id}: changed by others {CHANGE_TRIES} times while we tried; look what drives it, then repeat"
@@ -306,104 +242,6 @@ class Jobs:
             record.name.removeprefix(PAUSE): Pause(at=record.at, **_told(record.value))
             for record in await self.engine.records(PAUSE)
         }
-
-
-def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Time) -> Status:
-    """Put together where a job stands from its row, its records, and what its worker last said."""
-    done_steps = [step for step in steps if step.state is StepState.DONE]
-    stage = running.stage if running is not None else ""
-    if not stage and steps and job.state is not State.COMPLETED:
-        stage = steps[-1].path.split("/")[0].split("#")[0]
-    done = running.done if running is not None else None
-    total = running.total if running is not None else None
-    since = (running.since if running is not None else None) or job.claimed_at
-    stages = job.options.stages
-    return Status(
-        id=job.id,
-        type=job.type,
-        queue=job.queue,
-        state=job.state,
-        version=job.version,
-        stage=stage,
-        stage_number=stages.index(stage) + 1 if stage in stages else None,
-        stages=stages,
-        done=done if done is not None else (len(done_steps) or None),
-        total=total,
-        made=running.made if running is not None else 0,
-        text=running.text if running is not None else "",
-        attempt=job.attempt,
-        recoveries=job.recoveries,
-        epoch=job.epoch,
-        worker=job.worker,
-        steps=len(done_steps),
-        error=job.error,
-        waits=job.waits,
-        run_at=job.run_at,
-        created_at=job.created_at,
-        finished_at=job.finished_at,
-        running_ms=None if job.claimed_at is None else max(0, now - job.claimed_at),
-        stage_ms=None if since is None or job.state is not State.ACTIVE else max(0, now - since),
-    )
-
-
-def new_job(order: Order, id: str, now: Time) -> Job:
-    """The job that an order makes, checked."""
-    if type(order.priority) is not int or not -PRIORITY_LIMIT <= order.priority <= PRIORITY_LIMIT:
-        raise Invalid(f"priority {order.priority}: give a number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}")
-    if order.key is not None and not (isinstance(order.key, str) and 0 < len(order.key) <= KEY_LIMIT):
-        raise Invalid(f"key {order.key!r}: give a text of 1 to {KEY_LIMIT} characters")
-    _check_labels(order.options)
-    if order.expires_at is not None and order.expires_at <= now:
-        raise Invalid(f"{order.type}: expires before it was submitted; give a time that is still to come")
-    args = order.args if order.encoded else canonical(parse(order.args))
-    check_retry(order.options.retry)
-    waits = (Wait(WaitKind.ACTIVATION),) if order.pending else ()
-    state, run_at = first_state(now, order.run_at, waits)
-    return Job(
-        id=id,
-        type=check_type(order.type),
-        queue=check_queue(order.queue),
-        args=args,
-        digest=digest(order.type, args),
-        priority=order.priority,
-        key=order.key,
-        key_until=order.key_until,
-        created_at=now,
-        expires_at=order.expires_at,
-        options=order.options,
-        state=state,
-        run_at=run_at,
-        waits=waits,
-    )
-
-
-def _check_labels(options: Options) -> None:
-    """Tags and meta are small texts, for people and filters."""
-    tags, meta = options.tags, options.meta
-    if len(tags) > LABEL_LIMIT or not all(isinstance(tag, str) and 0 < len(tag) <= LABEL_CHARACTERS for tag in tags):
-        raise Invalid(f"tags: give up to {LABEL_LIMIT} texts of 1 to {LABEL_CHARACTERS} characters each")
-    if not isinstance(meta, dict) or len(meta) > LABEL_LIMIT:
-        raise Invalid(f"meta: give a dict with up to {LABEL_LIMIT} entries")
-    for name, value in meta.items():
-        if not (isinstance(name, str) and isinstance(value, str) and len(name) + len(value) <= META_CHARACTERS):
-            raise Invalid(f"meta {name!r}: give texts, of {META_CHARACTERS} characters in all")
-
-
-def random_ids() -> Ids:
-    """Ids that sort in the order in which this process drew them, and that no other process draws."""
-    lock = threading.Lock()
-    last_at, last_bits = 0, 0
-
-    def draw(now: Time) -> str:
-        nonlocal last_at, last_bits
-        with lock:
-            if now > last_at:
-                last_at, last_bits = now, secrets.randbits(73)
-            else:  # the same millisecond, or a clock that was set back
-                last_bits += 1 + secrets.randbits(32)
-            return new_id(last_at, last_bits)
-
-    return draw
 
 
 def _told(text: str) -> dict[str, str]:

@@ -1,0 +1,78 @@
+"""What follows from a job's end for others: its children are cancelled, its parent is woken, what it made is undone.
+
+Must not decide what an end is (`lifecycle`). Each act looks first and may be repeated.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.keys import derived_id
+from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
+from holdfast.core.model import Applied, Change, Conflict, Event, Job, State, Time, WaitKind, Where
+from holdfast.engines.contract import Engine
+
+CHANGE_TRIES = 50
+"""How often a change is decided anew when somebody else was faster. Only a bug or a storm needs more."""
+
+UNDO_TYPE = "holdfast.undo"
+"""The type of the jobs that undo what a stopped job made. Every worker knows it."""
+
+
+def ended(job: Job, event: Event, now: Time, *, by: str, note: Mapping[str, Any]) -> Change:
+    """A cancel, an expiry or a discard, with the job that undoes what was made. One that never ran made nothing."""
+    undoes = job.epoch > 0 and job.type != UNDO_TYPE and allowed(event, job.state)
+    inserts = (undo_job(job, UNDO_TYPE, now),) if undoes else ()
+    return decide(job, event, now, by=by, note=note, inserts=inserts)
+
+
+async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:
+    """Cancel all that a job has submitted and that has not ended, and what those have submitted; answer how many."""
+    cancelled, parents = 0, [parent]
+    while parents:
+        one, after = parents.pop(), ""
+        while page := await engine.find(Where(parent=one), after):
+            now = await engine.now()
+            note = {"reason": f"job {one}, which submitted it, was cancelled"}
+            live = [job for job in page if job.state not in TERMINAL and job.type != UNDO_TYPE]
+            answers = await engine.commit([ended(job, Event.CANCEL, now, by=by, note=note) for job in live])
+            applied = [answer for answer in answers if isinstance(answer, Applied)]
+            cancelled += len(applied)
+            if len(applied) == len(live):  # else somebody was faster with one of them: look again
+                parents += [job.id for job in page if job.epoch > 0]
+                after = page[-1].id
+    return cancelled
+
+
+async def wake_parent(engine: Engine, child: Job, answer: Applied | Conflict, *, by: str) -> None:
+    """A child has settled: wake its parent if that waits for its group, and this was the last one out."""
+    assert child.parent is not None
+    missing = answer.missing if isinstance(answer, Applied) else await engine.missing(child.parent, child.group or "")
+    if missing == 0:
+        await wake_if_in(engine, child.parent, by=by)
+
+
+async def wake_if_in(engine: Engine, id: str, *, by: str) -> bool:
+    """Wake a job that waits for children who have all arrived; whether it was so."""
+    for _ in range(CHANGE_TRIES):
+        (job,) = await engine.get([id])
+        if job is None or job.state is not State.PENDING:
+            return False
+        groups = [wait.name for wait in job.waits if wait.kind is WaitKind.CHILDREN]
+        for group in groups:
+            if await engine.missing(id, group) == 0:
+                break
+        else:
+            return False
+        change = decide(job, Event.ACTIVATE, await engine.now(), by=by, note={"children": group})
+        (answer,) = await engine.commit([change])
+        if isinstance(answer, Applied):
+            return True
+    return False
+
+
+async def say_stopped(engine: Engine, job: Job, *, by: str) -> None:
+    """The owner of a cancelled job has stopped: its undo may begin."""
+    (undo,) = await engine.get([derived_id(job.id, "undo")])
+    if undo is not None and undo.state is State.PENDING:
+        change = decide(undo, Event.ACTIVATE, await engine.now(), by=by, note={"stopped": job.id})
+        await engine.commit([change])

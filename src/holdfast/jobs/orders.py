@@ -1,0 +1,104 @@
+"""What a caller wants done, and the job that it becomes once it is checked. Must not touch a store."""
+
+import secrets
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.core.codec import canonical, parse
+from holdfast.core.errors import Invalid
+from holdfast.core.keys import check_queue, check_type, digest, new_id
+from holdfast.core.lifecycle import first_state
+from holdfast.core.model import Job, Options, Time, Wait, WaitKind
+from holdfast.core.outcome import check_retry
+
+PRIORITY_LIMIT = 100
+"""Priorities go from minus this to plus this; higher comes first."""
+
+LABEL_LIMIT, LABEL_CHARACTERS, META_CHARACTERS = 50, 100, 4_000
+"""How many tags and meta entries a job may have, and how long they may be."""
+
+KEY_LIMIT = 255
+"""The longest idempotency key, in characters."""
+
+Ids = Callable[[Time], str]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants done. Times are the store's.
+
+    `args` is JSON text, which is checked and made canonical unless it is `encoded` already, by a `Signature`.
+    """
+
+    type: str
+    args: str = "[]"
+    encoded: bool = False
+    queue: str = "default"
+    priority: int = 0
+    key: str | None = None
+    key_until: Time | None = None
+    run_at: Time | None = None
+    expires_at: Time | None = None
+    pending: bool = False
+    options: Options = Options()
+
+
+def new_job(order: Order, id: str, now: Time) -> Job:
+    """The job that an order makes, checked."""
+    if type(order.priority) is not int or not -PRIORITY_LIMIT <= order.priority <= PRIORITY_LIMIT:
+        raise Invalid(f"priority {order.priority}: give a number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}")
+    if order.key is not None and not (isinstance(order.key, str) and 0 < len(order.key) <= KEY_LIMIT):
+        raise Invalid(f"key {order.key!r}: give a text of 1 to {KEY_LIMIT} characters")
+    _check_labels(order.options)
+    if order.expires_at is not None and order.expires_at <= now:
+        raise Invalid(f"{order.type}: expires before it was submitted; give a time that is still to come")
+    args = order.args if order.encoded else canonical(parse(order.args))
+    check_retry(order.options.retry)
+    waits = (Wait(WaitKind.ACTIVATION),) if order.pending else ()
+    state, run_at = first_state(now, order.run_at, waits)
+    return Job(
+        id=id,
+        type=check_type(order.type),
+        queue=check_queue(order.queue),
+        args=args,
+        digest=digest(order.type, args),
+        priority=order.priority,
+        key=order.key,
+        key_until=order.key_until,
+        created_at=now,
+        expires_at=order.expires_at,
+        options=order.options,
+        state=state,
+        run_at=run_at,
+        waits=waits,
+    )
+
+
+def _check_labels(options: Options) -> None:
+    """Tags and meta are small texts, for people and filters."""
+    tags, meta = options.tags, options.meta
+    if len(tags) > LABEL_LIMIT or not all(isinstance(tag, str) and 0 < len(tag) <= LABEL_CHARACTERS for tag in tags):
+        raise Invalid(f"tags: give up to {LABEL_LIMIT} texts of 1 to {LABEL_CHARACTERS} characters each")
+    if not isinstance(meta, dict) or len(meta) > LABEL_LIMIT:
+        raise Invalid(f"meta: give a dict with up to {LABEL_LIMIT} entries")
+    for name, value in meta.items():
+        if not (isinstance(name, str) and isinstance(value, str) and len(name) + len(value) <= META_CHARACTERS):
+            raise Invalid(f"meta {name!r}: give texts, of {META_CHARACTERS} characters in all")
+
+
+def random_ids() -> Ids:
+    """Ids that sort in the order in which this process drew them, and that no other process draws."""
+    lock = threading.Lock()
+    last_at, last_bits = 0, 0
+
+    def draw(now: Time) -> str:
+        nonlocal last_at, last_bits
+        with lock:
+            if now > last_at:
+                last_at, last_bits = now, secrets.randbits(73)
+            else:  # the same millisecond, or a clock that was set back
+                last_bits += 1 + secrets.randbits(32)
+            return new_id(last_at, last_bits)
+
+    return draw

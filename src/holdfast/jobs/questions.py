@@ -1,0 +1,61 @@
+"""What waiting jobs ask for: the records of their waits, and the questions that a person answers.
+
+Must not change a job. A wait is recorded when the job suspends over it, with the schema of what it takes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.forms import check_form
+from holdfast.core.model import Job, State, Step, StepState, Time, WaitKind
+
+WAIT_PATH = "~wait/"
+"""Where waits are recorded, beside the job's own steps."""
+
+ASK = "ask:"
+"""Signals of this name answer a question that a job asked."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job asks a person. `name` tells it from the job's other questions."""
+
+    job: str
+    type: str
+    name: str
+    value: Any
+    schema: dict[str, Any]
+    asked_at: Time
+    until: Time | None
+
+
+def questions_of(job: Job, steps: Sequence[Step]) -> list[Question]:
+    """The open questions of a waiting job."""
+    return [
+        Question(
+            job=job.id,
+            type=job.type,
+            name=info["name"],
+            value=msgspec.json.decode(info["question"]),
+            schema=info.get("schema", {}),
+            asked_at=step.started_at,
+            until=info.get("until"),
+        )
+        for step, info in _open_waits(job, steps)
+        if "question" in info
+    ]
+
+
+def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> None:
+    """Refuse a signal that can't be what the waiting job asked for; BadValue says why."""
+    for _, info in _open_waits(job, steps):
+        if info.get("name") == name:
+            check_form(value, info.get("schema", {}), "the answer" if name.startswith(ASK) else f"signal {name}")
+
+
+def _open_waits(job: Job, steps: Sequence[Step]) -> list[tuple[Step, dict[str, Any]]]:
+    names = {wait.name for wait in job.waits if wait.kind is WaitKind.SIGNAL} if job.state is State.PENDING else set()
+    begun = [step for step in steps if step.path.startswith(WAIT_PATH) and step.state is StepState.STARTED]
+    infos = [(step, msgspec.json.decode(step.result or "{}", type=dict[str, Any])) for step in begun]
+    return [(step, info) for step, info in infos if info.get("name") in names]

@@ -1,0 +1,102 @@
+"""Where a job stands, for a person: put together from its row, its records and its worker's word. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.durations import in_words
+from holdfast.core.model import Error, Job, Running, State, Step, StepState, Time, Wait
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job stands, for a person. Times are milliseconds: `…_at` since 1970, `…_ms` a duration."""
+
+    id: str
+    type: str
+    queue: str
+    state: State
+    version: int
+    stage: str
+    stage_number: int | None
+    stages: tuple[str, ...]
+    done: int | None
+    total: int | None
+    made: int
+    text: str
+    attempt: int
+    recoveries: int
+    epoch: int
+    worker: str | None
+    steps: int
+    error: Error | None
+    waits: tuple[Wait, ...]
+    run_at: Time | None
+    created_at: Time
+    finished_at: Time | None
+    running_ms: int | None
+    stage_ms: int | None
+
+    @property
+    def remaining_ms(self) -> int | None:
+        """An estimate of what is left of this stage: as long for each item as those took that this attempt made."""
+        if not self.made or self.done is None or self.total is None or self.stage_ms is None:
+            return None
+        return round(self.stage_ms / self.made * max(0, self.total - self.done))
+
+    def progress(self) -> tuple[object, ...]:
+        """What changes when the job gets on."""
+        return self.state, self.stage, self.done, self.total, self.text, self.steps
+
+    def __str__(self) -> str:
+        """In words: "drawing, stage 3 of 7, 12 of 30, for 2 min"."""
+        words = [str(self.state)]
+        if self.stage and self.state is State.ACTIVE:
+            place = f"stage {self.stage_number} of {len(self.stages)}" if self.stage_number else "stage"
+            words.append(f"{place}: {self.stage}")
+        if self.done is not None and self.total is not None:
+            words.append(f"{self.done} of {self.total}")
+        if self.text:
+            words.append(self.text)
+        if self.stage_ms is not None:
+            words.append(f"for {in_words(self.stage_ms)}")
+        if self.remaining_ms is not None:
+            words.append(f"about {in_words(self.remaining_ms)} left")
+        return ", ".join(words)
+
+
+def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Time) -> Status:
+    """Put together where a job stands from its row, its records, and what its worker last said."""
+    done_steps = [step for step in steps if step.state is StepState.DONE]
+    stage = running.stage if running is not None else ""
+    if not stage and steps and job.state is not State.COMPLETED:
+        stage = steps[-1].path.split("/")[0].split("#")[0]
+    done = running.done if running is not None else None
+    total = running.total if running is not None else None
+    since = (running.since if running is not None else None) or job.claimed_at
+    stages = job.options.stages
+    return Status(
+        id=job.id,
+        type=job.type,
+        queue=job.queue,
+        state=job.state,
+        version=job.version,
+        stage=stage,
+        stage_number=stages.index(stage) + 1 if stage in stages else None,
+        stages=stages,
+        done=done if done is not None else (len(done_steps) or None),
+        total=total,
+        made=running.made if running is not None else 0,
+        text=running.text if running is not None else "",
+        attempt=job.attempt,
+        recoveries=job.recoveries,
+        epoch=job.epoch,
+        worker=job.worker,
+        steps=len(done_steps),
+        error=job.error,
+        waits=job.waits,
+        run_at=job.run_at,
+        created_at=job.created_at,
+        finished_at=job.finished_at,
+        running_ms=None if job.claimed_at is None else max(0, now - job.claimed_at),
+        stage_ms=None if since is None or job.state is not State.ACTIVE else max(0, now - since),
+    )

@@ -1,0 +1,340 @@
+"""Waiting inside a job: what is parked, when the job gives up its slot, and how a wait is answered.
+
+A wait is a future inside the running job. Once nothing else runs, one commit writes all parked waits, any of which
+wakes the job; its code then runs from the top, recorded waits answer at once and others park again. Must not know apps.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.durations import in_words
+from holdfast.core.errors import Invalid
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import (
+    LEASE_LOST,
+    Applied,
+    Conflict,
+    Event,
+    Signal,
+    State,
+    Step,
+    StepState,
+    Time,
+    Wait,
+    WaitKind,
+)
+from holdfast.engines.contract import job_topic
+from holdfast.worker.attempt import LOST, SUSPENDED, Attempt
+from holdfast.worker.context import ATTEMPT, PATH
+
+T = TypeVar("T")
+
+CHILD_TASKS_SECONDS = 1.0
+"""How long only tasks that the job started may be parked, while the job itself is not, before it suspends."""
+
+SHORT_SECONDS = 1.0
+"""A wait that is over so soon is waited for in the slot."""
+
+LOCAL_SECONDS = 60.0
+"""An `asyncio.timeout` around a wait holds the job in its slot if it is over within this time."""
+
+LISTEN_SECONDS = 5.0
+"""How often a job that is parked and still has steps running looks for signals by itself."""
+
+
+class Parked(Generic[T]):
+    """One wait of a job. `look` answers with the value in a list, or None while there is none."""
+
+    def __init__(
+        self, path: str, wait: Wait, look: Callable[[], Awaitable[list[T] | None]], info: dict[str, Any] | None = None
+    ) -> None:
+        self.path = path
+        self.wait = wait
+        self.look = look
+        self.info = info or {}
+        self.future: asyncio.Future[None] | None = None
+        self.root = False
+
+
+class Parking:
+    """The parked waits of one attempt. On the worker's loop."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._parked: list[Parked[Any]] = []
+        self._changed = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self.refused: list[str] = []
+        """Signals that did not fit what the job waited for, for the history."""
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> "Parking":
+        """The parking of an attempt, made when it is first asked for."""
+        if attempt.parking is None:
+            attempt.parking = cls(attempt)
+        assert isinstance(attempt.parking, cls)
+        return attempt.parking
+
+    async def wait(self, parked: Parked[T], *, root: bool = False) -> T:
+        """Wait until it is answered. `root` tells that the job itself waits, not a task that it started."""
+        attempt = self._attempt
+        if PATH.get():
+            step = PATH.get().rpartition("/")[2]
+            raise Invalid(f"step {step}: a wait inside a step would hold its slot; wait in the job, between its steps")
+        while True:
+            attempt.check()
+            answer = await parked.look()
+            if answer is not None:
+                return answer[0]
+            parked.future = attempt.loop.create_future()
+            parked.root = root or asyncio.current_task() is attempt.root
+            timer = None
+            if parked.wait.until is not None:
+                seconds = max(0.0, (parked.wait.until - attempt.now()) / 1_000)
+                timer = attempt.loop.call_later(seconds, _wake, parked.future)
+            self._parked.append(parked)
+            attempt.stirred = self.stir
+            self.stir()
+            try:
+                await parked.future
+            finally:
+                self._parked.remove(parked)
+                attempt.stirred = self.stir if self._parked else None
+                if timer is not None:
+                    timer.cancel()
+
+    def stir(self) -> None:
+        """Something began or ended: whether to suspend is thought over again."""
+        if self._parked and self._watching is None:
+            self._watching = self._attempt.loop.create_task(self._watch(), context=_outside())
+            self._watching.add_done_callback(self._watched)
+        self._changed.set()
+
+    def _watched(self, task: "asyncio.Task[None]") -> None:
+        self._watching = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            for parked in self._parked:
+                if parked.future is not None and not parked.future.done():
+                    parked.future.set_exception(error)
+        elif self._parked and self._attempt.stop is None:
+            self.stir()
+
+    async def _watch(self) -> None:
+        """Suspend the job as soon as it may: it waits for nothing but what is parked."""
+        mark = 0
+        while self._parked and self._attempt.stop is None:
+            self._changed.clear()
+            if self._attempt.is_busy():
+                mark = await self._listen(mark)
+                continue
+            hold = self._hold()
+            if hold is not None:
+                await self._is_changed(hold)
+                continue
+            if not any(parked.root for parked in self._parked):
+                if await self._is_changed(CHILD_TASKS_SECONDS):
+                    continue
+            else:
+                await asyncio.sleep(0)  # Tasks that were started just now may begin a step first.
+                await asyncio.sleep(0)
+            if self._parked and not self._changed.is_set() and not self._attempt.is_busy():
+                await self._suspend()
+
+    def _hold(self) -> float | None:
+        """For how many seconds the job stays in its slot, because something is over so soon; None when it may go."""
+        now = self._attempt.now()
+        ends = [(parked.wait.until - now) / 1_000 for parked in self._parked if parked.wait.until is not None]
+        soon = [seconds for seconds in ends if seconds <= SHORT_SECONDS] + self._local_timeouts()
+        return max(0.01, min(soon)) if soon else None
+
+    def _local_timeouts(self) -> list[float]:
+        """Seconds until each `asyncio.timeout` of this job's code strikes, if soon: a suspend would forget it."""
+        loop = self._attempt.loop
+        left = [
+            handle.when() - loop.time()
+            for handle in getattr(loop, "_scheduled", ())
+            if not handle.cancelled()
+            and handle._context.get(ATTEMPT) is self._attempt
+            and getattr(handle._callback, "__name__", "") in ("_on_timeout", "_release_waiter")
+        ]
+        return [seconds for seconds in left if seconds <= LOCAL_SECONDS]
+
+    async def _is_changed(self, seconds: float) -> bool:
+        """Whether something began or ended within this time."""
+        try:
+            return await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            return False
+
+    async def _listen(self, mark: int) -> int:
+        """While steps still run: hear of signals and children."""
+        attempt = self._attempt
+        if all(parked.wait.kind is WaitKind.TIME for parked in self._parked):
+            await self._changed.wait()
+            return mark
+        hearing = attempt.loop.create_task(attempt.engine.wait([job_topic(attempt.job.id)], LISTEN_SECONDS, mark))
+        changing = attempt.loop.create_task(self._changed.wait())
+        try:
+            await asyncio.wait([hearing, changing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changing.cancel()
+            if not hearing.done():
+                hearing.cancel()
+        if hearing.done() and not hearing.cancelled() and hearing.exception() is None:
+            mark = hearing.result()
+            await self._refresh()
+        return mark
+
+    async def _refresh(self) -> None:
+        """Look what has come for this job meanwhile, and let every wait look again."""
+        attempt = self._attempt
+        (job,) = await attempt.persist(lambda: attempt.engine.get([attempt.job.id]))
+        if job is None or job.state is not State.ACTIVE or job.epoch != attempt.job.epoch:
+            attempt.halt(LOST)
+            return
+        attempt.job = replace(attempt.job, version=job.version, inbox=job.inbox)
+        for parked in self._parked:
+            _wake(parked.future)
+
+    async def _suspend(self) -> None:
+        """Commit all parked waits, then end the attempt. What came in between makes the job go on."""
+        attempt, parked = self._attempt, list(self._parked)
+        waits = tuple(dict.fromkeys(one.wait for one in parked))
+        note: dict[str, Any] = {"waits": [words(wait, attempt.now()) for wait in waits]}
+        if self.refused:
+            note["refused"] = self.refused
+        steps = (*self._begun(parked), *attempt.log_record())
+        attempt.closing = True
+        try:
+            now = await attempt.persist(attempt.engine.now)
+            ends = [wait.until for wait in waits if wait.until is not None]
+            at_rest = all(wait.kind is WaitKind.TIME for wait in waits)
+            change = decide(
+                attempt.job,
+                Event.REST if at_rest else Event.SUSPEND,
+                now,
+                by=attempt.job.worker or "",
+                waits=waits,
+                run_at=min(ends) if at_rest else None,
+                takes=attempt.taken(),
+                steps=steps,
+                note=note,
+            )
+            (answer,) = await attempt.persist(lambda: attempt.engine.commit([change]))
+        finally:
+            attempt.closing = False
+        if isinstance(answer, Applied):
+            attempt.halt(SUSPENDED)
+        elif isinstance(answer, Conflict) and answer.reason == LEASE_LOST:
+            attempt.halt(LOST)
+        else:
+            await self._refresh()
+
+    def _begun(self, parked: list[Parked[Any]]) -> list[Step]:
+        """The records of waits that are written for the first time: what they ask, and until when they wait."""
+        attempt = self._attempt
+        return [
+            attempt.wait_record(one.path, StepState.STARTED, {**one.info, "until": one.wait.until})
+            for one in parked
+            if one.path and one.path not in attempt.waits
+        ]
+
+
+# Kinds of waits.
+
+
+def sleep_until(attempt: Attempt, path: str, milliseconds: int) -> Parked[None]:
+    """A wait for a time. Its end is fixed when it is first asked for."""
+    until = _until(attempt, path, milliseconds)
+
+    async def look() -> list[None] | None:
+        return [None] if attempt.now() >= (until or 0) else None
+
+    return Parked(path, Wait(WaitKind.TIME, until=until), look)
+
+
+def signal_wait(
+    attempt: Attempt,
+    path: str,
+    name: str,
+    read: Callable[[str], T],
+    within_ms: int | None,
+    info: dict[str, Any],
+) -> Parked[T]:
+    """A wait for a signal, which is recorded with its value; or for the end of its time, recorded too."""
+    until = _until(attempt, path, within_ms)
+
+    async def look() -> list[T] | None:
+        record = attempt.waits.get(path)
+        if record is not None and record.state is StepState.DONE:
+            return [_answer(record, name, within_ms, read)]
+        for signal in attempt.inbox(name):
+            try:
+                read(signal.value)
+            except Invalid as error:
+                attempt.used.add(signal.version)
+                Parking.of(attempt).refused.append(f"{name} from {signal.by or 'nobody'}: {error}")
+                attempt.log(f"signal {name} was refused: {error}")
+                continue
+            # Marked before it is recorded: another wait for the same name must not take it meanwhile.
+            attempt.used.add(signal.version)
+            return [_answer(await _settle(attempt, path, signal), name, within_ms, read)]
+        if until is not None and attempt.now() >= until:
+            return [_answer(await _settle(attempt, path, None), name, within_ms, read)]
+        return None
+
+    return Parked(path, Wait(WaitKind.SIGNAL, name, until), look, info)
+
+
+def _until(attempt: Attempt, path: str, milliseconds: int | None) -> Time | None:
+    """When a wait is over: as it was written when the job suspended over it, else counted from now."""
+    record = attempt.waits.get(path)
+    if record is not None and record.state is StepState.STARTED:
+        until: Time | None = _info(record).get("until")
+        return until
+    return None if milliseconds is None else attempt.now() + milliseconds
+
+
+async def _settle(attempt: Attempt, path: str, signal: Signal | None) -> Step:
+    info: dict[str, Any] = {"late": True} if signal is None else {"signal": signal.version, "value": signal.value}
+    return await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, info))
+
+
+def _answer(record: Step, name: str, within_ms: int | None, read: Callable[[str], T]) -> T:
+    info = _info(record)
+    if info.get("late"):
+        raise TimeoutError(f"{name} did not come within {in_words(within_ms or 0)}")
+    return read(info["value"])
+
+
+def _info(record: Step) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(record.result or "{}")
+    return found
+
+
+def words(wait: Wait, now: Time) -> str:
+    """What a job waits for, in words for the history."""
+    what = {
+        WaitKind.TIME: "time",
+        WaitKind.SIGNAL: f"signal {wait.name}",
+        WaitKind.CHILDREN: f"children {wait.name}",
+    }.get(wait.kind, str(wait.kind))
+    return what if wait.until is None else f"{what}, for {in_words(max(0, wait.until - now))} at most"
+
+
+def _wake(future: "asyncio.Future[None] | None") -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def _outside() -> contextvars.Context:
+    """A context that belongs to no job: the watcher's own timers are not the job's."""
+    context = contextvars.copy_context()
+    context.run(ATTEMPT.set, None)
+    return context

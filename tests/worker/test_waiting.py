@@ -1,0 +1,424 @@
+"""Waiting: a parked job gives up its slot, loses nothing, and goes on when what it waits for is here."""
+
+import asyncio
+
+import pytest
+from pydantic import BaseModel
+
+from holdfast import ask, sleep, step, wait_for
+from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.model import Event, State
+from holdfast.worker.context import NoJob
+from tests.worker.given import events, in_state, until
+
+RAN: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    RAN.clear()
+
+
+@step(name="draw")
+async def draw(n: int) -> int:
+    RAN.append(f"draw {n}")
+    return n
+
+
+@step(name="narrate")
+def narrate(n: int) -> int:
+    RAN.append(f"narrate {n}")
+    return n
+
+
+class Decision(BaseModel):
+    ok: bool
+    why: str = ""
+
+
+# One wait.
+
+
+async def test_a_sleeping_job_frees_its_slot_and_goes_on(app, clock):
+    @app.job
+    async def film() -> int:
+        first = await draw(1)
+        await sleep("2h")
+        return first + await draw(2)
+
+    @app.job
+    async def other() -> str:
+        return "ran"
+
+    run = await film.submit()
+    async with app.worker(at_once=1):
+        job = await in_state(app, run, State.SCHEDULED)
+        assert await (await other.submit()).result(5) == "ran"
+        assert job.worker is None
+        clock.advance(2 * 3600 + 1)
+        assert await run.result(10) == 3
+    assert RAN == ["draw 1", "draw 2"]
+    assert await events(run) == ["submit", "claim", "rest", "promote", "claim", "complete"]
+    assert (await app.jobs.get(run.id)).attempt == 1
+
+
+async def test_a_signal_wakes_the_job_that_waits_for_it(app):
+    @app.job
+    async def film() -> str:
+        decision = await wait_for("approved", as_=Decision)
+        assert isinstance(decision, Decision)
+        return decision.why
+
+    run = await film.submit()
+    async with app.worker(at_once=1):
+        await in_state(app, run, State.PENDING)
+        await run.signal("approved", {"ok": True, "why": "nice"})
+        assert await run.result(5) == "nice"
+    assert await events(run) == ["submit", "claim", "suspend", "activate", "claim", "complete"]
+
+
+async def test_a_signal_that_came_before_is_taken_at_once_and_once(app):
+    @app.job
+    async def film() -> list[int]:
+        return [await wait_for("n", as_=int), await wait_for("n", as_=int)]
+
+    run = await film.submit()
+    await run.signal("n", 1)
+    await run.signal("n", 2)
+    async with app.worker():
+        assert await run.result(5) == [1, 2]
+    assert "suspend" not in await events(run)
+
+
+async def test_a_signal_between_look_and_suspend_is_not_lost(app, engine):
+    @app.job
+    async def film() -> str:
+        return await wait_for("go", as_=str)
+
+    run = await film.submit()
+    sent = False
+
+    async def send_before_the_suspend(name, args):
+        nonlocal sent
+        if name == "commit" and args[0][0].event == Event.SUSPEND and not sent:
+            sent = True
+            await app.jobs.signal(run.id, "go", "now")
+
+    engine.before = send_before_the_suspend
+    async with app.worker():
+        assert await run.result(5) == "now"
+    assert sent
+    assert "suspend" not in await events(run)
+
+
+async def test_within_is_over_once_and_for_all(app, clock):
+    @app.job(retries=1)
+    async def film() -> str:
+        try:
+            await wait_for("approved", within="2d")
+        except TimeoutError as error:
+            await draw(1)
+            await wait_for("again")
+            return str(error)
+        return "approved"
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        clock.advance(2 * 86_400 + 1)
+        await until(lambda: RAN == ["draw 1"])
+        await in_state(app, run, State.PENDING)
+        await run.signal("approved", "too late")
+        await run.signal("again")
+        assert await run.result(5) == "approved did not come within 2 d"
+
+
+async def test_the_end_of_a_wait_is_fixed_when_it_is_first_asked_for(app, clock):
+    @app.job
+    async def film() -> str:
+        first = asyncio.ensure_future(wait_for("n", as_=int))
+        second = asyncio.ensure_future(sleep("2h"))
+        await first
+        await second
+        return "done"
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        clock.advance(3_600)
+        await run.signal("n", 1)
+        await in_state(app, run, State.SCHEDULED)
+        clock.advance(3_601)
+        assert await run.result(5) == "done"
+
+
+async def test_a_signal_that_does_not_fit_is_refused_and_told(app):
+    @app.job
+    async def film() -> bool:
+        return (await wait_for("approved", as_=Decision)).ok
+
+    run = await film.submit()
+    await run.signal("approved", "yes")
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("approved", {"ok": True})
+        assert await run.result(5) is True
+    (suspend,) = [entry for entry in await run.history() if entry.event == "suspend"]
+    assert "approved from caller" in suspend.note["refused"][0]
+
+
+async def test_a_waiting_job_refuses_a_signal_of_another_type_at_the_door(app):
+    @app.job
+    async def film() -> bool:
+        return (await wait_for("approved", as_=Decision)).ok
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        with pytest.raises(Invalid, match="signal approved: ok: "):
+            await run.signal("approved", {"ok": "maybe"})
+        with pytest.raises(Invalid, match="signal approved: .*'ok'"):
+            await run.signal("approved", {"why": "x"})
+        assert (await app.jobs.get(run.id)).state is State.PENDING
+        await run.signal("approved", {"ok": False})
+        assert await run.result(5) is False
+
+
+# Several waits.
+
+
+async def test_gathered_waits_are_answered_in_any_order(app):
+    @app.job
+    async def film() -> list[int]:
+        return list(await asyncio.gather(wait_for("a", as_=int), wait_for("b", as_=int), draw(3)))
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("b", 2)
+        await until(lambda: _suspends(run, 2))
+        await in_state(app, run, State.PENDING)
+        await run.signal("a", 1)
+        assert await run.result(5) == [1, 2, 3]
+    assert RAN == ["draw 3"]
+
+
+async def _suspends(run, count):
+    return (await events(run)).count("suspend") == count
+
+
+async def test_a_task_group_and_asyncio_wait_work_as_in_any_code(app):
+    @app.job
+    async def film() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            one = group.create_task(wait_for("a", as_=str))
+            two = group.create_task(draw(1))
+        later = {asyncio.ensure_future(wait_for("b", as_=str)), asyncio.ensure_future(wait_for("never"))}
+        done, pending = await asyncio.wait(later, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        return [one.result(), str(two.result()), done.pop().result()]
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("a", "x")
+        await until(lambda: _suspends(run, 2))
+        await run.signal("b", "y")
+        assert await run.result(5) == ["x", "1", "y"]
+    assert RAN == ["draw 1"]
+
+
+async def test_a_running_step_holds_the_job_and_a_signal_meanwhile_is_heard(app):
+    gate = asyncio.Event()
+
+    @step(name="slow")
+    async def slow() -> str:
+        await gate.wait()
+        return "slow"
+
+    heard = asyncio.Event()
+
+    @app.job
+    async def film() -> list[str]:
+        async def hear() -> str:
+            word = await wait_for("go", as_=str)
+            heard.set()
+            return word
+
+        return list(await asyncio.gather(hear(), slow()))
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.ACTIVE)
+        await asyncio.sleep(0.2)
+        await run.signal("go", "now")
+        await asyncio.wait_for(heard.wait(), 2)
+        gate.set()
+        assert await run.result(5) == ["now", "slow"]
+    assert "suspend" not in await events(run)
+
+
+async def test_a_timeout_of_the_jobs_own_strikes_while_it_waits(app):
+    @app.job
+    async def film() -> str:
+        try:
+            async with asyncio.timeout(0.3):
+                await wait_for("never")
+        except TimeoutError:
+            return "gave up"
+        return "?"
+
+    run = await film.submit()
+    async with app.worker():
+        assert await run.result(5) == "gave up"
+
+
+# What survives.
+
+
+async def test_a_restart_in_the_middle_of_a_wait_loses_nothing(app):
+    @app.job
+    async def film() -> int:
+        one = await draw(1)
+        await wait_for("go")
+        return one + await draw(2)
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+    await run.signal("go")
+    async with app.worker():
+        assert await run.result(5) == 3
+    assert RAN == ["draw 1", "draw 2"]
+
+
+async def test_finally_runs_at_every_suspend_and_the_handlers_end_is_ignored(app):
+    @app.job
+    async def film() -> str:
+        try:
+            await wait_for("go")
+        except asyncio.CancelledError:
+            RAN.append("cancelled")
+            return "swallowed"
+        finally:
+            RAN.append("finally")
+        return "done"
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await until(lambda: RAN == ["cancelled", "finally"])
+        await run.signal("go")
+        assert await run.result(5) == "done"
+
+
+async def test_a_waiting_job_can_be_cancelled(app):
+    @app.job
+    async def film() -> None:
+        await wait_for("never")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.cancel()
+        assert (await run.status()).state is State.CANCELLED
+
+
+# def jobs.
+
+
+async def test_a_def_job_waits_too(app, clock):
+    @app.job
+    def film() -> list[object]:
+        one = narrate(1)
+        sleep.sync("1h")
+        try:
+            word = wait_for.sync("go", as_=str)
+        finally:
+            RAN.append("finally")
+        return [one, word, narrate(2)]
+
+    run = await film.submit()
+    async with app.worker(at_once=1):
+        await in_state(app, run, State.SCHEDULED)
+        clock.advance(3_601)
+        await in_state(app, run, State.PENDING)
+        await run.signal("go", "on")
+        assert await run.result(5) == [1, "on", 2]
+    assert [one for one in RAN if one != "finally"] == ["narrate 1", "narrate 2"]
+
+
+async def test_a_def_job_that_swallows_the_suspend_does_nothing_more(app):
+    @app.job
+    def film() -> str:
+        try:
+            wait_for.sync("go")
+        except BaseException as error:
+            RAN.append(type(error).__name__)
+            narrate(1)
+        return "?"
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await until(lambda: RAN == ["Suspended"])
+        assert (await run.status()).state is State.PENDING
+
+
+# Refused.
+
+
+async def test_a_wait_inside_a_step_is_refused(app):
+    @step(name="bad")
+    async def bad() -> None:
+        await sleep("1h")
+
+    @app.job(retries=0)
+    async def film() -> None:
+        await bad()
+
+    run = await film.submit()
+    async with app.worker():
+        job = await in_state(app, run, State.REVIEW)
+    assert "a wait inside a step would hold its slot" in job.error.message
+
+
+async def test_wrong_colours_and_plain_calls_are_told(app):
+    with pytest.raises(NoJob, match="nobody can answer a plain call"):
+        await wait_for("x")
+    with pytest.raises(WrongColour, match=r"await sleep\(…\)"):
+        sleep.sync(1)
+    await sleep(0.001)
+
+    @app.job(retries=0)
+    def film() -> None:
+        sleep("1h")
+
+    run = await film.submit()
+    async with app.worker():
+        job = await in_state(app, run, State.REVIEW)
+    assert "in a def job call sleep.sync(…)" in job.error.message
+
+
+# Questions.
+
+
+async def test_a_question_waits_for_a_typed_answer_and_can_be_listed(app):
+    @app.job
+    async def film() -> str:
+        verdict = await ask({"draft": "a film about kelp"}, form=Decision, within="2d")
+        return verdict.why
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        (question,) = await app.jobs.questions()
+        assert (question.job, question.type) == (run.id, "film")
+        assert question.value == {"draft": "a film about kelp"}
+        assert set(question.schema["properties"]) == {"ok", "why"}
+        with pytest.raises(Invalid, match="ok"):
+            await app.jobs.answer(run.id, {"ok": 3})
+        await app.jobs.answer(run.id, {"ok": True, "why": "more kelp"})
+        assert await run.result(5) == "more kelp"
+    assert await app.jobs.questions() == []
