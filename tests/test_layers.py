@@ -20,9 +20,10 @@ MAY = {
     "conformance": {"core", "engines", "jobs"},
     "runs": {"core", "engines.contract", "jobs"},
     "steps": {"core", "worker"},
+    "submit": {"core", "jobs", "worker", "runs", "steps"},
     "waiting": {"core", "jobs", "worker"},
-    "app": {"core", "engines", "jobs", "worker", "upkeep", "runs", "steps", "settings", "observe"},
-    "items": {"core", "engines", "jobs", "worker", "app", "steps", "runs", "settings"},
+    "app": {"core", "engines", "jobs", "worker", "upkeep", "runs", "steps", "submit", "settings", "observe"},
+    "items": {"core", "engines", "jobs", "worker", "app", "steps", "submit", "runs", "settings"},
     "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "runs", "steps", "settings"},
     "cli": {
         *("core", "engines", "jobs", "worker", "upkeep", "server", "app", "items", "runs", "steps"),

@@ -5,45 +5,33 @@ Must not run jobs or keep them: it brings the engine, the worker and the upkeep 
 
 import asyncio
 import concurrent.futures
-import functools
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from datetime import datetime
-from typing import Any, Generic, ParamSpec, TypeVar, overload
-
-from msgspec.structs import replace
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar, overload
 
 from holdfast.core.codec import Codec, Signature
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid, LeaseLost, WrongColour
-from holdfast.core.keys import check_queue, derived_id
-from holdfast.core.model import Options, Retry, Time
+from holdfast.core.errors import Invalid
+from holdfast.core.keys import check_queue
+from holdfast.core.model import Options, Retry
 from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
-from holdfast.jobs import Jobs, Order
+from holdfast.jobs import Jobs
 from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, check_options, positive, retry_of
+from holdfast.submit import RESERVED, AsyncJob, SyncJob, _Job
 from holdfast.upkeep.keeper import Keeper
-from holdfast.worker.attempt import Stopped
-from holdfast.worker.context import PATH, attempt_here, loop_here, plain_call
+from holdfast.worker.context import attempt_here, loop_here
 from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
+from holdfast.worker.steps import on_loop
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires")
-"""What `submit` takes besides the job's own arguments."""
-
-RESERVED = frozenset({*OPTIONS, "unique", "connection"})
-"""Names that a job's parameter can't have: options that are there, or that are kept for it."""
-
-SUBMIT_AT_ONCE = 1_000
-"""How many jobs of a `submit_many` go to the store in one act."""
 
 
 class App:
@@ -180,7 +168,7 @@ class App:
             ),
         )
         self.registry.add(spec)
-        return AsyncJob[Any, Any](self, spec) if spec.is_async else SyncJob[Any, Any](self, spec)
+        return AsyncJob[Any, Any](self.open, spec) if spec.is_async else SyncJob[Any, Any](self.open, spec)
 
     # Asking.
 
@@ -261,139 +249,6 @@ class JobDecorator:
         return self._app._made(function, **self._options)
 
 
-class _Job(Generic[P, R]):
-    """What jobs of both colours share: submitting."""
-
-    def __init__(self, app: App, spec: JobSpec) -> None:
-        self.app = app
-        self.spec = spec
-        self.type = spec.type
-        functools.update_wrapper(self, spec.function)  # type: ignore[arg-type]
-
-    def __repr__(self) -> str:
-        return f"<job {self.type}>"
-
-    async def submit(
-        self,
-        *args: Any,
-        key: str | None = None,
-        key_for: Duration | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        tags: Sequence[str] = (),
-        meta: dict[str, str] | None = None,
-        expires: Duration | datetime | None = None,
-        **kwargs: Any,
-    ) -> "Run[R]":
-        """Submit the job with its own arguments, to be run by a worker.
-
-        `key` gives one run for one key (for `key_for`, or while the run is kept); the same key with other arguments is
-        a KeyConflict. `delay` or `at` say when, `expires` until when it is still worth starting, `priority` goes from
-        -100 to 100, higher first. Inside a job this is itself recorded: submitted once, however often the job is run.
-        """
-        now = await (await self.app.open()).engine.now()
-        order = self._order(args, kwargs, now, key, key_for, queue, priority, delay, at, tags, meta, expires)
-        (run,) = await self._submit([order])
-        return run
-
-    async def submit_many(self, calls: Iterable[Any], **options: Any) -> "list[Run[R]]":
-        """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
-
-        A thousand go to the store in one act. Results come in the elements' order.
-        """
-        runs: list[Run[R]] = []
-        now = await (await self.app.open()).engine.now()
-        options = _checked(self.type, options)
-        orders: list[Order] = []
-        for call in calls:
-            orders.append(self._order(call if isinstance(call, tuple) else (call,), {}, now, **options))
-            if len(orders) == SUBMIT_AT_ONCE:
-                runs += await self._submit(orders)
-                orders = []
-        return runs + (await self._submit(orders) if orders else [])
-
-    async def _submit(self, orders: list[Order]) -> "list[Run[R]]":
-        """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
-        jobs, attempt = self.app.jobs, attempt_here()
-        if attempt is None:
-            accepted = await jobs.submit(orders)
-        else:
-            await attempt.admit()
-            parent = PATH.get()
-            group = f"{parent}/~submit:{self.type}"
-            names = [f"{order.args}\n{order.key or ''}" for order in orders]
-            ids = [
-                derived_id(attempt.job.id, f"{group}#{attempt.number(parent, group, name)}\n{name}") for name in names
-            ]
-            try:
-                accepted = await attempt.persist(lambda: jobs.submit(orders, attempt.job.lease, ids=ids, group=group))
-            except LeaseLost as error:
-                attempt.halt("lost")
-                raise Stopped(str(error)) from error
-        return [Run(self.app.open, one.id, self.spec.signature.result) for one in accepted]
-
-    def _order(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        now: Time,
-        key: str | None = None,
-        key_for: Duration | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        tags: Sequence[str] = (),
-        meta: dict[str, str] | None = None,
-        expires: Duration | datetime | None = None,
-    ) -> Order:
-        if delay is not None and at is not None:
-            raise Invalid(f"{self.type}.submit: give delay or at, not both")
-        if isinstance(tags, str):
-            raise Invalid(f"tags={tags!r}: give a list of texts")
-        options = replace(self.spec.options, tags=tuple(tags), meta=meta or {})
-        return Order(
-            type=self.type,
-            args=self.spec.signature.encode(args, kwargs),
-            encoded=True,
-            queue=queue or self.spec.queue,
-            priority=priority,
-            key=key,
-            key_until=None if key_for is None else now + milliseconds(key_for),
-            run_at=_moment(at, now) if delay is None else now + milliseconds(delay),
-            expires_at=_moment(expires, now),
-            options=options,
-        )
-
-
-class AsyncJob(_Job[P, R]):
-    """A job that is an `async def` function."""
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """A plain call, not submitted. Inside another job, its steps belong to that one's run."""
-        if not loop_here() and attempt_here() is not None:
-            raise WrongColour(f"{self.type} is an async job: a def job can submit it, and can't call it")
-        called: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
-        return called if attempt_here() is not None else _plainly(called)
-
-
-class SyncJob(_Job[P, R]):
-    """A job that is a `def` function. A worker runs it in a thread."""
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """A plain call, not submitted. Inside another job, its steps belong to that one's run."""
-        with nullcontext() if attempt_here() is not None else plain_call(""):
-            value: R = self.spec.function(*args, **kwargs)
-        return value
-
-
-async def _plainly(called: Coroutine[Any, Any, R]) -> R:
-    with plain_call(""):
-        return await called
-
-
 # For blocking code.
 
 
@@ -415,30 +270,20 @@ class SyncApp:
         if not isinstance(job, _Job):
             what = f"{job!r} is a step, which runs inside a job" if isinstance(job, _Step) else f"{job!r} is no job"
             raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
-        return SyncRun(self._portal, self._portal.call(job.submit(*args, **options)))
+        return SyncRun(self.call, self.call(job.submit(*args, **options)))
 
     def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> list[SyncRun[Any]]:
         """Submit a job once for each element. See the job's own `submit_many`."""
-        return [SyncRun(self._portal, run) for run in self._portal.call(job.submit_many(calls, **options))]
+        return [SyncRun(self.call, run) for run in self.call(job.submit_many(calls, **options))]
 
     def run(self, id: str) -> SyncRun[Any]:
         """The run with this id, or NotFound."""
-        return SyncRun(self._portal, self._portal.call(self._app.run(id)))
+        return SyncRun(self.call, self.call(self._app.run(id)))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run any coroutine of this app's, and wait for it here."""
-        return self._portal.call(work)
-
-
-def _moment(when: Duration | datetime | None, now: Time) -> Time | None:
-    """A time as the store counts it. A datetime without a zone is refused: whose clock would it be?"""
-    if when is None:
-        return None
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise Invalid(f"{when.isoformat()} has no time zone: give datetime.now(UTC) + …, or a delay")
-        return round(when.timestamp() * 1_000)
-    return now + milliseconds(when)
+        """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""
+        attempt = attempt_here()
+        return self._portal.call(work) if attempt is None or loop_here() else on_loop(attempt, work)
 
 
 def _stage_name(stage: Any) -> str:
@@ -453,12 +298,3 @@ def _checked_queues(queues: Sequence[str]) -> tuple[str, ...]:
     if isinstance(queues, str) or not queues:
         raise Invalid(f"queues={queues!r}: give a list of queues, for example ['video'], or leave it out for all")
     return tuple(check_queue(queue) for queue in queues)
-
-
-def _checked(type: str, options: dict[str, Any]) -> dict[str, Any]:
-    for name in options:
-        if name not in OPTIONS or name == "key":
-            raise Invalid(
-                f"{type}.submit_many takes no {name!r}; it takes {', '.join(o for o in OPTIONS if o != 'key')}"
-            )
-    return options

@@ -127,42 +127,45 @@ def failure_of(job: Job, reason: str = "") -> Exception:
 class SyncRun(Generic[R]):
     """One submitted job, for blocking code."""
 
-    def __init__(self, portal: "Portal", run: Run[R]) -> None:
+    def __init__(self, call: Callable[[Coroutine[Any, Any, Any]], Any], run: Run[R]) -> None:
         self.id = run.id
-        self._portal = portal
+        self._call = call
         self._run = run
 
     def status(self) -> Status:
         """See Run.status."""
-        return self._portal.call(self._run.status())
+        status: Status = self._call(self._run.status())
+        return status
 
     def result(self, timeout: Duration | None = None) -> R:
         """See Run.result."""
-        return self._portal.call(self._run.result(timeout))
+        value: R = self._call(self._run.result(timeout))
+        return value
 
     def cancel(self, reason: str = "") -> None:
         """See Run.cancel."""
-        self._portal.call(self._run.cancel(reason))
+        self._call(self._run.cancel(reason))
 
     def signal(self, name: str, value: object = None) -> None:
         """See Run.signal."""
-        self._portal.call(self._run.signal(name, value))
+        self._call(self._run.signal(name, value))
 
     def replay(self, *, args: str | None = None, reason: str = "") -> None:
         """See Run.replay."""
-        self._portal.call(self._run.replay(args=args, reason=reason))
+        self._call(self._run.replay(args=args, reason=reason))
 
     def resolve(self, result: object = None, *, reason: str = "") -> None:
         """See Run.resolve."""
-        self._portal.call(self._run.resolve(result, reason=reason))
+        self._call(self._run.resolve(result, reason=reason))
 
     def discard(self, *, reason: str = "") -> None:
         """See Run.discard."""
-        self._portal.call(self._run.discard(reason=reason))
+        self._call(self._run.discard(reason=reason))
 
     def history(self) -> list[Entry]:
         """See Run.history."""
-        return self._portal.call(self._run.history())
+        entries: list[Entry] = self._call(self._run.history())
+        return entries
 
 
 class Portal:

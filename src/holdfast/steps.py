@@ -103,7 +103,7 @@ class _Step(Generic[P, R]):
         return self._for_sync(args, kwargs, self.spec.key)()
 
     async def _map_aio(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
-        _check_map(self.name, at_once, need)
+        check_map(self.name, at_once, need)
         key = self.spec.key if key is None else key
         tally = Tally(attempt_here(), self.name, items, need, lambda item: self._for_async((item,), {}, key))
         return await map_async(tally, at_once)
@@ -113,7 +113,7 @@ class _Step(Generic[P, R]):
         if attempt is not None and self.spec.is_async:
             # The items are read here: they may call steps themselves, which the loop's thread must not wait for.
             return on_loop(attempt, self._map_aio(list(items), at_once, key, need))
-        _check_map(self.name, at_once, need)
+        check_map(self.name, at_once, need)
         key = self.spec.key if key is None else key
         tally = Tally(attempt, self.name, items, need, lambda item: self._for_sync((item,), {}, key))
         return map_sync(tally, at_once)
@@ -395,7 +395,8 @@ def positive(name: str, duration: Duration | None) -> int | None:
     return limit
 
 
-def _check_map(name: str, at_once: int, need: int | None) -> None:
+def check_map(name: str, at_once: int, need: int | None) -> None:
+    """Refuse a map that could not begin or end."""
     if at_once < 1:
         raise Invalid(f"{name}.map(at_once={at_once}): at least one item must run at once")
     if need is not None and need < 0:

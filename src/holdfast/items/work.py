@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from holdfast.app import SUBMIT_AT_ONCE, App
+from holdfast.app import App
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import check_queue
@@ -19,6 +19,7 @@ from holdfast.core.model import Event, Job, Options, Retry, State, Where
 from holdfast.engines.contract import job_topic
 from holdfast.items.words import NAMED_LIMIT, Counts, Teller, error_of, in_figures, label_of, name_of, number_of
 from holdfast.jobs import Order
+from holdfast.submit import SUBMIT_AT_ONCE
 from holdfast.worker.context import ATTEMPT
 from holdfast.worker.steps import in_thread
 

@@ -5,65 +5,112 @@ Must not run jobs. Leadership is a record with the name of a worker; it is taken
 
 import asyncio
 import logging
+import random
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import HoldfastError
-from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
+from holdfast.jobs.family import cancel_children, ended, wake_parent
 from holdfast.upkeep.rescue import Rescue
+from holdfast.upkeep.wake import Wake
 
 log = logging.getLogger("holdfast.upkeep")
 
 LEADER = "leader"
 """The record that names the worker whose keeper leads."""
 
+STOP_SECONDS = 5.0
+"""How long to wait for the round under way when a keeper is stopped."""
+
+Join = Callable[[float], Awaitable[None]]
+"""Waits for the end of what was begun, at most so many seconds."""
+
+Spawn = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], Join]
+"""Begins, under a name, work that goes on beside everything else."""
+
+
+def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join:
+    """Run a coroutine in a thread and on an event loop of its own, which never keep the process from ending."""
+    thread = threading.Thread(target=lambda: asyncio.run(work()), name=name, daemon=True)
+    thread.start()
+
+    async def join(seconds: float) -> None:
+        await asyncio.to_thread(thread.join, seconds)
+
+    return join
+
 
 class Keeper:
-    """Rescues and tidies, from its own thread, so that a busy event loop can't stop it. `worker` is who it acts for."""
+    """Rescues and tidies, from its own thread, so that a busy event loop can't stop it. `worker` is who it acts for.
+
+    A simulation passes in its own chance and its own way to `spawn` the rounds; time is that of the loop they run on.
+    """
 
     def __init__(
-        self, engine: Engine, worker: str, *, lease_seconds: float, look_seconds: float, upkeep_seconds: float
+        self,
+        engine: Engine,
+        worker: str,
+        *,
+        lease_seconds: float,
+        look_seconds: float,
+        upkeep_seconds: float,
+        chance: Callable[[], float] = random.random,
+        spawn: Spawn = own_thread,
     ) -> None:
         self._engine = engine
         self._jobs = Jobs(engine)
         self._worker = worker
-        self._rescue = Rescue(engine, lease_seconds=lease_seconds)
+        self._rescue = Rescue(engine, lease_seconds=lease_seconds, chance=chance)
+        self._wake = Wake(engine)
         self._look_seconds = look_seconds
         self._upkeep_seconds = upkeep_seconds
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._spawn = spawn
+        self._join: Join | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._stopping = False
 
     def start(self) -> None:
         """Begin to look."""
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._keep()), name="holdfast-upkeep", daemon=True)
-        self._thread.start()
+        self._join = self._spawn("holdfast-upkeep", self._keep)
 
     async def stop(self) -> None:
         """Stop looking, and give up the lead."""
-        self._stop.set()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, 5.0)
+        self._stopping = True
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            try:
+                loop.call_soon_threadsafe(stop.set)
+            except RuntimeError:  # it has ended already
+                pass
+        if self._join is not None:
+            await self._join(STOP_SECONDS)
 
     async def _keep(self) -> None:
-        tidy_at = 0.0
-        while not self._stop.is_set():
+        self._stop = stop = asyncio.Event()
+        self._loop = loop = asyncio.get_running_loop()
+        tidy_at = loop.time()
+        while not self._stopping:
             try:
                 present = await self._rescue.presences()
                 self._tell(await self._rescue.dead(self._worker, present))
-                if await self.lead(present) and time.monotonic() >= tidy_at:
-                    tidy_at = time.monotonic() + self._upkeep_seconds
+                if await self.lead(present) and loop.time() >= tidy_at:
+                    tidy_at = loop.time() + self._upkeep_seconds
                     await self.tidy()
             except HoldfastError as error:
                 log.warning("upkeep: %s", error)
             except Exception:
                 log.exception("upkeep: unexpected trouble; it goes on")
-            # This thread has nothing else to do, and its loop nothing to run.
-            self._stop.wait(self._look_seconds)
+            try:
+                async with asyncio.timeout(self._look_seconds):
+                    await stop.wait()
+            except TimeoutError:
+                pass
         await self._resign()
 
     async def lead(self, present: Mapping[str, Presence]) -> bool:
@@ -82,12 +129,14 @@ class Keeper:
         )
         if isinstance(answer, Conflict):
             return False
+        self._wake.soon()
         log.info("%s leads the upkeep now", self._worker)
         return True
 
     async def tidy(self) -> None:
         """One round of the leader's work."""
         self._tell(await self._rescue.orphans(self._worker))
+        await self._wake.parents(self._worker)
         self._tell(await self._rescue.stale(self._worker))
         await self._rescue.overrun(self._worker)
         await self._expire()
@@ -96,8 +145,11 @@ class Keeper:
     async def _expire(self) -> None:
         now = await self._engine.now()
         async for job in self._jobs.walk(Where(expires_before=now)):
-            (answer,) = await self._engine.commit([decide(job, Event.EXPIRE, now, by=self._worker)])
+            (answer,) = await self._engine.commit([ended(job, Event.EXPIRE, now, by=self._worker, note={})])
             if isinstance(answer, Applied):
+                if job.parent is not None:
+                    await wake_parent(self._engine, job, answer, by=self._worker)
+                await cancel_children(self._engine, job.id, by=self._worker)
                 log.info("job %s expired before anybody could run it", job.id)
 
     async def _resign(self) -> None:
@@ -110,4 +162,5 @@ class Keeper:
 
     def _tell(self, rescued: list[Job]) -> None:
         for job in rescued:
+            self._wake.soon()
             log.warning("job %s: worker %s is lost; it goes on elsewhere", job.id, job.worker)

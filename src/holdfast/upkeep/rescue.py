@@ -29,6 +29,7 @@ from holdfast.core.model import (
 from holdfast.core.outcome import retry_at
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
+from holdfast.jobs.family import wake_parent
 
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, who should have stopped it."""
@@ -146,6 +147,8 @@ class Rescue:
 
     async def _commit(self, change: Change) -> bool:
         (answer,) = await self._engine.commit([change])
+        if isinstance(answer, Applied) and change.arrives:
+            await wake_parent(self._engine, change.job, answer, by=change.by)
         return isinstance(answer, Applied)
 
 

@@ -78,6 +78,8 @@ class Attempt:
         self.loop = asyncio.get_running_loop()
         self.records: dict[str, Step] = {}
         self.waits: dict[str, Step] = {}
+        self.children: dict[str, Job] | None = None
+        """What earlier leases submitted, once it was asked for."""
         self.used: set[int] = set()
         """Signals that a wait of this job has taken or refused, by their versions."""
         self.root: asyncio.Task[Any] | None = None

@@ -8,7 +8,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from holdfast.core.model import Beat, Presence
 from holdfast.engines.contract import Engine
@@ -24,9 +25,29 @@ MARGIN = 0.8
 LEAVE_SECONDS = 5.0
 """How long to wait for the last beat when a worker ends."""
 
+Join = Callable[[float], Awaitable[None]]
+"""Waits for the end of what was begun, at most so many seconds."""
+
+Spawn = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], Join]
+"""Begins, under a name, work that goes on beside everything else."""
+
+
+def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join:
+    """Run a coroutine in a thread and on an event loop of its own, which never keep the process from ending."""
+    thread = threading.Thread(target=lambda: asyncio.run(work()), name=name, daemon=True)
+    thread.start()
+
+    async def join(seconds: float) -> None:
+        await asyncio.to_thread(thread.join, seconds)
+
+    return join
+
 
 class Leases:
-    """Beats for a worker. `told` is called on the beat's thread with each presence and the answer to it."""
+    """Beats for a worker. `told` is called on the beat's thread with each presence and the answer to it.
+
+    A simulation passes in its own clock and its own way to `spawn` the beats.
+    """
 
     def __init__(
         self,
@@ -36,14 +57,18 @@ class Leases:
         *,
         beat_seconds: float,
         lease_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        spawn: Spawn = own_thread,
     ) -> None:
         self._engine = engine
         self._presence = presence
         self._told = told
         self._beat_seconds = beat_seconds
         self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._spawn = spawn
         self._deadline = 0.0
-        self._thread: threading.Thread | None = None
+        self._join: Join | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._nudged: asyncio.Event | None = None
         self._soon = False
@@ -52,13 +77,12 @@ class Leases:
 
     def may_start(self) -> bool:
         """Whether a new step may start: our last beat that was answered is young enough."""
-        return time.monotonic() < self._deadline
+        return self._clock() < self._deadline
 
     async def start(self) -> None:
         """Beat once, here, so that trouble is told to whoever starts the worker; then go on in the thread."""
         await self._beat(leaving=False)
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._beats()), name="holdfast-beat", daemon=True)
-        self._thread.start()
+        self._join = self._spawn("holdfast-beat", self._beats)
 
     def news(self) -> None:
         """There is progress to tell: beat within a moment. From any thread."""
@@ -83,15 +107,15 @@ class Leases:
         """End the beats, and take leave of the others."""
         self._stopping = True
         self.hurry()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, LEAVE_SECONDS)
+        if self._join is not None:
+            await self._join(LEAVE_SECONDS)
 
     async def _beats(self) -> None:
         self._nudged = nudged = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        last = time.monotonic()
+        last = self._clock()
         while not self._stopping:
-            left = last + self._pause() - time.monotonic()
+            left = last + self._pause() - self._clock()
             if left > 0 and not self._hurry:
                 try:
                     await asyncio.wait_for(nudged.wait(), left)
@@ -100,7 +124,7 @@ class Leases:
                 nudged.clear()
                 continue
             self._hurry = self._soon = False
-            last = time.monotonic()
+            last = self._clock()
             await self._try_beat(leaving=False)
         await self._try_beat(leaving=True)
 
@@ -116,7 +140,7 @@ class Leases:
             log.warning("a beat was not answered: %s: %s", type(error).__name__, error)
 
     async def _beat(self, *, leaving: bool) -> None:
-        sent = time.monotonic()
+        sent = self._clock()
         presence = self._presence(leaving)
         answer = await self._engine.beat(presence)
         # Told first: no step may start under a lease of which this answer says that it is lost.

@@ -92,7 +92,7 @@ class Parking:
             if answer is not None:
                 return answer[0]
             parked.future = attempt.loop.create_future()
-            parked.root = root or asyncio.current_task() is attempt.root
+            parked.root = root or not attempt.spec.is_async or asyncio.current_task() is attempt.root
             timer = None
             if parked.wait.until is not None:
                 seconds = max(0.0, (parked.wait.until - attempt.now()) / 1_000)
@@ -251,7 +251,7 @@ class Parking:
 
 def sleep_until(attempt: Attempt, path: str, milliseconds: int) -> Parked[None]:
     """A wait for a time. Its end is fixed when it is first asked for."""
-    until = _until(attempt, path, milliseconds)
+    until = until_of(attempt, path, milliseconds)
 
     async def look() -> list[None] | None:
         return [None] if attempt.now() >= (until or 0) else None
@@ -268,7 +268,7 @@ def signal_wait(
     info: dict[str, Any],
 ) -> Parked[T]:
     """A wait for a signal, which is recorded with its value; or for the end of its time, recorded too."""
-    until = _until(attempt, path, within_ms)
+    until = until_of(attempt, path, within_ms)
 
     async def look() -> list[T] | None:
         record = attempt.waits.get(path)
@@ -292,11 +292,11 @@ def signal_wait(
     return Parked(path, Wait(WaitKind.SIGNAL, name, until), look, info)
 
 
-def _until(attempt: Attempt, path: str, milliseconds: int | None) -> Time | None:
+def until_of(attempt: Attempt, path: str, milliseconds: int | None) -> Time | None:
     """When a wait is over: as it was written when the job suspended over it, else counted from now."""
     record = attempt.waits.get(path)
     if record is not None and record.state is StepState.STARTED:
-        until: Time | None = _info(record).get("until")
+        until: Time | None = record_info(record).get("until")
         return until
     return None if milliseconds is None else attempt.now() + milliseconds
 
@@ -307,13 +307,13 @@ async def _settle(attempt: Attempt, path: str, signal: Signal | None) -> Step:
 
 
 def _answer(record: Step, name: str, within_ms: int | None, read: Callable[[str], T]) -> T:
-    info = _info(record)
+    info = record_info(record)
     if info.get("late"):
         raise TimeoutError(f"{name} did not come within {in_words(within_ms or 0)}")
     return read(info["value"])
 
 
-def _info(record: Step) -> dict[str, Any]:
+def record_info(record: Step) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(record.result or "{}")
     return found
 

@@ -1,0 +1,322 @@
+"""What a decorated job offers: plain calls, submitting, and child jobs for each item of a list.
+
+Must not know the App, only that it opens its store. Inside a job, what is submitted is its child, under an id that is
+the same however often the job is run, and a wait for it parks the job.
+"""
+
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from msgspec.structs import replace
+
+from holdfast.core.codec import Codec, canonical
+from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.errors import Invalid, LeaseLost, WrongColour
+from holdfast.core.keys import derived_id
+from holdfast.core.model import Time
+from holdfast.jobs import Jobs, Order
+from holdfast.runs import Run, failure_of
+from holdfast.steps import Key, check_map
+from holdfast.worker.attempt import LOST, Attempt, Stopped
+from holdfast.worker.children import child_wait, group_wait, known_children
+from holdfast.worker.context import PATH, attempt_here, loop_here, plain_call
+from holdfast.worker.maps import Tally, map_async
+from holdfast.worker.parking import Parking
+from holdfast.worker.registry import JobSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741
+S = TypeVar("S")
+Takes = TypeVar("Takes", contravariant=True)
+Gives = TypeVar("Gives", covariant=True)
+
+OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires")
+"""What `submit` takes besides the job's own arguments."""
+
+RESERVED = frozenset({*OPTIONS, "unique", "connection"})
+"""Names that a job's parameter can't have: options that are there, or that are kept for it."""
+
+SUBMIT_AT_ONCE = 1_000
+"""How many jobs of a `submit_many` go to the store in one act."""
+
+
+UNBOUND = 1_000
+"""How many items of a map outside a job are waited for at once."""
+
+
+class _Job(Generic[P, R]):
+    """What jobs of both colours share: submitting."""
+
+    def __init__(self, open: Callable[[], Awaitable[Jobs]], spec: JobSpec) -> None:
+        self._open = open
+        self.spec = spec
+        self.type = spec.type
+        functools.update_wrapper(self, spec.function)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"<job {self.type}>"
+
+    async def submit(
+        self,
+        *args: Any,
+        key: str | None = None,
+        key_for: Duration | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Sequence[str] = (),
+        meta: dict[str, str] | None = None,
+        expires: Duration | datetime | None = None,
+        **kwargs: Any,
+    ) -> "Run[R]":
+        """Submit the job with its own arguments, to be run by a worker.
+
+        `key` gives one run for one key (for `key_for`, or while the run is kept); the same key with other arguments is
+        a KeyConflict. `delay` or `at` say when, `expires` until when it is still worth starting, `priority` goes from
+        -100 to 100, higher first. Inside a job this is itself recorded: submitted once, however often the job is run.
+        """
+        now = await (await self._open()).engine.now()
+        order = self._order(args, kwargs, now, key, key_for, queue, priority, delay, at, tags, meta, expires)
+        (run,) = await self._submit([order])
+        return run
+
+    async def submit_many(self, calls: Iterable[Any], **options: Any) -> "list[Run[R]]":
+        """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
+
+        A thousand go to the store in one act. Results come in the elements' order.
+        """
+        runs: list[Run[R]] = []
+        now = await (await self._open()).engine.now()
+        options = _checked(self.type, options)
+        orders: list[Order] = []
+        for call in calls:
+            orders.append(self._order(call if isinstance(call, tuple) else (call,), {}, now, **options))
+            if len(orders) == SUBMIT_AT_ONCE:
+                runs += await self._submit(orders)
+                orders = []
+        return runs + (await self._submit(orders) if orders else [])
+
+    @overload
+    async def map(
+        self: "_One[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int | None = None,
+        key: Key = None,
+        need: None = None,
+    ) -> list[S]: ...
+
+    @overload
+    async def map(
+        self: "_One[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int | None = None,
+        key: Key = None,
+        need: int,
+    ) -> list[S | None]: ...
+
+    async def map(
+        self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Submit the job once for each item, to be run by all workers, and wait for all; results in the items' order.
+
+        Inside a job they are its children: it gives up its slot, and the last of them wakes it. `at_once` bounds how
+        many are submitted and not settled. All settle; raises ItemsFailed when fewer than `need` (default: all) did
+        well. `key` names an item's child by a value of its own instead of by its arguments.
+        """
+        results: list[Any] = await self._map(items, at_once, key, need)
+        return results
+
+    async def _submit(self, orders: list[Order]) -> "list[Run[R]]":
+        """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
+        attempt, codec = attempt_here(), self.spec.signature.result
+        if attempt is None:
+            accepted = await (await self._open()).submit(orders)
+            return [Run(self._open, one.id, codec) for one in accepted]
+        group = f"{PATH.get()}/~submit:{self.type}"
+        names = [f"{order.args}\n{order.key or ''}" for order in orders]
+        ids = [
+            derived_id(attempt.job.id, f"{group}#{attempt.number(PATH.get(), group, name)}\n{name}") for name in names
+        ]
+        family = ids[0]
+        accepted_ids = await self._give_birth(attempt, orders, ids, family)
+        return [ChildRun(self._open, id, codec, attempt, family) for id in accepted_ids]
+
+    async def _give_birth(self, attempt: Attempt, orders: list[Order], ids: list[str], group: str) -> list[str]:
+        """Insert children, unless an earlier lease of this job has done so; answer with the ids that stand for them."""
+        known = await known_children(attempt)
+        if all(id in known for id in ids):
+            return ids
+        await attempt.admit()
+        jobs = await self._open()
+        try:
+            with attempt.at_work():
+                accepted = await attempt.persist(lambda: jobs.submit(orders, attempt.job.lease, ids=ids, group=group))
+        except LeaseLost as error:
+            attempt.halt(LOST)
+            raise Stopped(str(error)) from error
+        return [one.id for one in accepted]
+
+    async def _map(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
+        check_map(self.type, at_once or 1, need)
+        attempt = attempt_here()
+        if attempt is None or at_once is not None:
+            tally: Tally[Awaitable[Any]] = Tally(
+                attempt, self.type, items, need, lambda item: functools.partial(self._one, item, key)
+            )
+            return await map_async(tally, at_once or UNBOUND)
+        return await self._family(attempt, Tally(attempt, self.type, items, need, lambda item: lambda: item), key)
+
+    async def _one(self, item: Any, key: Key) -> R:
+        run = await self.submit(item, key=None if key is None or attempt_here() is not None else _text(key, item))
+        return await run.result()
+
+    async def _family(self, attempt: Attempt, tally: Tally[Any], key: Key) -> list[Any]:
+        """A child for each item, all in one group, so that the last one to arrive wakes the job, and no other."""
+        parent, name = PATH.get(), f"~map:{self.type}"
+        group = f"{name}#{attempt.number(parent, name, '')}"
+        now = await (await self._open()).engine.now()
+        taken, ids = [], []
+        orders: list[Order] = []
+        while (one := tally.take()) is not None:
+            try:
+                order = self._order((one.item,), {}, now)
+            except Invalid as error:
+                tally.fail(one, error)
+                continue
+            text = order.args if key is None else _text(key, one.item)
+            id = derived_id(attempt.job.id, f"{group}\n{text}\n{attempt.number(parent, group, text)}")
+            taken.append(one)
+            ids.append(id)
+            orders.append(order)
+            if len(orders) == SUBMIT_AT_ONCE:
+                await self._give_birth(attempt, orders, ids[-len(orders) :], group)
+                orders = []
+        if orders:
+            await self._give_birth(attempt, orders, ids[-len(orders) :], group)
+        outcomes = await Parking.of(attempt).wait(group_wait(attempt, ids, group)) if ids else []
+        for one, outcome in zip(taken, outcomes, strict=True):
+            if outcome.job is not None:
+                tally.fail(one, failure_of(outcome.job))
+            else:
+                tally.settle(one, self.spec.signature.result.decode(outcome.result or "null"))
+        return tally.outcome()
+
+    def _order(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        now: Time,
+        key: str | None = None,
+        key_for: Duration | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        tags: Sequence[str] = (),
+        meta: dict[str, str] | None = None,
+        expires: Duration | datetime | None = None,
+    ) -> Order:
+        if delay is not None and at is not None:
+            raise Invalid(f"{self.type}.submit: give delay or at, not both")
+        if isinstance(tags, str):
+            raise Invalid(f"tags={tags!r}: give a list of texts")
+        options = replace(self.spec.options, tags=tuple(tags), meta=meta or {})
+        return Order(
+            type=self.type,
+            args=self.spec.signature.encode(args, kwargs),
+            encoded=True,
+            queue=queue or self.spec.queue,
+            priority=priority,
+            key=key,
+            key_until=None if key_for is None else now + milliseconds(key_for),
+            run_at=_moment(at, now) if delay is None else now + milliseconds(delay),
+            expires_at=_moment(expires, now),
+            options=options,
+        )
+
+
+class ChildRun(Run[R]):
+    """A run that a job submitted. Inside that job, waiting for its result parks the job."""
+
+    def __init__(
+        self, open: Callable[[], Awaitable[Jobs]], id: str, codec: Codec[R], attempt: Attempt, group: str
+    ) -> None:
+        super().__init__(open, id, codec)
+        self._attempt = attempt
+        self._group = group
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """See Run.result."""
+        if attempt_here() is not self._attempt:
+            return await super().result(timeout)
+        limit = None if timeout is None else milliseconds(timeout)
+        waiting = child_wait(self._attempt, self.id, self._group, limit)
+        outcome = await Parking.of(self._attempt).wait(waiting)
+        if outcome.job is not None:
+            raise failure_of(outcome.job)
+        value: R = self._codec.decode(outcome.result or "null")
+        return value
+
+
+class AsyncJob(_Job[P, R]):
+    """A job that is an `async def` function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """A plain call, not submitted. Inside another job, its steps belong to that one's run."""
+        if not loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.type} is an async job: a def job can submit it, and can't call it")
+        called: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
+        return called if attempt_here() is not None else _plainly(called)
+
+
+class SyncJob(_Job[P, R]):
+    """A job that is a `def` function. A worker runs it in a thread."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A plain call, not submitted. Inside another job, its steps belong to that one's run."""
+        with nullcontext() if attempt_here() is not None else plain_call(""):
+            value: R = self.spec.function(*args, **kwargs)
+        return value
+
+
+async def _plainly(called: Coroutine[Any, Any, R]) -> R:
+    with plain_call(""):
+        return await called
+
+
+def _moment(when: Duration | datetime | None, now: Time) -> Time | None:
+    """A time as the store counts it. A datetime without a zone is refused: whose clock would it be?"""
+    if when is None:
+        return None
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise Invalid(f"{when.isoformat()} has no time zone: give datetime.now(UTC) + …, or a delay")
+        return round(when.timestamp() * 1_000)
+    return now + milliseconds(when)
+
+
+def _checked(type: str, options: dict[str, Any]) -> dict[str, Any]:
+    for name in options:
+        if name not in OPTIONS or name == "key":
+            raise Invalid(
+                f"{type}.submit_many takes no {name!r}; it takes {', '.join(o for o in OPTIONS if o != 'key')}"
+            )
+    return options
+
+
+def _text(key: Key, item: Any) -> str:
+    given = key(item) if callable(key) else key
+    return given if isinstance(given, str) else canonical(given)
+
+
+class _One(Protocol[Takes, Gives]):
+    """A job of one argument, for the types of `map`."""
+
+    def __call__(self, item: Takes, /) -> Coroutine[Any, Any, Gives] | Gives: ...

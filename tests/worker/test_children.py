@@ -1,0 +1,309 @@
+"""Children: a job submits others, waits for them without a slot, and is woken by the last of them."""
+
+import asyncio
+
+import pytest
+
+from holdfast import App, ItemsFailed, JobCancelled, JobFailed, step
+from holdfast.core.errors import Outrun
+from holdfast.core.model import Event, State, Where
+from tests.worker.given import AT_ONCE_RETRY, QUICK, events, in_state, until
+
+RAN: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    RAN.clear()
+
+
+@step(name="draw")
+async def draw(n: int) -> int:
+    RAN.append(n)
+    return n
+
+
+async def test_a_one_slot_worker_runs_a_parent_and_its_child(app):
+    @app.job
+    async def child(n: int) -> int:
+        return await draw(n) * 10
+
+    @app.job
+    async def parent() -> int:
+        first = await child.submit(1)
+        second = await child.submit(2)
+        return await first.result() + await second.result()
+
+    run = await parent.submit()
+    async with app.worker(at_once=1):
+        assert await run.result(10) == 30
+    assert sorted(RAN) == [1, 2]
+    jobs = await app.engine.find(Where(parent=run.id))
+    assert len(jobs) == 2
+
+
+async def test_a_map_over_a_job_is_one_group_and_one_wake_up(app, engine):
+    @app.job
+    async def child(n: int) -> int:
+        return n * 10
+
+    @app.job
+    async def parent() -> list[int]:
+        return await child.map(range(50))
+
+    run = await parent.submit()
+    async with app.worker(at_once=4):
+        assert await run.result(15) == [n * 10 for n in range(50)]
+    told = await events(run)
+    assert told.count("suspend") <= 1
+    assert told.count("activate") == told.count("suspend")
+
+
+async def test_a_thousand_children_cost_one_arrival_each(app, engine):
+    @app.job
+    async def child(n: int) -> int:
+        return n
+
+    @app.job
+    async def parent() -> int:
+        return sum(await child.map(range(1_000)))
+
+    run = await parent.submit()
+    async with app.worker(at_once=50):
+        assert await run.result(25) == sum(range(1_000))
+    assert (await events(run)).count("claim") <= 2
+    assert engine.calls["missing"] <= 10
+
+
+async def test_a_map_over_a_job_may_be_bounded(app):
+    running, most = 0, 0
+
+    @app.job
+    async def child(n: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return n
+
+    @app.job
+    async def parent() -> list[int]:
+        return await child.map(range(9), at_once=3)
+
+    run = await parent.submit()
+    async with app.worker(at_once=8):
+        assert await run.result(20) == list(range(9))
+    assert most <= 3
+
+
+async def test_equal_items_have_children_of_their_own(app):
+    @app.job
+    async def child(n: int) -> int:
+        RAN.append(n)
+        return n
+
+    @app.job
+    async def parent() -> list[int]:
+        return await child.map([1, 1, 1])
+
+    run = await parent.submit()
+    async with app.worker():
+        assert await run.result(10) == [1, 1, 1]
+    assert RAN == [1, 1, 1]
+
+
+async def test_a_failed_child_is_a_failed_item_and_stays_one(app):
+    broken = True
+
+    @app.job(retries=0)
+    async def child(n: int) -> int:
+        if n == 2 and broken:
+            raise ValueError("no kelp")
+        return n
+
+    @app.job(retries=1)
+    async def parent() -> list[int | None]:
+        found = await child.map([1, 2, 3], need=2)
+        if not RAN:
+            RAN.append("failed once")
+            raise RuntimeError("try again")
+        return found
+
+    run = await parent.submit()
+    async with app.worker():
+        await until(lambda: RAN == ["failed once"])
+        broken = False
+        bad = [job for job in await app.engine.find(Where(parent=run.id)) if job.state is State.REVIEW]
+        await app.jobs.replay(bad[0].id)
+        assert await run.result(15) == [1, None, 3]
+
+
+async def test_too_many_failed_children_fail_the_map(app):
+    @app.job(retries=0)
+    async def child(n: int) -> int:
+        raise ValueError("no kelp")
+
+    @app.job(retries=0)
+    async def parent() -> str:
+        try:
+            await child.map([1, 2])
+        except ItemsFailed as error:
+            RAN.extend(type(failure.error) for failure in error.failures)
+            return str(error)
+        return "?"
+
+    run = await parent.submit()
+    async with app.worker():
+        assert (await run.result(10)).startswith("child: 0 of 2 items succeeded, 2 were needed")
+    assert [JobFailed, JobFailed] == RAN
+
+
+async def test_the_result_of_a_cancelled_child_says_so(app):
+    @app.job
+    async def child() -> None:
+        await asyncio.sleep(60)
+
+    @app.job
+    async def parent() -> str:
+        run = await child.submit()
+        RAN.append(run.id)
+        try:
+            await run.result()
+        except JobCancelled:
+            return "cancelled"
+        return "?"
+
+    run = await parent.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await app.jobs.cancel(RAN[0])
+        assert await run.result(10) == "cancelled"
+
+
+async def test_a_result_may_be_late(app, clock):
+    @app.job
+    async def child() -> None:
+        await asyncio.sleep(60)
+
+    @app.job
+    async def parent() -> str:
+        run = await child.submit()
+        try:
+            await run.result(timeout="1h")
+        except TimeoutError:
+            return "late"
+        return "?"
+
+    run = await parent.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        clock.advance(3_601)
+        assert await run.result(10) == "late"
+
+
+async def test_children_are_submitted_once_however_often_the_parent_runs(app, engine):
+    @app.job
+    async def child(n: int) -> int:
+        return n
+
+    @app.job(retries=AT_ONCE_RETRY)
+    async def parent() -> int:
+        runs = await child.submit_many([1, 2])
+        RAN.append("ran")
+        if len(RAN) < 3:
+            raise RuntimeError("again")
+        return sum([await run.result() for run in runs])
+
+    run = await parent.submit()
+    async with app.worker():
+        assert await run.result(10) == 3
+    assert len(await app.engine.find(Where(parent=run.id))) == 2
+    assert engine.calls["insert"] == 2, "one for the parent, one for its children: what is there is not inserted again"
+
+
+async def test_a_def_job_has_children_too(app):
+    @app.job
+    def child(n: int) -> int:
+        return n + 1
+
+    @app.job
+    def parent() -> int:
+        run = app.sync.submit(child, 1)
+        return run.result() * 10
+
+    run = await parent.submit()
+    async with app.worker(at_once=1):
+        assert await run.result(10) == 20
+    assert "suspend" in await events(run)
+    assert len(await app.engine.find(Where(parent=run.id))) == 1
+
+
+async def test_cancelling_reaches_children_and_their_children(app):
+    @app.job
+    async def leaf() -> None:
+        await asyncio.sleep(60)
+
+    @app.job
+    async def branch() -> None:
+        await (await leaf.submit()).result()
+
+    @app.job
+    async def root() -> None:
+        runs = [await branch.submit() for _ in range(3)]
+        for run in runs:
+            await run.result()
+
+    run = await root.submit()
+    async with app.worker(at_once=16):
+
+        async def all_running() -> bool:
+            jobs = [job async for job in app.jobs.walk(Where(states=(State.ACTIVE,)))]
+            return sum(job.type == "leaf" for job in jobs) == 3
+
+        await until(all_running)
+        await run.cancel("enough")
+        jobs = [job async for job in app.jobs.walk(Where())]
+        mine = [job for job in jobs if job.type in ("root", "branch", "leaf")]
+        assert len(mine) == 7
+        assert {job.state for job in mine} == {State.CANCELLED}
+
+
+async def test_a_parent_wakes_although_the_worker_of_its_last_child_died_before_it_could_say_so(app, engine):
+    @app.job
+    async def child() -> int:
+        return 1
+
+    @app.job
+    async def parent() -> int:
+        return await (await child.submit()).result()
+
+    run = await parent.submit()
+
+    async def lose_the_word(name, args):
+        if name == "commit" and args[0][0].event == Event.ACTIVATE:
+            raise Outrun("the word is lost")
+
+    async with app.worker(at_once=1):
+        engine.before = lose_the_word
+        await in_state(app, run, State.PENDING)
+
+        async def child_done() -> bool:
+            return any(job.state is State.COMPLETED for job in await app.engine.find(Where(parent=run.id)))
+
+        await until(child_done)
+        assert (await run.status()).state is State.PENDING
+        engine.before = None
+    other = App("memory:", settings=QUICK, engine=engine)
+    other.registry = app.registry
+    async with other.worker():
+        assert await run.result(10) == 1
+
+
+async def test_outside_a_job_a_map_submits_and_waits(app):
+    @app.job
+    async def child(n: int) -> int:
+        return n * 2
+
+    async with app.worker():
+        assert await child.map([1, 2, 3]) == [2, 4, 6]
