@@ -92,7 +92,8 @@ async def fill(jobs: Jobs) -> dict[State, str]:
 
     given_up = await claimed(State.DISCARDED, "w-1")
     await commit(given_up, Event.EXHAUST, by="w-1", error=Error("ValueError", "no"))
-    await jobs.discard(given_up.id, by="ada", reason="hopeless")
+    # Not `jobs.discard`, which brings along a job that undoes what was made: here is one job for each state.
+    await commit(await jobs.get(given_up.id), Event.DISCARD, by="ada", note={"reason": "hopeless"})
 
     waiting = await claimed(State.PENDING, "w-1")
     await commit(waiting, Event.SUSPEND, by="w-1", waits=(Wait(WaitKind.SIGNAL, "approved", now + 60 * MINUTE),))
@@ -125,7 +126,14 @@ def step(job: Job, path: str, result: str) -> Step:
 def presence(running: Job, worker: str = "w-live", at: int = 0) -> Presence:
     """The beat of a worker that draws scene 12 of 30 for a job."""
     doing = Running(
-        job=running.id, epoch=running.epoch, stage="draw", done=12, total=30, text="scene 12", since=at - 4 * MINUTE
+        job=running.id,
+        epoch=running.epoch,
+        stage="draw",
+        done=12,
+        total=30,
+        made=12,
+        text="scene 12",
+        since=at - 4 * MINUTE,
     )
     queues = ("making", "video")
     return Presence(worker=worker, host="here", pid=42, queues=queues, slots=8, started_at=at, running=(doing,))

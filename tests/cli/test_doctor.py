@@ -110,6 +110,26 @@ def test_queues_that_are_paused_or_not_served_while_jobs_wait_are_told(cli: Cli,
     assert "warn queue: making: 1 job waits and no worker serves it" in told
 
 
+def test_queues_that_nobody_serves_are_told_with_one_worker_for_all(cli: Cli):
+    planted(cli, {"queue": "video"}, {"queue": "audio"}, {"queue": "video"})
+
+    assert checks(cli)["queue"] == (
+        "warn",
+        "3 jobs wait in queues that no worker serves (audio: 1, video: 2): "
+        "holdfast worker MODULE:APP --queues audio,video",
+    )
+
+
+def test_very_many_queues_that_nobody_serves_are_not_all_told(cli: Cli, monkeypatch):
+    monkeypatch.setattr(ailments, "QUEUES_NAMED", 2)
+    planted(cli, *({"queue": name} for name in ("a", "b", "c", "d")))
+
+    assert checks(cli)["queue"][1] == (
+        "4 jobs wait in queues that no worker serves (a: 1, b: 1, and 2 queues more): "
+        "holdfast worker MODULE:APP --queues a,b"
+    )
+
+
 def test_jobs_that_expired_or_were_due_long_ago_or_wait_too_long_are_told(cli: Cli):
     expired, due, old = planted(
         cli,

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import status
-from holdfast.core.model import Presence, State, Where
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import Event, Presence, State, Where
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs import Jobs, Order
 from tests.cli.conftest import Cli
-from tests.cli.stores import NASTY, STAGES, in_store, presence
+from tests.cli.stores import MINUTE, NASTY, STAGES, in_store, presence
 
 HOLDFAST = [sys.executable, "-m", "holdfast.cli"]
 
@@ -125,6 +126,29 @@ def test_show_tells_the_story_steps_log_and_error(cli: Cli, ids: dict[State, str
         f"next: holdfast replay {ids[State.REVIEW][-8:]}",
     ):
         assert part in shown
+
+
+def test_a_job_that_does_not_run_tells_its_failed_attempts_as_review_does(cli: Cli, ids: dict[State, str]):
+    for state in (State.REVIEW, State.RETRYABLE):
+        for verb in ("show", "status"):
+            shown = cli.ok(verb, ids[state])
+            assert ", 1 failed attempt" in shown
+            assert "attempt 2" not in shown
+
+
+def test_a_finished_run_tells_how_long_it_took(cli: Cli, ids: dict[State, str]):
+    async def later(jobs: Jobs) -> str:
+        (job,) = await jobs.engine.claim("w-1", ["video"], 1)
+        assert job.claimed_at is not None
+        await jobs.engine.commit([decide(job, Event.COMPLETE, job.claimed_at + 25 * MINUTE, by="w-1", result="1")])
+        return job.id
+
+    id = in_store(cli.path, later)
+
+    for verb in ("show", "status"):
+        assert ", took 25 min\n" in cli.ok(verb, id)
+        assert "took " not in cli.ok(verb, ids[State.CANCELLED])  # nobody had claimed it
+        assert ", took " not in cli.ok(verb, ids[State.REVIEW])  # it has not ended
 
 
 def test_show_tells_what_a_job_waits_for_and_why_it_was_stopped(cli: Cli, ids: dict[State, str]):

@@ -102,4 +102,4 @@ def test_the_console_script_and_the_module_are_the_same_command(command: list[st
     assert "available" in done.stdout
     assert "\x1b" not in done.stdout
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("Usage: holdfast ")
+    assert wrong.stderr == "holdfast: there is no verb 'nonsense'; see holdfast --help\n"

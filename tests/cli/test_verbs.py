@@ -91,13 +91,16 @@ def test_an_empty_store_has_something_to_say(call: list[str], cli: Cli):
     assert cli(*call, "--json").exit_code == 0
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_with_examples(verb: str):
-    shown = CliRunner().invoke(main, [verb, "--help"], prog_name="holdfast")
+@pytest.mark.parametrize("verb", [*VERBS, "queues pause", "queues resume"])
+def test_every_verb_has_help_that_ends_with_examples(verb: str):
+    shown = CliRunner().invoke(main, [*verb.split(), "--help"], prog_name="holdfast")
+    _, options, epilog = shown.stdout.partition("\nOptions:\n")
 
     assert shown.exit_code == 0
-    if verb not in ("demo", "lifecycle"):  # other hands
-        assert f"holdfast {verb}" in shown.stdout.split("Examples:")[1]
+    assert options
+    examples = [line.strip() for line in epilog.partition("Examples:\n")[2].splitlines()]
+    assert any(line.startswith(f"holdfast {verb}") for line in examples), shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(

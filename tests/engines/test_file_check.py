@@ -5,12 +5,12 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from holdfast import jobs
 from holdfast.conformance.given import HOUR, StoreClock
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import Event, Options, State
 from holdfast.engines.file.form import EDIT, shown
 from holdfast.engines.file.reopen import PRIORITY_LIMIT
+from holdfast.jobs import orders
 from tests.engines.test_file_edits import Desk, status
 
 
@@ -181,7 +181,7 @@ def test_a_job_that_waits_for_its_time_needs_one(desk):
 
 
 def test_the_priorities_that_a_person_may_give_are_those_of_a_caller():
-    assert PRIORITY_LIMIT == jobs.PRIORITY_LIMIT
+    assert PRIORITY_LIMIT == orders.PRIORITY_LIMIT
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.REVIEW])

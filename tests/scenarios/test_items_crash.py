@@ -163,6 +163,27 @@ def test_a_file_in_use_is_refused_with_one_line(book: Path):
     assert f"book.json is in use by process {process.pid}" in err.splitlines()[-1]
 
 
+def test_a_wrong_edit_is_told_in_one_line_under_the_callers_own(book: Path):
+    (book / "quick").touch()
+    start(book, "book.json", "sync").communicate(timeout=30)
+    text = (book / "book.json").read_text().replace('"status": "DONE"', '"status": "RUNNING"', 1)
+    (book / "book.json").write_text(text)
+
+    process = start(book, "book.json", "sync")
+    _, err = process.communicate(timeout=30)
+
+    lines = err.splitlines()
+    assert process.returncode == 1
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.split('"')[1].rsplit("/", 2)[-2:] for line in lines if line.startswith("  File ")] == [
+        [book.name, "book.py"],
+        ["items", "__init__.py"],
+    ]
+    assert lines[-1].startswith(f"holdfast.core.errors.StoreDamaged: {book}/book.json: line ")
+    assert "its status was set from DONE to RUNNING; possible here: DONE, PENDING; it was not touched" in lines[-1]
+    assert (book / "book.json").read_text() == text
+
+
 def test_two_processes_share_a_list_on_sqlite(book: Path):
     (book / "quick").touch()
     both = [start(book, "sqlite:///book.db", "sync") for _ in range(2)]

@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.core.errors import HoldfastError, Invalid
-
-FAILED = 1
-"""The exit code of "the thing asked for failed"."""
-
-CALLED_WRONGLY = 2
-"""The exit code of "the call was wrong". Click uses the same for its own usage errors."""
+from holdfast.cli.calls import VerbGroup, told_in_one_line
 
 
 class Verb(NamedTuple):
@@ -51,26 +45,7 @@ VERBS: dict[str, Verb] = {
 }
 
 
-class OneLine(click.ClickException):
-    """An error as the command line tells it: one line, and an exit code."""
-
-    exit_code = FAILED
-
-    def __init__(self, error: HoldfastError) -> None:
-        super().__init__(" ".join(str(error).split()) or type(error).__name__)
-
-    def show(self, file: Any = None) -> None:
-        """Print the line to stderr, or to the file given."""
-        click.echo(f"holdfast: {self.message}", file=file, err=file is None)
-
-
-class OneLineOnTheCall(OneLine):
-    """The same for what was given and can't be right."""
-
-    exit_code = CALLED_WRONGLY
-
-
-class LazyGroup(click.Group):
+class LazyGroup(VerbGroup):
     """A group that knows its verbs by name and imports one when it is called. Verbs without a module are not shown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -98,14 +73,17 @@ class LazyGroup(click.Group):
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return [CompletionItem(name, help=VERBS[name].line) for name in names]
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the call; a wrong one becomes one line and an exit code."""
+        with told_in_one_line():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; an error of ours becomes one line and an exit code."""
-        try:
+        """Run the verb; an error of ours, or a wrong call of the verb, becomes one line and an exit code."""
+        with told_in_one_line():
             return super().invoke(ctx)
-        except Invalid as error:
-            raise OneLineOnTheCall(error) from error
-        except HoldfastError as error:
-            raise OneLine(error) from error
 
 
 @click.group(

@@ -33,6 +33,9 @@ AHEAD_MS = 10_000
 NAMED = 3
 """How many jobs a finding names."""
 
+QUEUES_NAMED = 20
+"""How many queues a suggested worker is given: a line stays a line."""
+
 
 class Level(StrEnum):
     """How bad it is: nothing, worth a look, or broken."""
@@ -164,15 +167,30 @@ async def _overdue(jobs: Jobs, now: Time) -> Finding:
 
 def _queues(queues: Sequence[QueueSummary]) -> list[Finding]:
     findings: list[Finding] = []
+    unserved: list[QueueSummary] = []
     for queue in queues:
-        waiting = counted(queue.waiting, "job waits", "jobs wait")
         if queue.pause is not None and queue.waiting:
+            waiting = counted(queue.waiting, "job waits", "jobs wait")
             text = f"{queue.name} is paused and {waiting}: holdfast queues resume {queue.name}"
             findings.append(Finding("queue", Level.WARN, text))
         elif queue.waiting and not queue.workers:
-            text = f"{queue.name}: {waiting} and no worker serves it: holdfast worker MODULE:APP --queues {queue.name}"
-            findings.append(Finding("queue", Level.WARN, text))
+            unserved.append(queue)
+    if unserved:
+        findings.append(_unserved(unserved))
     return findings or [Finding("queue", Level.OK, "every queue with waiting jobs is served")]
+
+
+def _unserved(queues: Sequence[QueueSummary]) -> Finding:
+    """One finding, because one worker can serve them all."""
+    waiting = counted(sum(queue.waiting for queue in queues), "job waits", "jobs wait")
+    named = queues[:QUEUES_NAMED]
+    start = f"holdfast worker MODULE:APP --queues {','.join(queue.name for queue in named)}"
+    if len(queues) == 1:
+        return Finding("queue", Level.WARN, f"{queues[0].name}: {waiting} and no worker serves it: {start}")
+    told = [f"{queue.name}: {queue.waiting:,}" for queue in named]
+    told += [f"and {len(queues) - len(named):,} queues more"] if len(queues) > len(named) else []
+    text = f"{waiting} in queues that no worker serves ({', '.join(told)}): {start}"
+    return Finding("queue", Level.WARN, text)
 
 
 def _review(queues: Sequence[QueueSummary]) -> Finding:

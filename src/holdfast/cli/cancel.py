@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast.cli.ids import find_ids, job_ids
+from holdfast.cli.states import StateChoice
 from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import console, counted, say_json, short
 from holdfast.core.errors import NotAllowed, NotFound, Refused
@@ -41,9 +42,7 @@ Without ids all jobs that fit the options and have not ended are cancelled, afte
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=job_ids(*LIVE))
 @click.option("--queue", help="All jobs of this queue.")
 @click.option("--type", "kind", help="All jobs of this type.")
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice([s.value for s in LIVE]), help="All jobs in this state."
-)
+@click.option("--state", "states", multiple=True, type=StateChoice(*LIVE), help="All jobs in this state.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @reason_option
 @json_option
@@ -74,7 +73,7 @@ def cancel(
             confirm(f"cancel {counted(len(chosen), 'job')}?")
         return await cancel_all(jobs, chosen, reason)
 
-    _tell(in_store(url, work), as_json, told_singly=bool(ids))
+    _tell(in_store(url, work, write=True), as_json, told_singly=bool(ids))
 
 
 async def cancel_all(jobs: Jobs, ids: Sequence[str], reason: str) -> list[tuple[str, Refused | None]]:

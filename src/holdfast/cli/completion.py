@@ -15,7 +15,8 @@ Examples:
   holdfast completion fish > ~/.config/fish/completions/holdfast.fish
 
 \b
-Job ids are completed from the store that --url or $HOLDFAST_URL names, or from the working directory's.
+Job ids are completed from the store that --url or $HOLDFAST_URL names, or from the working
+directory's.
 """
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -5,6 +5,7 @@ What it tells at the end is measured (`demo_figures`), by the provider that was 
 """
 
 import asyncio
+import shlex
 import signal
 import tempfile
 import time
@@ -16,11 +17,13 @@ from urllib.parse import quote
 import click
 import msgspec
 from rich.console import RenderableType
+from rich.text import Text
 
 from holdfast.cli.demo_cast import START_SECONDS, WORKERS, Cast
 from holdfast.cli.demo_figures import Figures, Killed, measure, recorded
 from holdfast.cli.demo_screen import Screen, View, summary
 from holdfast.cli.demo_video import SCENES, app, make_video, storyboard, video_generation
+from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import Job, Presence, State, Step, Where
@@ -42,27 +45,34 @@ STAGES = [(name, *ITEMS.get(name, (1, ""))) for name in make_video.spec.options.
 MANY = frozenset(ITEMS)
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast demo
+  holdfast demo --db demo.db
+  holdfast status --url sqlite:///demo.db
+"""
+)
 @click.option("--db", type=click.Path(path_type=Path), help="Keep the store in this file, to look at it afterwards.")
 @click.option("--svg", type=click.Path(path_type=Path), hidden=True, help="Write a picture of the demo's end.")
 def demo(db: Path | None, svg: Path | None) -> None:
     """Make a film in seven stages with pretend providers; kill the worker half-way; watch another one go on.
 
-    Takes about half a minute, asks nothing, and leaves nothing behind.
+    Takes about half a minute, asks nothing, and leaves nothing behind unless --db names a file.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, sigterm_like_ctrl_c():
         path = (db or Path(folder) / "demo.db").absolute()
         app.use(f"sqlite:///{quote(str(path))}")
         screen = Screen(svg)
         try:
-            asyncio.run(_play(screen, path, Path(folder)))
+            id = asyncio.run(_play(screen, db, Path(folder)))
         except KeyboardInterrupt:
             screen.console.print("\nstopped; all processes of the demo are ended")
             raise SystemExit(INTERRUPTED) from None
-        if db is not None:
-            screen.console.print(
-                f" The store is kept in {path}; with a SQLite shell, look at its views jobs and history."
-            )
+        told = f" look at the store: holdfast show {short(id)} --url {shlex.quote(app.url)}"
+        if db is None:
+            told = " the store is gone with the demo; to look at one afterwards: holdfast demo --db demo.db"
+        screen.console.print(Text(told, style="dim"), soft_wrap=True)
 
 
 @contextmanager
@@ -79,21 +89,24 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-async def _play(screen: Screen, path: Path, folder: Path) -> None:
+async def _play(screen: Screen, kept: Path | None, folder: Path) -> str:
+    """The whole demo; answers with the job's id."""
     await app.open()
     try:
         await _sweep()
+        place = "in a temporary file" if kept is None else app.place()
         with Cast(app.url, folder) as cast, screen:
             screen.head(
                 [
                     f'holdfast demo: "{TITLE}", a film in {len(STAGES)} stages',
-                    f"store {path}, {WORKERS} workers, a pretend provider on 127.0.0.1:{cast.port}",
+                    f"store {place}, {WORKERS} workers, a pretend provider on 127.0.0.1:{cast.port}",
                 ]
             )
             await _workers_are_up(cast)
             show = Show(cast, screen)
             await show.run()
             screen.end(await show.summary())
+            return show.id
     finally:
         await app.close()
 
@@ -127,7 +140,7 @@ class Show:
         self._cast = cast
         self._screen = screen
         self._began = time.monotonic()
-        self._id = ""
+        self.id = ""
         self._owners: dict[int, int] = {}
         self._names: dict[str, int] = {}
         self._told: dict[str, int] = {}
@@ -138,11 +151,11 @@ class Show:
         """Submit the film, and watch it to its end."""
         self._names = {name: self._cast.number(pid) or 0 for name, pid in (await _pids()).items()}
         run = await make_video.submit(TITLE)
-        self._id = run.id
+        self.id = run.id
         self._screen.note(self._seconds(), f"submitted job {run.id}")
         while True:
-            job = await app.jobs.get(self._id)
-            steps = await app.engine.steps(self._id)
+            job = await app.jobs.get(self.id)
+            steps = await app.engine.steps(self.id)
             self._cast.check(None if self._killed is None else self._killed.worker)
             await self._tell(job, steps)
             if job.state in SETTLED:
@@ -157,11 +170,11 @@ class Show:
     async def figures(self) -> Figures:
         """What was measured, once the job has ended."""
         calls = await asyncio.to_thread(self._cast.calls)
-        return measure(calls, await app.engine.steps(self._id), self._killed, MANY)
+        return measure(calls, await app.engine.steps(self.id), self._killed, MANY)
 
     async def summary(self) -> RenderableType:
         """The last words."""
-        job = await app.jobs.get(self._id)
+        job = await app.jobs.get(self.id)
         assert self._killed is not None
         seconds = ((job.finished_at or 0) - job.created_at) / 1_000
         return summary(await self.figures(), self._killed, seconds, job.epoch, job.attempt)

@@ -4,13 +4,12 @@ import click
 
 from holdfast.cli.ids import find_id
 from holdfast.cli.shapes import job_shape
+from holdfast.cli.states import StateChoice
 from holdfast.cli.store import in_store, json_option, url_option
 from holdfast.cli.words import console, error_line, plain_table, rest, say_json, short, state_text, when_in_words
 from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.jobs import Jobs as Store
-
-STATES = click.Choice([state.value for state in State])
 
 
 @click.command(
@@ -26,7 +25,9 @@ A full page says how to get the next one: holdfast jobs --after ID.
 The short ids are the last characters of the whole ones; every verb takes them.
 """
 )
-@click.option("--state", "states", multiple=True, type=STATES, help="Only jobs in this state; may be repeated.")
+@click.option(
+    "--state", "states", multiple=True, type=StateChoice(*State), help="Only jobs in this state; may be repeated."
+)
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--type", "kind", help="Only jobs of this type.")
 @click.option("--limit", type=click.IntRange(1, PAGE_LIMIT), default=20, show_default=True, help="How many at most.")

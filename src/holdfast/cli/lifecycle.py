@@ -29,7 +29,14 @@ LEASE_WORDS: dict[LeaseRule, str] = {
 }
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast lifecycle
+  holdfast lifecycle --format svg > lifecycle.svg
+  holdfast lifecycle --format json | jq -r '.states[].state'
+"""
+)
 @click.option(
     "--format",
     "form",

@@ -4,11 +4,32 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from traceback import FrameSummary, extract_tb
+from types import ModuleType, TracebackType
+from typing import Any, TypeVar
+
+import click
 
 from holdfast.app import App
+from holdfast.core.codec import Signature
 from holdfast.core.errors import Invalid
+from holdfast.core.model import Job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OURS = Path(__file__).resolve().parents[1]
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+INSTALLED = {"site-packages", "dist-packages"}
+"""Whose code is not the user's: this package's, Python's own, and what lies in folders of these names."""
+
+
+def app_option(command: F) -> F:
+    """`--app`, on verbs that take a value of a job's own."""
+    line = "Check it by the type hints of this App's job. Its own store is used, unless --url names another."
+    return click.option("--app", "target", metavar="MODULE:APP", help=line)(command)
 
 
 def load_app(target: str) -> App:
@@ -27,6 +48,15 @@ def load_app(target: str) -> App:
     if not isinstance(found, App):
         raise Invalid(f"{target}: {name} is a {type(found).__name__}, not a holdfast.App")
     return found
+
+
+def signature_in(app: App, target: str, job: Job) -> Signature:
+    """What a job's function takes and gives, as the App that `target` names knows it."""
+    spec = app.registry.get(job.type)
+    if spec is None:
+        known = ", ".join(app.registry.types()) or "none at all"
+        raise Invalid(f"job {job.id}: {target} has no job of type {job.type}; it has {known}")
+    return spec.signature
 
 
 def _from_path(path: str) -> ModuleType:
@@ -64,8 +94,34 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _failed(place: str, error: BaseException) -> Invalid:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
-    return Invalid(f"{place} can't be imported: {type(error).__name__}: {error}{where}")
+    """One line for what the user's module raised at import, beginning with their own file and line."""
+    text = str(error)
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        where, text = f"{_shown(error.filename)}:{error.lineno}", error.msg
+    else:
+        frame = _own_frame(error.__traceback__)
+        where = place if frame is None else f"{_shown(frame.filename)}:{frame.lineno}"
+    what_now = "correct it and start again"
+    if isinstance(error, ModuleNotFoundError):
+        what_now = "install it, or correct the import, and start again"
+    elif isinstance(error, SystemExit):
+        what_now = "it ends the program: put that under if __name__ == '__main__'"
+    return Invalid(f"{where}: {type(error).__name__}{f': {text}' if text else ''}; {what_now}")
+
+
+def _own_frame(trace: TracebackType | None) -> FrameSummary | None:
+    """The deepest frame in the user's own code; in an installed package's where they have none."""
+    frames = [frame for frame in extract_tb(trace) if not frame.filename.startswith("<frozen")]
+    others = [frame for frame in frames if not Path(frame.filename).is_relative_to(OURS)]
+    own = [frame for frame in others if not _is_installed(Path(frame.filename))]
+    return next(reversed(own or others or frames), None)
+
+
+def _is_installed(path: Path) -> bool:
+    return bool(INSTALLED & set(path.parts)) or path.is_relative_to(STANDARD_LIBRARY)
+
+
+def _shown(filename: str) -> str:
+    """A file as the user would name it here."""
+    path = Path(filename)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

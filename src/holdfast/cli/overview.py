@@ -1,6 +1,6 @@
 """What is going on in a store, as data (`look`) and as a picture in words and bars. Must not change anything."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from rich.console import Group, RenderableType
@@ -23,7 +23,7 @@ from holdfast.cli.words import (
     wait_in_words,
 )
 from holdfast.core.lifecycle import STATE_ROWS, TERMINAL
-from holdfast.core.model import Job, Presence, State, Time, Where
+from holdfast.core.model import Entry, Event, Job, Presence, State, Time, Where
 from holdfast.jobs import Jobs, Pause, Status
 
 ACTIVE_SHOWN = 20
@@ -227,12 +227,13 @@ def progress_line(one: Status) -> Text:
     return line
 
 
-def owner_words(one: Status) -> Iterator[str]:
+def owner_words(one: Status | Job) -> Iterator[str]:
     """Who runs it, and what has gone wrong before."""
     if one.worker is not None:
         yield f"worker {one.worker}"
     if one.attempt > 1:
-        yield f"attempt {one.attempt}"
+        # The attempt that runs has a number; where none runs, only the failed ones can be told.
+        yield f"attempt {one.attempt}" if one.state is State.ACTIVE else counted(one.attempt - 1, "failed attempt")
     if one.recoveries:
         yield f"{counted(one.recoveries, 'worker')} lost"
 
@@ -244,8 +245,8 @@ def _review_lines(job: Job, now: Time) -> Iterator[RenderableType]:
         yield Padding(Text(error_line(job.error), "red", no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
 
 
-def detail(one: Status, job: Job, now: Time) -> Iterator[RenderableType]:
-    """Where one job stands."""
+def detail(one: Status, history: Sequence[Entry], now: Time) -> Iterator[RenderableType]:
+    """Where one job stands. Of its history only the first claim matters, which tells how long it took."""
     yield Text() + Text(one.type, style="bold") + Text(f" {one.id}", style="cyan")
     meaning = STATE_ROWS[one.state].meaning.split(":")[0]
     yield Text("  ") + state_text(one.state) + Text(f": {meaning}", style="dim")
@@ -264,8 +265,10 @@ def detail(one: Status, job: Job, now: Time) -> Iterator[RenderableType]:
     if one.error is not None:
         yield Padding(Text(error_line(one.error), "red"), (0, 0, 0, 2))
     told = [f"queue {one.queue}", f"submitted {ago(one.created_at, now)}", *owner_words(one)]
-    if job.finished_at is not None:
-        told.append(f"ended {ago(job.finished_at, now)}")
+    if one.finished_at is not None:
+        told.append(f"ended {ago(one.finished_at, now)}")
+        began_at = next((entry.at for entry in history if entry.event == Event.CLAIM), None)
+        told += [] if began_at is None else [f"took {span(one.finished_at - began_at)}"]
     yield Text(f"  {', '.join(told)}", style="dim")
 
 

@@ -2,6 +2,7 @@
 
 import click
 
+from holdfast.cli.calls import VerbGroup
 from holdfast.cli.overview import queue_table, summaries
 from holdfast.cli.store import in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import ago, console, counted, one_line, say_json
@@ -12,6 +13,7 @@ from holdfast.jobs import Jobs
 
 
 @click.group(
+    cls=VerbGroup,
     invoke_without_command=True,
     subcommand_metavar="[pause|resume NAME]",
     epilog="""\b
@@ -52,7 +54,8 @@ Examples:
   holdfast queues pause video --reason "provider is down"
 
 \b
-Jobs in flight go on, and no job changes its state. Nothing else is handed out until it is resumed.
+Jobs in flight go on, and no job changes its state. Nothing else is handed out until it is
+resumed.
 """
 )
 @click.argument("name")
@@ -74,7 +77,7 @@ def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
             others = f"; there is {', '.join(known)}" if known else ""
             click.echo(f"note: no queue of this name has had a job yet{others}", err=True)
 
-    in_store(_url(ctx, url), work)
+    in_store(_url(ctx, url), work, write=True)
 
 
 @queues.command(
@@ -98,7 +101,7 @@ def resume(ctx: click.Context, name: str, url: str | None) -> None:
         await jobs.resume(name)
         console().print(f"resumed {name}")
 
-    in_store(_url(ctx, url), work)
+    in_store(_url(ctx, url), work, write=True)
 
 
 def _url(ctx: click.Context, own: str | None) -> str | None:

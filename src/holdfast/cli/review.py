@@ -1,20 +1,24 @@
 """`holdfast review`, `replay`, `resolve`, `discard`: the jobs that need a person. Must not decide (`lifecycle`)."""
 
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import click
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.ids import find_id, find_ids, job_ids
-from holdfast.cli.shapes import error_shape, moment
+from holdfast.cli.given import arguments_given, json_given
+from holdfast.cli.ids import find_ids, job_ids
+from holdfast.cli.load import app_option, load_app, signature_in
+from holdfast.cli.overview import owner_words
+from holdfast.cli.shapes import error_shape, moment, status_shape
 from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import ago, console, counted, error_line, say_json, short
-from holdfast.core.codec import parse
-from holdfast.core.errors import Invalid, NotAllowed, NotFound, Refused
+from holdfast.core.codec import Signature, canonical
+from holdfast.core.errors import NotAllowed, NotFound, Refused
 from holdfast.core.lifecycle import EVENTS
 from holdfast.core.model import Entry, Job, State, Time, Where
-from holdfast.jobs import Jobs
+from holdfast.jobs import Jobs, Status
 
 SHOWN = 50
 """How many jobs in review are listed for a person; `--json` has up to a page of them."""
@@ -63,7 +67,9 @@ def review(as_json: bool, url: str | None) -> None:
     for job, entry in rows:
         since = job.created_at if entry is None else entry.at
         line = Text() + Text(short(job.id), style="cyan") + Text(f"  {job.type}", style="bold")
-        out.print(line + Text(f"  since {ago(since, now)}, {_tries(job)}", style="dim"))
+        out.print(
+            line + Text(f"  since {ago(since, now)}, {', '.join(owner_words(job)) or 'no failed attempt'}", style="dim")
+        )
         out.print(Padding(Text(error_line(job.error) or "no error was kept", "red"), (0, 0, 0, 10)))
     if total > len(rows):
         out.print(f"\nand {total - len(rows):,} more: holdfast jobs --state review", style="dim")
@@ -74,14 +80,6 @@ async def _last(jobs: Jobs, job: Job) -> Entry | None:
     """The entry that brought it here: signals may have come since."""
     entries = [entry for entry in await jobs.history(job.id) if entry.before is not State.REVIEW]
     return entries[-1] if entries else None
-
-
-def _tries(job: Job) -> str:
-    failures = job.attempt - 1
-    words = [counted(failures, "failed attempt")] if failures else []
-    if job.recoveries:
-        words.append(f"{counted(job.recoveries, 'worker')} lost")
-    return ", ".join(words) or "no failed attempt"
 
 
 def _shape(job: Job, entry: Entry | None) -> dict[str, object]:
@@ -102,44 +100,64 @@ def _shape(job: Job, entry: Entry | None) -> dict[str, object]:
 Examples:
   holdfast replay 4f2a91bc
   holdfast replay 4f2a91bc 77ab01ce --reason "quota raised"
-  holdfast replay 4f2a91bc --args '[{"title": "The Lighthouse"}]'
+  holdfast replay 4f2a91bc --args '[{"title": "The Lighthouse"}]' --app video:app
 
 \b
 Recorded steps are not run again; failed ones are. Attempts start anew.
---args is the whole list of arguments, as `holdfast show` prints it.
+--args is the whole list of arguments, as `holdfast show` prints it: in the function's order,
+keyword-only ones in a last {"**": {"name": value}}. Without --app their type hints are not
+known here: any list is taken, and what doesn't fit fails when the job runs.
+--json is the job's new status; with several ids {"jobs": [...], "refused": [...]}.
 """
 )
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=REVIEW_IDS)
-@click.option("--args", metavar="JSON", help="Other arguments than before. For one job.")
+@click.option("--args", metavar="JSON", help="Other arguments than before, as a JSON array. For one job.")
+@app_option
 @reason_option
+@json_option
 @url_option
-def replay(ids: tuple[str, ...], args: str | None, reason: str, url: str | None) -> None:
+def replay(
+    ids: tuple[str, ...], args: str | None, target: str | None, reason: str, as_json: bool, url: str | None
+) -> None:
     """Run jobs in review again, from what they have recorded."""
     if args is not None:
         if len(ids) > 1:
             raise click.UsageError("--args is for one job: give one ID")
-        _check_args(args)
-    _each(url, ids, "replayed", lambda jobs, id: jobs.replay(id, args=args, by=whoami(), reason=reason))
+        args = arguments_given("--args", args)
+    _each(
+        Call(ids, "replayed", as_json, url, target),
+        lambda jobs, id: jobs.replay(id, args=args, by=whoami(), reason=reason),
+        lambda job, signature: signature.decode(job.args if args is None else args),
+    )
 
 
 @click.command(
     epilog="""\b
 Examples:
   holdfast resolve 4f2a91bc --result '{"url": "https://example.org/film.mp4"}'
+  holdfast resolve 4f2a91bc --result '"a text"' --app video:app
   holdfast resolve 4f2a91bc --result null --reason "done by hand"
 
 \b
-The job completes with this result, as if it had returned it.
+The job completes with this result, as if it had returned it. Without --app its type hint is
+not known here: any JSON is taken, and what doesn't fit fails where the result is read.
+--json is the job's new status.
 """
 )
 @click.argument("id", shell_complete=REVIEW_IDS)
 @click.option("--result", metavar="JSON", required=True, help="The result that it completes with.")
+@app_option
 @reason_option
+@json_option
 @url_option
-def resolve(id: str, result: str, reason: str, url: str | None) -> None:
+def resolve(id: str, result: str, target: str | None, reason: str, as_json: bool, url: str | None) -> None:
     """Complete a job in review with a result of your own."""
-    value = parse(result)
-    _each(url, [id], "resolved", lambda jobs, whole: jobs.resolve(whole, value, by=whoami(), reason=reason))
+    value = json_given("--result", result)
+    _each(
+        Call((id,), "resolved", as_json, url, target),
+        lambda jobs, whole: jobs.resolve(whole, value, by=whoami(), reason=reason),
+        lambda job, signature: signature.result.decode(canonical(value)),
+    )
 
 
 @click.command(
@@ -150,44 +168,75 @@ Examples:
 
 \b
 For good: nothing leads out of there. Several ids need a yes.
+--json is the job's new status; with several ids {"jobs": [...], "refused": [...]}.
 """
 )
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=REVIEW_IDS)
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @reason_option
+@json_option
 @url_option
-def discard(ids: tuple[str, ...], yes: bool, reason: str, url: str | None) -> None:
+def discard(ids: tuple[str, ...], yes: bool, reason: str, as_json: bool, url: str | None) -> None:
     """Give up jobs in review for good."""
     if len(ids) > 1 and not yes:
         confirm(f"discard {counted(len(ids), 'job')} for good?")
-    _each(url, ids, "discarded", lambda jobs, id: jobs.discard(id, by=whoami(), reason=reason))
+    _each(
+        Call(ids, "discarded", as_json, url),
+        lambda jobs, id: jobs.discard(id, by=whoami(), reason=reason),
+    )
 
 
-def _check_args(text: str) -> None:
-    """Arguments are kept as a list; anything else no job could read."""
-    if not isinstance(parse(text), list):
-        raise Invalid(f"--args {text}: give the whole list of arguments as JSON, for example '[\"a lighthouse\"]'")
+class Call(NamedTuple):
+    """What the three have in common: which jobs, how it is told, in which store, and by which App it is checked."""
+
+    ids: tuple[str, ...]
+    done: str
+    as_json: bool
+    url: str | None
+    target: str | None = None
 
 
 def _each(
-    url: str | None, ids: tuple[str, ...] | list[str], done: str, act: Callable[[Jobs, str], Awaitable[Job]]
+    call: Call, act: Callable[[Jobs, str], Awaitable[Job]], check: Callable[[Job, Signature], object] | None = None
 ) -> None:
-    """Do the same to each job. All are looked up before the first is changed; a refusal doesn't stop the others."""
+    """Do the same to each job. All are looked up and checked before the first is changed.
 
-    async def work(jobs: Jobs) -> list[Refused]:
-        refused: list[Refused] = []
-        whole = await find_ids(jobs, ids) if len(ids) > 1 else [await find_id(jobs, ids[0])]
+    A refusal doesn't stop the others.
+    """
+    target = call.target
+    app = None if target is None else load_app(target)
+
+    async def work(jobs: Jobs) -> tuple[list[Status], list[tuple[str, Refused]]]:
+        done: list[Status] = []
+        refused: list[tuple[str, Refused]] = []
+        whole = await find_ids(jobs, call.ids)
+        if app is not None and target is not None and check is not None:
+            for id in whole:
+                job = await jobs.get(id)
+                check(job, signature_in(app, target, job))
         for id in whole:
             try:
                 job = await act(jobs, id)
             except (NotAllowed, NotFound) as error:
-                refused.append(error)
+                refused.append((id, error))
                 continue
-            console().print(f"{done} {short(id)}: it is {job.state}")
-        return refused
+            done += await jobs.statuses([job])
+            if not call.as_json:
+                console().print(f"{call.done} {short(id)}: it is {job.state}")
+        return done, refused
 
-    refused = in_store(url, work)
-    for error in refused:
-        click.echo(f"holdfast: {error}", err=True)
+    _tell(call, *in_store(call.url or (None if app is None else app.url), work, write=True))
+
+
+def _tell(call: Call, done: list[Status], refused: list[tuple[str, Refused]]) -> None:
+    several = len(call.ids) > 1
+    if call.as_json and several:
+        whys = [{"id": id, "why": str(error)} for id, error in refused]
+        say_json({"jobs": [status_shape(status) for status in done], "refused": whys})
+    else:
+        for status in done if call.as_json else ():
+            say_json(status_shape(status))
+        for _, error in refused:
+            click.echo(f"holdfast: {error}", err=True)
     if refused:
         raise SystemExit(1)

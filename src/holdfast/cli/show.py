@@ -74,7 +74,7 @@ def show(id: str, as_json: bool, url: str | None) -> None:
             return
         now = await jobs.engine.now()
         out = console()
-        _head(out, job, await jobs.status(job.id), now)
+        _head(out, job, await jobs.status(job.id), [*before, *history], now)
         _story(out, history, before, now)
         _steps(out, steps)
         _children(out, children, now)
@@ -89,8 +89,8 @@ def show(id: str, as_json: bool, url: str | None) -> None:
 assert BEFORE_PATH.startswith("~"), "no step's path may look like it"
 
 
-def _head(out: Console, job: Job, status: Status, now: Time) -> None:
-    for line in detail(status, job, now):
+def _head(out: Console, job: Job, status: Status, history: Sequence[Entry], now: Time) -> None:
+    for line in detail(status, history, now):
         out.print(line)
     facts = {
         "submitted": f"{moment(job.created_at)}",

@@ -2,10 +2,10 @@
 
 import click
 
+from holdfast.cli.given import json_given
 from holdfast.cli.ids import find_id, job_ids
 from holdfast.cli.store import in_store, url_option, whoami
 from holdfast.cli.words import console, one_line, short
-from holdfast.core.codec import parse
 from holdfast.core.lifecycle import EVENT_ROWS
 from holdfast.core.model import Event, Job
 from holdfast.jobs import Jobs
@@ -29,12 +29,12 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
     """Send a job a signal."""
     if not name.strip():
         raise click.UsageError("a signal needs a name")
-    told = parse(value)
+    told = json_given("--json", value)
 
     async def work(jobs: Jobs) -> Job:
         return await jobs.signal(await find_id(jobs, id), name, told, by=whoami())
 
-    job = in_store(url, work)
+    job = in_store(url, work, write=True)
     kept = "it keeps it" if any(one.version == job.version for one in job.inbox) else "taken"
     woke = "it goes on" if job.state == "available" else f"it is {job.state}; {kept}"
     console().print(f"sent {one_line(name, 60)} to {short(job.id)}: {woke}")

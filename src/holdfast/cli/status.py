@@ -67,7 +67,8 @@ def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
 
 
 async def _one(jobs: Jobs, found: Status) -> RenderableType:
-    return Group(*detail(found, await jobs.get(found.id), await jobs.engine.now()))
+    history = () if found.finished_at is None else await jobs.history(found.id)
+    return Group(*detail(found, history, await jobs.engine.now()))
 
 
 async def _watch(jobs: Jobs, id: str | None, place: str) -> None:

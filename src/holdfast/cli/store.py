@@ -1,6 +1,8 @@
 """Opening the store that a verb works on, and the options that all verbs share. Must not know a verb.
 
-A verb that only looks never makes a store: a mistyped path would else become an empty one.
+A verb that only looks never makes a store: a mistyped path would else become an empty one. It never changes one,
+either: a file is opened so that it can be looked at while it is in use, and what a crash left there stays for the
+next run to recover. A verb that changes something says so, with `write=True`.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ import click
 from holdfast.core.errors import Invalid, Refused
 from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
+from holdfast.engines.file import FileEngine, FileReader
 from holdfast.jobs import Jobs
 from holdfast.settings import store_url
 
@@ -42,8 +45,11 @@ def reason_option(command: F) -> F:
     return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the history.")(command)
 
 
-def engine_at(url: str | None, *, create: bool = False) -> Engine:
-    """The engine of the store that a call names, not yet opened; NoStore where there is none."""
+def engine_at(url: str | None, *, write: bool = False, create: bool = False) -> Engine:
+    """The engine of the store that a call names, not yet opened; NoStore where there is none.
+
+    To `create` one is to write.
+    """
     chosen = store_url(url)
     engine = engine_for(chosen)
     if engine.guarantees.durable == "nothing":
@@ -54,7 +60,7 @@ def engine_at(url: str | None, *, create: bool = False) -> Engine:
             f"there is no store at {path}; name one with --url or $HOLDFAST_URL "
             "(a worker or the first submitted job makes it)"
         )
-    return engine
+    return FileReader(engine.path) if isinstance(engine, FileEngine) and not (write or create) else engine
 
 
 def path_of_engine(engine: Engine) -> Path | None:
@@ -69,9 +75,9 @@ def place_of_store(engine: Engine, url: str | None) -> str:
     return str(path) if path is not None else masked(store_url(url))
 
 
-def in_store(url: str | None, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:
-    """Open the store, do the work, and close it again, from a verb's blocking code."""
-    return asyncio.run(within(engine_at(url, create=create), work))
+def in_store(url: str | None, work: Callable[[Jobs], Awaitable[T]], *, write: bool = False, create: bool = False) -> T:
+    """Open the store, do the work, and close it again, from a verb's blocking code. See `engine_at`."""
+    return asyncio.run(within(engine_at(url, write=write, create=create), work))
 
 
 async def within(engine: Engine, work: Callable[[Jobs], Awaitable[T]]) -> T:

@@ -20,6 +20,12 @@ RESTART_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 HEALTHY_SECONDS = 60.0
 """A worker process that lived so long is started again without a wait."""
 
+AGAIN = {
+    signal.SIGTERM: "a second SIGTERM stops at once and hands it over",
+    signal.SIGINT: "Ctrl-C again stops now and hands it over",
+}
+"""What stops a worker that was told to stop: the same once more."""
+
 
 @click.command(
     epilog="""\b
@@ -57,21 +63,20 @@ def worker(target: str, queues: str | None, at_once: int, processes: int, url: s
 
 
 async def _work(app: Any, queues: list[str] | None, at_once: int) -> None:
-    stop, loop, asked = asyncio.Event(), asyncio.get_running_loop(), 0
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[signal.Signals] = loop.create_future()
     async with app.worker(at_once=at_once, queues=queues) as running:
 
-        def told() -> None:
-            nonlocal asked
-            asked += 1
-            if asked > 1:
+        def told(number: signal.Signals) -> None:
+            if first.done():
                 running.abort()
-            stop.set()
+            else:
+                first.set_result(number)
 
-        for one in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(one, told)
+        for one in AGAIN:
+            loop.add_signal_handler(one, told, one)
         click.echo(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
-        await stop.wait()
-        click.echo("stopping: work that is under way may finish; press Ctrl-C again to hand it over now")
+        click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
     click.echo("stopped")
 
 
@@ -88,7 +93,7 @@ def _supervise(processes: int) -> int:
         stopping += 1
         for child in children:
             if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
+                child.send_signal(number)
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, start_new_session=True)
@@ -97,7 +102,7 @@ def _supervise(processes: int) -> int:
     due = [0.0] * processes
     began: list[float] = []
     deaths = [0] * processes
-    for one in (signal.SIGTERM, signal.SIGINT):
+    for one in AGAIN:
         signal.signal(one, told)
     for _ in range(processes):
         children.append(start())
@@ -108,7 +113,7 @@ def _supervise(processes: int) -> int:
             if stopping or child.poll() is None or time.monotonic() < due[place]:
                 continue
             if child.returncode == 2:
-                told(0, None)
+                told(signal.SIGTERM, None)
                 return 2
             if due[place] == 0.0:
                 deaths[place] = 0 if time.monotonic() - began[place] > HEALTHY_SECONDS else deaths[place] + 1

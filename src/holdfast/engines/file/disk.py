@@ -148,6 +148,22 @@ def settle(disk: Disk, path: str) -> None:
     disk.fsync_dir(os.path.dirname(path))
 
 
+def lock_name(path: str) -> str:
+    """The lock's file of a store."""
+    return f"{path}.lock"
+
+
+def holder(disk: Disk, path: str) -> tuple[int, int] | None:
+    """Which process has a store open, and since when (in ns), as its lock's file tells it; None if none that lives.
+
+    The lock itself is not tried: whoever opened the store at that moment would be refused.
+    """
+    lock = lock_name(path)
+    facts = disk.facts(lock)
+    pid = None if facts is None else _pid_in(disk.read(lock)[:PID_LIMIT])
+    return None if facts is None or pid is None or not _lives(pid) else (pid, facts.mtime_ns)
+
+
 def temp_name(path: str, n: int) -> str:
     """The n-th name of this process for a file that is to take the place of `path`."""
     folder, name = os.path.split(path)
@@ -317,8 +333,7 @@ def _flocked(path: str) -> int:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                text = os.pread(fd, PID_LIMIT, 0).strip()
-                raise LockedBy(int(text) if text.isdigit() else None) from None
+                raise LockedBy(_pid_in(os.pread(fd, PID_LIMIT, 0))) from None
             with suppress(OSError):  # A full disk: the lock holds all the same, it only doesn't say who has it.
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, b"%d\n" % os.getpid(), 0)
@@ -327,6 +342,20 @@ def _flocked(path: str) -> int:
             raise
         _locked.add(fd)
         return fd
+
+
+def _pid_in(text: bytes) -> int | None:
+    return int(text) if text.strip().isdigit() else None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # It lives, and is another user's.
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return pid > 0
 
 
 def _closed(fd: int) -> None:

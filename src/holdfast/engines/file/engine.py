@@ -6,6 +6,7 @@ those of the memory engine; one thread applies all acts that wait, writes the fi
     form         what a file says, and how it looks    reopen   a person's edits, and recovery from a crash
     checkpoint   how it is read                        seal     what tells which fields were edited
     sheet        how it is written                     disk     the seam, the atomic write and the lock
+    reader       looking at it while it is in use
 """
 
 import logging
@@ -42,6 +43,7 @@ from holdfast.engines.file.disk import (
     LockedBy,
     RealDisk,
     Unsettled,
+    lock_name,
     replace_file,
     settle,
     sweep,
@@ -300,7 +302,7 @@ class FileEngine(MemoryEngine):
         try:
             self._file = self._disk.resolve(str(self.path))
             self._check_place()
-            self._held = self._disk.lock(f"{self._file}.lock")
+            self._held = self._disk.lock(lock_name(self._file))
             self._load()
         except BaseException as error:
             self._close()
@@ -314,15 +316,9 @@ class FileEngine(MemoryEngine):
     def _load(self) -> None:
         self._facts = self._disk.facts(self._file)
         opened = Reopened(Rows(), 0, False)
-        try:
-            if self._facts is not None:
-                settle(self._disk, self._file)
-                opened = reopen(read(self._disk.read(self._file)), self._clock())
-        except Damage as damage:
-            what = f"{self.path}: line {damage.line}, column {damage.column}: {damage}"
-            raise StoreDamaged(f"{what}; it was not touched: mend it or move it away") from None
-        except Foreign as foreign:
-            raise StoreForeign(f"{self.path}: {foreign}; it was not touched: name another file") from None
+        if self._facts is not None:
+            settle(self._disk, self._file)
+            opened = self._reopened(recover=True)
         sweep(self._disk, self._file)
         self._rows, self._sheet, self.recovered = opened.rows, Sheet(), opened.recovered
         if opened.changed:
@@ -331,17 +327,30 @@ class FileEngine(MemoryEngine):
             jobs = "1 job was" if opened.recovered == 1 else f"{opened.recovered} jobs were"
             log.info("%s: %s running when the last process ended; recovered", self.path, jobs)
 
+    def _reopened(self, *, recover: bool) -> Reopened:
+        """What the file says, or the one line that tells why it can't be right."""
+        try:
+            return reopen(read(self._disk.read(self._file)), self._clock(), recover=recover)
+        except Damage as damage:
+            what = f"{self.path}: line {damage.line}, column {damage.column}: {damage}"
+            raise StoreDamaged(f"{what}; it was not touched: mend it or move it away") from None
+        except Foreign as foreign:
+            raise StoreForeign(f"{self.path}: {foreign}; it was not touched: name another file") from None
+
     def _check_place(self) -> None:
         folder = os.path.dirname(self._file)
         place, there = self._disk.facts(folder), self._disk.facts(self._file)
         if place is None or not stat.S_ISDIR(place.mode):
             raise StoreUnwritable(f"{self.path}: there is no folder {folder}; create it, or name another file")
-        if there is not None and not stat.S_ISREG(there.mode):
-            kind = "a folder" if stat.S_ISDIR(there.mode) else "no regular file"
-            raise StoreUnwritable(f"{self.path} is {kind}; name another file")
+        self._check_kind(there)
         for path in [folder] if there is None else [self._file, folder]:
             if not self._disk.writable(path):
                 raise StoreUnwritable(f"{self.path}: this process may not write {path}; give it the right to")
+
+    def _check_kind(self, there: Facts | None) -> None:
+        if there is not None and not stat.S_ISREG(there.mode):
+            kind = "a folder" if stat.S_ISDIR(there.mode) else "no regular file"
+            raise StoreUnwritable(f"{self.path} is {kind}; name another file")
 
     def _close(self) -> None:
         held, self._held = self._held, None

@@ -55,8 +55,11 @@ class Reopened(Struct):
     """Whether opening it changed it, so that the file has to be written."""
 
 
-def reopen(said: Checkpoint, now: Time) -> Reopened:
-    """Make a store of what a file says, or Damage when an edit is not possible."""
+def reopen(said: Checkpoint, now: Time, *, recover: bool = True) -> Reopened:
+    """Make a store of what a file says, or Damage when an edit is not possible.
+
+    Without `recover`, what was running stays so: its process may live.
+    """
     rows = Rows()
     again = {row.job.id for row in said.rows.values() if row.job.state in TERMINAL and row.status == PENDING}
     for row in said.rows.values():
@@ -74,7 +77,7 @@ def reopen(said: Checkpoint, now: Time) -> Reopened:
     for row in said.rows.values():
         if row.job.id not in again:
             _honour(rows, row, now)
-    left = [job for job in rows.jobs.values() if job.state is State.ACTIVE]
+    left = [job for job in rows.jobs.values() if job.state is State.ACTIVE and recover]
     for job in left:
         _lose(rows, job, now, FILE, "recovered from a crash")
     changed, rows.journal, rows.news = bool(rows.journal or again), None, set()

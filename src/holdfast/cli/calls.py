@@ -1,0 +1,149 @@
+"""Errors as the command line tells them: one line on stderr, and an exit code. Must not know a verb.
+
+A wrong call is told with what was probably meant, and with where to look.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from holdfast.core.errors import HoldfastError, Invalid
+
+FAILED = 1
+"""The exit code of "the thing asked for failed"."""
+
+CALLED_WRONGLY = 2
+"""The exit code of "the call was wrong"."""
+
+FEW_VERBS = 5
+"""A group with no more verbs than this names them all to who mistyped one."""
+
+ALIKE = 0.75
+"""How alike two words must be for one to be a mistyped other: two letters of four exchanged still are."""
+
+# Newer versions of click answer a call without a verb by raising the help. It stays what it is.
+_HELP = tuple(kind for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if kind is not None)
+
+
+class OneLine(click.ClickException):
+    """An error as one line, and an exit code."""
+
+    exit_code = FAILED
+
+    def __init__(self, line: str) -> None:
+        super().__init__(" ".join(line.split()))
+
+    def show(self, file: Any = None) -> None:
+        """Print the line to stderr, or to the file given."""
+        click.echo(f"holdfast: {self.message}", file=file, err=file is None)
+
+
+class WrongCall(OneLine):
+    """The same for what was given and can't be right."""
+
+    exit_code = CALLED_WRONGLY
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """Errors of ours, and wrong calls, leave this block as one line and an exit code."""
+    try:
+        yield
+    except _HELP:
+        raise
+    except click.UsageError as error:
+        raise WrongCall(line_of(error)) from error
+    except Invalid as error:
+        raise WrongCall(str(error) or type(error).__name__) from error
+    except HoldfastError as error:
+        raise OneLine(str(error) or type(error).__name__) from error
+
+
+class VerbGroup(click.Group):
+    """A group that answers a mistyped verb with the one that was meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; see click.Group."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise NoSuchVerb(name, self.list_commands(ctx), ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; click leaves out with some errors which verb they are about."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            command = None if name is None else self.get_command(ctx, name)
+            if error.ctx is None and command is not None:
+                error.ctx = click.Context(command, ctx, info_name=name)
+            raise
+
+
+class NoSuchVerb(click.UsageError):
+    """There is no such verb."""
+
+    def __init__(self, name: str, verbs: list[str], ctx: click.Context) -> None:
+        whole = " ".join([*_verb_of(ctx), name])
+        few = f"; there are {', '.join(verbs)}" if len(verbs) <= FEW_VERBS else ""
+        super().__init__(f"there is no verb {whole!r}{meant(name, verbs) or few}", ctx)
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean status?" where a word resembles what is known or begins like it, else nothing."""
+    # Without the dashes, which make all options alike.
+    names, bare = {name.lstrip("-"): name for name in known}, word.lstrip("-")
+    close = [name for name in names if bare and name.startswith(bare)]
+    close = [names[name] for name in close or get_close_matches(bare, names, cutoff=ALIKE)]
+    return f"; did you mean {_listed(close)}?" if close else ""
+
+
+def line_of(error: click.UsageError) -> str:
+    """A wrong call in one line: what, which, and where to look."""
+    if error.ctx is None:
+        return error.format_message()
+    what = _what(error, " ".join(_verb_of(error.ctx)), error.ctx)
+    return f"{what}{'' if what.endswith('?') else ';'} see {error.ctx.command_path} --help"
+
+
+def _what(error: click.UsageError, verb: str, ctx: click.Context) -> str:
+    message = error.message.rstrip(". ")
+    if isinstance(error, NoSuchVerb):
+        return message
+    if isinstance(error, click.NoSuchOption):
+        close = meant(error.option_name, error.possibilities or ())
+        return f"{verb or ctx.command_path} has no option {error.option_name}{close}"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return f"{verb or ctx.command_path} needs {_wanted(error.param)}"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return f"{verb} {_named(error.param)}: {message}".lstrip()
+    return f"{verb}: {message[:1].lower()}{message[1:]}".removeprefix(": ")
+
+
+def _verb_of(ctx: click.Context) -> list[str]:
+    """The words of a call behind the program's name."""
+    return ctx.command_path.split()[1:]
+
+
+def _named(param: click.Parameter) -> str:
+    """A parameter as a person types it, or as the help calls it."""
+    return max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name.strip("[].")
+
+
+def _wanted(param: click.Parameter) -> str:
+    name = _named(param)
+    if isinstance(param.type, click.Choice):
+        return f"{name}: {_listed(str(choice) for choice in param.type.choices)}"
+    return f"{name} {param.metavar or 'VALUE'}" if isinstance(param, click.Option) else name
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names as an enumeration: "a, b or c"."""
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last

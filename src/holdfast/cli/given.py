@@ -1,0 +1,45 @@
+"""What a call gives as JSON, and how to write it when it is none. Must not know a type hint: those are an App's."""
+
+import json
+import re
+import shlex
+from typing import Any
+
+from holdfast.cli.words import one_line
+from holdfast.core.codec import canonical, parse
+from holdfast.core.errors import BadValue, Invalid
+
+SHOWN = 60
+"""How much of a text that is no JSON is shown."""
+
+_BARE = re.compile(r"[^\[\]{}\"]*[^\s\[\]{}\"][^\[\]{}\"]*")
+_PYTHONS = {"None", "True", "False"}
+
+
+def json_given(option: str, text: str, *, as_list: bool = False) -> Any:
+    """The value that an option gives as JSON, or BadValue with how to write it."""
+    try:
+        return parse(text)
+    except BadValue as error:
+        if text.strip() in _PYTHONS:
+            raise BadValue(f"{option} {text}: not JSON; say null, true or false") from None
+        if _BARE.fullmatch(text):
+            shown = one_line(text, SHOWN)
+            written = shlex.quote(json.dumps([shown] if as_list else shown, ensure_ascii=False))
+            raise BadValue(f"{option} {shown}: not JSON; a text has quotes of its own: {option} {written}") from None
+        reason, _, what_now = str(error).removeprefix("the JSON text: ").partition("; ")
+        if reason.startswith("not JSON"):
+            example = """'["value"]'""" if as_list else """'{"name": "value"}'"""
+            what_now = f"put it in single quotes, for the shell: {option} {example}"
+        raise BadValue(f"{option}: {reason}; {what_now}") from None
+
+
+def arguments_given(option: str, text: str) -> str:
+    """Arguments as they are kept: the canonical text of a list. Anything else no job could read."""
+    value = json_given(option, text, as_list=True)
+    if not isinstance(value, list):
+        raise Invalid(
+            f"{option}: give the whole list of arguments as holdfast show prints it, in the function's order: "
+            f"""{option} '["first", 2]'"""
+        )
+    return canonical(value)
