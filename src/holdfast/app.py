@@ -21,7 +21,7 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
-from holdfast.steps import _Step, check_options, positive, retry_of
+from holdfast.steps import _Step, check_callable, check_options, positive, retry_of
 from holdfast.submit import RESERVED, AsyncJob, SyncJob, _Job
 from holdfast.upkeep.keeper import Keeper
 from holdfast.worker.context import attempt_here, loop_here
@@ -125,15 +125,17 @@ class App:
         timeout: Duration | None = None,
         stages: Sequence[Any] = (),
         keep: Duration | None = None,
+        cleanup: Callable[..., Any] | None = None,
     ) -> "JobDecorator": ...
 
     def job(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Make a job of a function, so that it can be submitted and run by a worker.
 
         Its type is the function's name unless `name` says otherwise. `retries=3` means up to four attempts. `stages`
-        tells everybody the steps that the job will go through, and `keep` how long it is kept after its end.
+        tells everybody the steps that the job will go through, and `keep` how long it is kept after its end. `cleanup`
+        is called with the job's arguments after a cancel, an expiry or a discard, when all its steps are undone.
         """
-        check_options("@app.job", options, ("name", "queue", "retries", "timeout", "stages", "keep"))
+        check_options("@app.job", options, ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup"))
         return JobDecorator(self, options) if function is None else self._made(function, **options)
 
     def _made(
@@ -146,6 +148,7 @@ class App:
         timeout: Duration | None = None,
         stages: Sequence[Any] = (),
         keep: Duration | None = None,
+        cleanup: Any = None,
     ) -> Any:
         check_function(function, "job", name)
         taken = sorted(RESERVED & inspect.signature(function).parameters.keys())
@@ -166,6 +169,7 @@ class App:
                 keep_ms=keep_ms,
                 stages=tuple(_stage_name(stage) for stage in stages),
             ),
+            cleanup=check_callable("cleanup", cleanup),
         )
         self.registry.add(spec)
         return AsyncJob[Any, Any](self.open, spec) if spec.is_async else SyncJob[Any, Any](self.open, spec)

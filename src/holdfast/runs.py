@@ -76,6 +76,10 @@ class Run(Generic[R]):
         """Complete it with this result, when it is in review."""
         await (await self._open()).resolve(self.id, result, reason=reason)
 
+    async def resolve_step(self, path: str, result: object = None, *, again: bool = False, reason: str = "") -> None:
+        """Say of a step in doubt that it happened, with its result, or that it shall be done again."""
+        await (await self._open()).resolve_step(self.id, path, result, again=again, reason=reason)
+
     async def discard(self, *, reason: str = "") -> None:
         """Give it up for good, when it is in review."""
         await (await self._open()).discard(self.id, reason=reason)
@@ -157,6 +161,10 @@ class SyncRun(Generic[R]):
     def resolve(self, result: object = None, *, reason: str = "") -> None:
         """See Run.resolve."""
         self._call(self._run.resolve(result, reason=reason))
+
+    def resolve_step(self, path: str, result: object = None, *, again: bool = False, reason: str = "") -> None:
+        """See Run.resolve_step."""
+        self._call(self._run.resolve_step(path, result, again=again, reason=reason))
 
     def discard(self, *, reason: str = "") -> None:
         """See Run.discard."""

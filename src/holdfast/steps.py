@@ -11,7 +11,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
@@ -20,7 +20,7 @@ from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
 from holdfast.worker.maps import Tally, map_async, map_sync
-from holdfast.worker.registry import StepSpec, check_function
+from holdfast.worker.registry import UNDOABLE, StepSpec, check_function
 from holdfast.worker.steps import Call, body_of, in_thread, on_loop, run_async, run_sync
 
 P = ParamSpec("P")
@@ -331,6 +331,8 @@ def step(
     retries: int | Retry = 0,
     timeout: Duration | None = None,
     stale_after: Duration | None = None,
+    effect: Literal["once"] | None = None,
+    undo: Callable[[Any], Any] | None = None,
 ) -> StepDecorator: ...
 
 
@@ -340,8 +342,12 @@ def step(function: Any = None, /, **options: Any) -> Any:
     `key` names a call by a value or a function of its arguments, instead of by a hash of them. `retries` is how often
     to try again (or a whole Retry policy), `timeout` how long one try may take, and `stale_after` how long it may show
     no progress before it is stopped and recovered.
+
+    `effect="once"` never runs a call again by itself: if it was begun and not recorded, a person is asked whether it
+    happened. It needs `key`. `undo` takes back what the step made when its job is cancelled, expired or discarded; it
+    is given the step's result, or None when the step may have happened.
     """
-    check_options("@step", options, ("name", "key", "retries", "timeout", "stale_after"))
+    check_options("@step", options, ("name", "key", "retries", "timeout", "stale_after", "effect", "undo"))
     return StepDecorator(**options) if function is None else _made(function, **options)
 
 
@@ -353,6 +359,8 @@ def _made(
     retries: int | Retry = 0,
     timeout: Duration | None = None,
     stale_after: Duration | None = None,
+    effect: Any = None,
+    undo: Any = None,
 ) -> Any:
     check_function(function, "step", name)
     if name is not None and (not isinstance(name, str) or not name or name.startswith("~")):
@@ -367,8 +375,33 @@ def _made(
         timeout_ms=positive("timeout", timeout),
         stale_after_ms=positive("stale_after", stale_after),
         key=key,
+        effect=_checked_effect(function.__name__, effect, key, retries),
+        undo=check_callable("undo", undo),
     )
+    if undo is not None:
+        UNDOABLE[spec.name] = spec
     return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
+
+
+def _checked_effect(name: str, effect: Any, key: Any, retries: Any) -> str | None:
+    if effect is None:
+        return None
+    if effect != "once":
+        raise Invalid(f"step {name}: effect={effect!r} is unknown; there is effect='once'")
+    if key is None:
+        raise Invalid(f"step {name}: effect='once' needs key=, so that a person can say which effect is meant")
+    if retries != 0:
+        raise Invalid(f"step {name}: effect='once' is never tried again by itself; leave out retries")
+    return "once"
+
+
+def check_callable(what: str, function: Any) -> Any:
+    """What undoes or cleans up is a function, or nothing."""
+    if isinstance(function, _Step):
+        raise Invalid(f"{what}={function!r}: give a plain function; it is recorded without being a step")
+    if function is not None and not callable(function):
+        raise Invalid(f"{what}={function!r}: give a function")
+    return function
 
 
 def retry_of(retries: int | Retry) -> Retry:

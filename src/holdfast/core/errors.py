@@ -14,6 +14,8 @@
     │   ├── JobFailed        it needs a person (review) or was given up (discarded)
     │   ├── JobCancelled     it was stopped on request
     │   ├── StepFailed       a step failed before, and its record says so again
+    │   ├── EffectInDoubt    a step with effect="once" was begun and not recorded: did it happen?
+    │   ├── UndoFailed       something that a stopped job made could not be undone
     │   └── ItemsFailed      fewer items of a map succeeded than were needed
     ├── WrongColour          a step was called in a way that its function's colour doesn't allow here
     └── StoreError           the store can't do its part
@@ -91,6 +93,14 @@ class JobCancelled(JobError):
 
 class StepFailed(JobError):
     """A step failed earlier in this attempt, and its record says so again."""
+
+
+class EffectInDoubt(JobError):
+    """A step with `effect="once"` was begun and not recorded: only a person can tell whether it happened."""
+
+
+class UndoFailed(JobError):
+    """Something that a stopped job made could not be undone. The message names what is left over."""
 
 
 class ItemsFailed(JobError):

@@ -3,10 +3,11 @@
 Must not draw random numbers: jitter takes one as an argument.
 """
 
+from collections.abc import Iterable
 from math import inf
 
 from holdfast.core.errors import Invalid
-from holdfast.core.model import Event, Job, Retry, Time
+from holdfast.core.model import Event, Job, Retry, Step, StepState, Time
 
 STRATEGIES = ("none", "constant", "linear", "exponential")
 JITTER_LOW, JITTER_HIGH = 0.5, 1.5
@@ -64,3 +65,20 @@ def failure_event(job: Job, error_type: str, *, retryable: bool = True) -> Event
 def retry_at(job: Job, now: Time, chance: float) -> Time:
     """When a job that fails now tries again."""
     return now + next_delay(job.options.retry, job.attempt, chance)
+
+
+ONCE = '{"effect":"once"}'
+"""What is written at the start of a step with `effect="once"`."""
+
+
+def in_doubt(steps: Iterable[Step]) -> list[str]:
+    """The paths of effects that were begun and not recorded: they may have happened, and must not happen again."""
+    return [step.path for step in steps if step.state is StepState.STARTED and step.result == ONCE]
+
+
+def doubt_text(paths: Iterable[str]) -> str:
+    """What a person is told of effects in doubt."""
+    return (
+        f"{', '.join(paths)} was begun and not recorded: it may have happened; look, then holdfast resolve ID "
+        "--step STEP with --result VALUE if it did, or --again if it did not"
+    )

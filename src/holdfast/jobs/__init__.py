@@ -5,6 +5,7 @@ commits; when somebody else was faster, it looks again.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -25,9 +26,11 @@ from holdfast.core.model import (
     Presence,
     Running,
     State,
+    StepState,
     Time,
     Where,
 )
+from holdfast.core.outcome import in_doubt
 from holdfast.engines.contract import PAUSE, WORKER, Engine
 from holdfast.jobs.family import CHANGE_TRIES, cancel_children, ended, wake_parent
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
@@ -203,6 +206,28 @@ class Jobs:
         return await self._change(
             id, lambda job, now: decide(job, Event.RESOLVE, now, by=by, result=text, note=_note(reason))
         )
+
+    async def resolve_step(
+        self, id: str, path: str, result: object = None, *, again: bool = False, by: str = "person", reason: str = ""
+    ) -> Job:
+        """Say of a step in doubt that it happened, with its result, or that it shall be done again; then go on.
+
+        The job must be in review, and the step begun and not recorded.
+        """
+        text = canonical(result)
+        steps = {step.path: step for step in await self.engine.steps(check_id(id))}
+        doubts = in_doubt(steps.values())
+        if path not in doubts:
+            known = f"in doubt: {', '.join(doubts)}" if doubts else "no step of it is in doubt"
+            raise NotFound(f"job {id}: step {path!r} is not in doubt; {known}")
+        note = {**_note(reason), "step": path, "said": "do it again" if again else "it happened"}
+
+        def go_on(job: Job, now: Time) -> Change:
+            done = replace(steps[path], state=StepState.DONE, result=text, finished_at=now)
+            what: dict[str, Any] = {"drops": (path,)} if again else {"steps": (done,)}
+            return decide(job, Event.REPLAY, now, by=by, note=note, **what)
+
+        return await self._change(id, go_on)
 
     async def discard(self, id: str, *, by: str = "person", reason: str = "") -> Job:
         """Give up a job in review for good."""

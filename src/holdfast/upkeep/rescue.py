@@ -6,6 +6,7 @@ what it sees: each rescue is a change that expects the version it looked at, so 
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.core.outcome import retry_at
+from holdfast.core.outcome import doubt_text, in_doubt, retry_at
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import wake_parent
@@ -135,12 +136,16 @@ class Rescue:
         progressed = _progressed(job, steps, await self._jobs.history(job.id))
         done = sum(step.state is StepState.DONE for step in steps)
         running = _running(presence, job)
-        note = {"lost": job.worker or "", "why": why, "survived": f"{done} recorded steps"}
+        note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": f"{done} recorded steps"}
         if running is not None and running.stage:
             note["stage"] = running.stage
-        event = lost_event(job, progressed=progressed)
+        doubts = in_doubt(steps)
+        event = lost_event(job, progressed=progressed, in_doubt=bool(doubts))
         error = None
-        if event is Event.ABANDON:
+        if doubts:
+            error = Error("EffectInDoubt", doubt_text(doubts))
+            note["in_doubt"] = doubts
+        elif event is Event.ABANDON:
             error = Error("WorkersLost", f"{job.recoveries + 1} workers in a row were lost over this job: {why}")
         change = decide(job, event, now, by=by, progressed=progressed, error=error, note=note)
         return await self._commit(change)

@@ -47,6 +47,9 @@ RELEASED, LOST, CANCELLED = "released", "lost", "cancelled"
 SUSPENDED = "suspended"
 """Why an attempt is stopped whose job waits: it goes on from the top when what it waits for is here."""
 
+DOUBTED = "in doubt"
+"""Why an attempt is stopped that came to an effect which may have happened: only a person can tell."""
+
 ENDED = "ended"
 """Why an attempt is stopped whose handler has come to its end: what it left running may do nothing more."""
 
@@ -80,6 +83,8 @@ class Attempt:
         self.waits: dict[str, Step] = {}
         self.children: dict[str, Job] | None = None
         """What earlier leases submitted, once it was asked for."""
+        self.doubts: list[str] = []
+        """Effects that were begun and not recorded, by this attempt or an earlier one."""
         self.used: set[int] = set()
         """Signals that a wait of this job has taken or refused, by their versions."""
         self.root: asyncio.Task[Any] | None = None
@@ -297,6 +302,22 @@ class Attempt:
                 await asyncio.sleep(STORE_RETRY_SECONDS[min(tries, len(STORE_RETRY_SECONDS) - 1)])
                 tries += 1
 
+    async def begin(self, intents: list[Step]) -> None:
+        """Write what a step is about to do, before it does it."""
+        self.check()
+        await self._recorded(intents)
+        for intent in intents:
+            if intent.path.startswith("~"):
+                self.waits[intent.path] = intent
+            else:
+                self.records[intent.path] = intent
+
+    def doubt(self, path: str) -> Stopped:
+        """An effect may have happened: this attempt does nothing more, and a person is asked."""
+        self.doubts.append(path)
+        self.halt(DOUBTED)
+        return self.stopped()
+
     async def keep(self, step: Step, arguments: str | None = None) -> Step:
         """Record a step under this attempt's lease; answer with the record that stands, or stop.
 
@@ -312,6 +333,8 @@ class Attempt:
         standing = await self._recorded(steps)
         self.records[step.path] = standing
         self._made[step.name] += 1
+        if step.path in self.doubts:
+            self.doubts.remove(step.path)
         self.move()
         return standing
 

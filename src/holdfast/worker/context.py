@@ -68,15 +68,19 @@ class NoJob(HoldfastError, LookupError):
 
 def current() -> Current:
     """The job and step that this code runs for; in a plain call, a stand-in. Raises NoJob outside both."""
-    attempt, plain = ATTEMPT.get(), PLAIN.get()
+    attempt, plain, undone = ATTEMPT.get(), PLAIN.get(), UNDONE.get()
     if attempt is not None:
         job, limit = attempt.job, attempt.job.options.timeout_ms
         deadline = None if limit is None or job.claimed_at is None else (job.claimed_at + limit) / 1_000
-        return Current(job_id=job.id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=PATH.get())
+        job_id, step = undone or (job.id, PATH.get())
+        return Current(job_id=job_id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=step)
     if plain is not None:
         return plain
     raise NoJob("current(): no job runs here; it is there inside a job, in its tasks, and in asyncio.to_thread")
 
+
+UNDONE: ContextVar[tuple[str, str] | None] = ContextVar("holdfast_undone", default=None)
+"""While a step is undone: its job and its path, so that `current()` has the key that the provider knows."""
 
 PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
 

@@ -14,20 +14,23 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core.durations import in_words
 from holdfast.core.errors import HoldfastError, Invalid, StoreError, WrongColour
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Error, Event, Job, Lease, Presence, State, Time
-from holdfast.core.outcome import failure_event, retry_at
+from holdfast.core.outcome import doubt_text, failure_event, retry_at
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import say_stopped, wake_parent
-from holdfast.worker.attempt import CANCELLED, LOST, RELEASED, STORE_RETRY_SECONDS, SUSPENDED, Attempt
+from holdfast.worker.attempt import CANCELLED, DOUBTED, LOST, RELEASED, STORE_RETRY_SECONDS, SUSPENDED, Attempt
 from holdfast.worker.context import ATTEMPT, CAPTURING, RUNNING
 from holdfast.worker.faults import error_of
 from holdfast.worker.leases import Leases
 from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.steps import in_thread
+from holdfast.worker.undo import undo_spec
 
 log = logging.getLogger("holdfast.worker")
 
@@ -227,7 +230,7 @@ class Worker:
     # Running.
 
     def _begin(self, job: Job) -> None:
-        spec = self._registry.get(job.type)
+        spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
         run = self._unknown(job) if spec is None else self._run(self._attempt(job, spec))
         task = self._loop.create_task(run, name=f"holdfast {job.type} {job.id}")
         self._running[task] = job.lease
@@ -309,6 +312,8 @@ class Worker:
             return None
         drift = attempt.drift()
         note: dict[str, Any] = {"drift": drift} if drift else {}
+        if attempt.doubts and (stop == DOUBTED or error is not None):
+            return self._doubted(attempt, error, now, note)
         if stop is not None:
             note |= {"steps": len(attempt.records), "why": stop}
             return decide(job, Event.RELEASE, now, by=self.id, note=note, steps=steps)
@@ -324,6 +329,16 @@ class Worker:
             return decide(job, event, now, by=self.id, error=told, run_at=run_at, note=note, steps=steps)
         log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
         return decide(job, event, now, by=self.id, error=told, note=note, steps=steps)
+
+    def _doubted(self, attempt: Attempt, error: BaseException | None, now: Time, note: dict[str, Any]) -> Change:
+        """An effect may have happened: nothing is tried again before a person has said so."""
+        told = Error("EffectInDoubt", doubt_text(attempt.doubts))
+        if isinstance(error, Exception):
+            told = replace(told, message=f"{told.message}; it failed with {error_of(error).type}: {error}")
+        note |= {"in_doubt": attempt.doubts, "error": told.message}
+        log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(attempt.job, told))
+        steps = attempt.log_record()
+        return decide(attempt.job, Event.EXHAUST, now, by=self.id, error=told, note=note, steps=steps)
 
     async def _unknown(self, job: Job) -> None:
         """A job of a type that nobody here knows rests, longer each time, and says so."""

@@ -24,6 +24,8 @@ class StepSpec(Struct, frozen=True, kw_only=True):
     timeout_ms: int | None
     stale_after_ms: int | None
     key: Any
+    effect: str | None = None
+    undo: Callable[..., Any] | None = None
 
 
 class JobSpec(Struct, frozen=True, kw_only=True):
@@ -35,6 +37,11 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     is_async: bool
     queue: str
     options: Options
+    cleanup: Callable[..., Any] | None = None
+
+
+UNDOABLE: dict[str, StepSpec] = {}
+"""The steps of this process that can be undone, by name: an undo finds them long after the job that ran them."""
 
 
 class Registry:

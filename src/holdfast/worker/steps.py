@@ -13,12 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.core.codec import canonical
 from holdfast.core.durations import in_words
 from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
-from holdfast.core.outcome import never_retried, next_delay
+from holdfast.core.outcome import ONCE, never_retried, next_delay
 from holdfast.worker.attempt import Attempt, Stopped
 from holdfast.worker.context import PATH
 from holdfast.worker.drift import arguments_key, differing, tags
@@ -26,6 +28,9 @@ from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_n
 from holdfast.worker.registry import StepSpec
 
 T = TypeVar("T")
+
+UNDO_PATH = "~undo/"
+"""Before a step that can be undone runs, it is written down under this, beside its own record."""
 
 
 class Call:
@@ -42,15 +47,20 @@ class Call:
         self._done: Step | None = None
         self._value: Any = None
         self.keyed = key is not None
+        self.has_intents = spec.effect == "once" or spec.undo is not None
         given = key(*args, **kwargs) if callable(key) else key
         parent = PATH.get()
         text = _key_text(given) if self.keyed else arguments_key(self.text)
-        self.path = step_path(parent, spec.name, text, attempt.number(parent, spec.name, text))
+        # One key is one effect: what is done once is not done again because it is asked for twice.
+        nth = 1 if spec.effect == "once" else attempt.number(parent, spec.name, text)
+        self.path = step_path(parent, spec.name, text, nth)
 
     def answered(self) -> tuple[bool, Any]:
         """Whether the record answers this call, and with what. A failed record raises again."""
         step = self.attempt.recorded(self.path, self.spec, keyed=self.keyed)
         if step is None:
+            if self.spec.effect == "once" and self.path in self.attempt.records:
+                raise self.attempt.doubt(self.path)
             return False, None
         if self.keyed:
             self._compare()
@@ -88,6 +98,24 @@ class Call:
     def keep(self, step: Step) -> Coroutine[Any, Any, Step]:
         """Record it; with a key, what its arguments were goes with it."""
         return self.attempt.keep(step, canonical(tags(self.text)) if self.keyed else None)
+
+    def intents(self, started_at: Time) -> list[Step]:
+        """What is written before the body runs: that an effect may happen, and that it is to be undone one day."""
+        begun = self._step(StepState.STARTED, started_at, result=ONCE)
+        intents = [begun] if self.spec.effect == "once" else []
+        path = UNDO_PATH + self.path
+        if self.spec.undo is not None and path not in self.attempt.waits:
+            told = canonical({"step": self.spec.name})
+            intents.append(replace(begun, path=path, name=UNDO_PATH[:-1], result=told, finished_at=None))
+        return [replace(intent, finished_at=None) for intent in intents]
+
+    async def begin(self, started_at: Time) -> None:
+        """Write the intents, if there are any; after that, an effect is in doubt until it is recorded."""
+        intents = self.intents(started_at)
+        if intents:
+            await self.attempt.begin(intents)
+        if self.spec.effect == "once":
+            self.attempt.doubts.append(self.path)
 
     def next_try(self, error: BaseException, failures: int) -> float | None:
         """Seconds until the next try; None when this failure is final."""
@@ -141,6 +169,8 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
     attempt.enter(call.path, call.spec, started_at)
     token = PATH.set(call.path)
     try:
+        if call.has_intents:
+            await call.begin(started_at)
         failures = 0
         while True:
             try:
@@ -150,7 +180,8 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
                 failures += 1
                 delay = call.next_try(error, failures)
                 if delay is None:
-                    await call.keep(call.failed(error, started_at))
+                    if call.spec.effect != "once":  # else it stays begun: it may have happened before it failed
+                        await call.keep(call.failed(error, started_at))
                     raise
             await asyncio.sleep(delay)
             await attempt.admit()
@@ -261,6 +292,8 @@ def run_sync(call: Call) -> Any:
     started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
     try:
+        if call.has_intents:
+            on_loop(attempt, call.begin(started_at))
         failures = 0
         while True:
             try:
@@ -270,7 +303,8 @@ def run_sync(call: Call) -> Any:
                 failures += 1
                 delay = call.next_try(error, failures)
                 if delay is None:
-                    on_loop(attempt, call.keep(call.failed(error, started_at)))
+                    if call.spec.effect != "once":
+                        on_loop(attempt, call.keep(call.failed(error, started_at)))
                     raise
             attempt.pause(delay)
             _admit(attempt)

@@ -1,0 +1,123 @@
+"""Undo: the job that takes back what a stopped job made, newest first, and its cleanup last.
+
+Must not decide when it starts (`lifecycle.undo_job`): by then the owner has stopped. Each undo is a recorded step, so
+that a crash in the middle goes on, and one that fails holds up no other.
+"""
+
+import contextvars
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.core.codec import Signature
+from holdfast.core.errors import NotFound, UndoFailed
+from holdfast.core.model import Job, Options, Retry, Step, StepState
+from holdfast.engines.contract import Engine
+from holdfast.jobs.family import UNDO_TYPE, cancel_children
+from holdfast.worker.context import UNDONE, attempt_here
+from holdfast.worker.faults import type_name
+from holdfast.worker.registry import UNDOABLE, JobSpec, Registry, StepSpec
+from holdfast.worker.steps import UNDO_PATH, Call, in_thread, run_async
+
+UNDO_RETRY = Retry(retries=2, initial_ms=500)
+"""How often one undo is tried before it counts as failed for this attempt."""
+
+
+def undo_spec(job: Job, engine: Engine, registry: Registry) -> JobSpec | None:
+    """What to run for an undo job; None for any other type."""
+    if job.type != UNDO_TYPE:
+        return None
+
+    async def undo(id: str) -> list[str]:
+        return await _Undo(engine, registry, id).run()
+
+    return JobSpec(
+        type=UNDO_TYPE, function=undo, signature=Signature(undo), is_async=True, queue=job.queue, options=Options()
+    )
+
+
+class _Undo:
+    """One pass over what a stopped job made."""
+
+    def __init__(self, engine: Engine, registry: Registry, id: str) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._id = id
+        self._undone: list[str] = []
+        self._left: list[str] = []
+
+    async def run(self) -> list[str]:
+        """Undo all of it; UndoFailed names what is left over."""
+        (job,) = await self._engine.get([self._id])
+        if job is None:
+            return []
+        await cancel_children(self._engine, self._id, by=UNDO_TYPE)
+        steps = {step.path: step for step in await self._engine.steps(self._id)}
+        for intent in reversed([step for path, step in steps.items() if path.startswith(UNDO_PATH)]):
+            path = intent.path.removeprefix(UNDO_PATH)
+            await self._try(path, self._undo_of(intent, steps.get(path)))
+        spec = self._registry.get(job.type)
+        if spec is not None and spec.cleanup is not None:
+            args, kwargs = spec.signature.decode(job.args)
+            await self._try("cleanup", lambda: _called(spec.cleanup, *args, **kwargs))
+        if self._left:
+            raise UndoFailed(f"could not be undone: {'; '.join(self._left)}")
+        return self._undone
+
+    def _undo_of(self, intent: Step, record: Step | None) -> Callable[[], Awaitable[Any]]:
+        """Undo one step: with its result, or with None when it may have happened."""
+        name = msgspec.json.decode(intent.result or "{}")["step"]
+
+        async def undo() -> None:
+            spec = UNDOABLE.get(name)
+            if spec is None:
+                raise NotFound(f"no step {name!r} with an undo is known to this worker; is its module imported?")
+            done = record is not None and record.state is StepState.DONE
+            value = spec.signature.result.decode(record.result or "null") if done and record is not None else None
+            await _called(spec.undo, value)
+
+        return undo
+
+    async def _try(self, path: str, work: Callable[[], Awaitable[Any]]) -> None:
+        """Run one undo as a step of this job. A failure is remembered, and the next one has its turn."""
+        attempt = attempt_here()
+        assert attempt is not None
+        call = Call(attempt, _SPEC, (path,), {}, path)
+
+        async def within() -> None:
+            token = UNDONE.set((self._id, path if path != "cleanup" else ""))
+            try:
+                await work()
+            finally:
+                UNDONE.reset(token)
+
+        try:
+            await run_async(call, within)
+            self._undone.append(path)
+        except Exception as error:
+            self._left.append(f"{path} ({type_name(error)}: {error})")
+
+
+async def _called(function: Any, *args: Any, **kwargs: Any) -> None:
+    """Call an undo or a cleanup of either colour."""
+    if inspect.iscoroutinefunction(function):
+        await function(*args, **kwargs)
+    else:
+        await in_thread(contextvars.copy_context(), lambda: function(*args, **kwargs))
+
+
+def _undo(path: str) -> None: ...
+
+
+_SPEC = StepSpec(
+    name="undo",
+    function=_undo,
+    signature=Signature(_undo),
+    is_async=True,
+    retry=UNDO_RETRY,
+    timeout_ms=None,
+    stale_after_ms=None,
+    key=None,
+)

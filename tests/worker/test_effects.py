@@ -1,0 +1,244 @@
+"""Effects that happen once, and what a person says of one in doubt."""
+
+import pytest
+
+from holdfast import current, step
+from holdfast.core.errors import Invalid, NotFound
+from holdfast.core.model import State, StepState
+from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state
+
+SENT: list[str] = []
+TROUBLE: list[BaseException] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    SENT.clear()
+    TROUBLE.clear()
+
+
+@step(name="send", effect="once", key=lambda order: order)
+async def send(order: str) -> str:
+    SENT.append(order)
+    if TROUBLE:
+        raise TROUBLE.pop()
+    return f"sent {order}"
+
+
+@step(name="send_slowly", effect="once", key=lambda order: order)
+def send_slowly(order: str) -> str:
+    SENT.append(order)
+    return f"sent {order}"
+
+
+async def test_an_effect_costs_one_write_more_and_is_recorded(app, engine):
+    @app.job
+    async def order() -> str:
+        return await send("42")
+
+    run = await order.submit()
+    assert (await finished(app, run)).state is State.COMPLETED
+    assert engine.calls["record"] == 2
+    (record,) = [one for one in await app.engine.steps(run.id) if not one.path.startswith("~")]
+    assert (record.path, record.state) == ("send#42", StepState.DONE)
+
+
+@pytest.mark.parametrize("colour", ["async", "def"])
+async def test_a_crash_between_effect_and_record_stops_in_review(app, engine, colour):
+    if colour == "async":
+
+        @app.job
+        async def order() -> str:
+            return await send("42")
+    else:
+
+        @app.job
+        def order() -> str:
+            return send_slowly("42")
+
+    run = await order.submit()
+    crash(engine, "done")
+    async with app.worker():
+        job = await in_state(app, run, State.REVIEW)
+    assert SENT == ["42"]
+    assert job.error.type == "EffectInDoubt"
+    assert "send" in job.error.message
+    assert "--again" in job.error.message
+
+
+def crash(engine, state):
+    """Lose the lease at the moment when a step's record of this state is to be written, as after a kill."""
+
+    async def before(name, args):
+        if name != "record" or args[0][0].state != state or args[0][0].path.startswith("~"):
+            return
+        engine.before = None
+        step = args[0][0]
+        (job,) = await engine.engine.get([step.job])
+        from holdfast.core.lifecycle import decide
+        from holdfast.core.model import Event
+
+        await engine.engine.commit([decide(job, Event.LAPSE, await engine.engine.now(), by="upkeep")])
+
+    engine.before = before
+
+
+async def test_a_crash_before_the_intent_runs_it_once(app, engine):
+    @app.job
+    async def order() -> str:
+        return await send("42")
+
+    run = await order.submit()
+    crash(engine, "started")
+    assert (await finished(app, run)).state is State.COMPLETED
+    assert SENT == ["42"]
+
+
+async def test_a_person_says_that_it_happened(app, engine):
+    @app.job
+    async def order() -> str:
+        return (await send("42")).upper()
+
+    run = await order.submit()
+    crash(engine, "done")
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        await run.resolve_step("send#42", "it was sent", reason="found it in the outbox")
+        assert await run.result(5) == "IT WAS SENT"
+    assert SENT == ["42"]
+    note = (await entry_of(run, "replay")).note
+    assert note == {"reason": "found it in the outbox", "step": "send#42", "said": "it happened"}
+
+
+async def test_a_person_says_do_it_again(app, engine):
+    @app.job
+    async def order() -> str:
+        return await send("42")
+
+    run = await order.submit()
+    crash(engine, "done")
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        await run.resolve_step("send#42", again=True)
+        assert await run.result(5) == "sent 42"
+    assert SENT == ["42", "42"]
+
+
+async def test_a_plain_replay_does_not_run_it_again(app, engine):
+    @app.job
+    async def order() -> str:
+        return await send("42")
+
+    run = await order.submit()
+    crash(engine, "done")
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        await run.replay()
+        job = await in_state(app, run, State.REVIEW)
+        assert job.error.type == "EffectInDoubt"
+    assert SENT == ["42"]
+
+
+async def test_an_effect_that_failed_is_in_doubt_too_and_not_tried_again(app):
+    TROUBLE.append(ConnectionError("reset by peer"))
+
+    @app.job(retries=AT_ONCE_RETRY)
+    async def order() -> str:
+        return await send("42")
+
+    run = await order.submit()
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert SENT == ["42"]
+    assert "it failed with ConnectionError: reset by peer" in job.error.message
+
+
+async def test_a_handler_may_answer_for_an_effect_that_failed(app):
+    TROUBLE.append(ConnectionError("reset by peer"))
+
+    @app.job(retries=AT_ONCE_RETRY)
+    async def order() -> str:
+        try:
+            return await send("42")
+        except ConnectionError:
+            return "asked the provider: not sent"
+
+    run = await order.submit()
+    assert (await finished(app, run)).state is State.COMPLETED
+
+
+async def test_one_key_is_one_effect(app):
+    @app.job
+    async def order() -> list[str]:
+        return [await send("42"), await send("42")]
+
+    run = await order.submit()
+    job = await finished(app, run)
+    assert job.state is State.COMPLETED
+    assert SENT == ["42"]
+
+
+async def test_a_swallowed_doubt_still_stops_the_job(app, engine):
+    @app.job
+    async def order() -> str:
+        try:
+            return await send("42")
+        except BaseException:
+            return await send("43")
+
+    run = await order.submit()
+    crash(engine, "done")
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+    assert SENT == ["42"]
+
+
+async def test_only_a_step_in_doubt_can_be_resolved(app):
+    @app.job
+    async def order() -> str:
+        return await send("42")
+
+    run = await order.submit()
+    await finished(app, run)
+    with pytest.raises(NotFound, match="no step of it is in doubt"):
+        await run.resolve_step("send#42", "x")
+
+
+def test_what_makes_no_sense_is_refused_at_decoration():
+    async def mail() -> None: ...
+
+    with pytest.raises(Invalid, match="needs key="):
+        step(name="mail", effect="once")(mail)
+    with pytest.raises(Invalid, match="never tried again by itself"):
+        step(name="mail", effect="once", key="k", retries=2)(mail)
+    with pytest.raises(Invalid, match="effect='twice' is unknown"):
+        step(name="mail", effect="twice", key="k")(mail)
+
+
+async def test_the_providers_key_is_the_same_over_attempts_recoveries_and_replays(app, engine):
+    keys: list[str] = []
+    fail = [True, True, False]
+
+    @step(name="charge")
+    async def charge(amount: int) -> int:
+        keys.append(current().idempotency_key)
+        if fail.pop(0):
+            raise ConnectionError("declined")
+        return amount
+
+    @app.job(retries=0)
+    async def order() -> int:
+        return await charge(7)
+
+    run = await order.submit()
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        await run.replay()
+        await in_state(app, run, State.REVIEW)
+        crash(engine, "done")
+        await run.replay()
+        fail.append(False)
+        assert await run.result(5) == 7
+    assert len(keys) == 4
+    assert len(set(keys)) == 1
+    assert "lapse" in await events(run)

@@ -1,0 +1,313 @@
+"""Undo and cleanup: what a stopped job made is taken back, newest first, and nothing is forgotten."""
+
+import asyncio
+
+import pytest
+
+from holdfast import current, sleep, step
+from holdfast.core.errors import Invalid, NotAllowed
+from holdfast.core.keys import derived_id, idempotency_key
+from holdfast.core.model import Event, State, StepState, Where
+from tests.worker.given import AT_ONCE_RETRY, entry_of, in_state, until
+
+DID: list[object] = []
+BROKEN: set[object] = set()
+GATE: list[asyncio.Event] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    DID.clear()
+    BROKEN.clear()
+    GATE.clear()
+
+
+async def delete_image(image: str | None) -> None:
+    if image in BROKEN:
+        raise ConnectionError("no network")
+    DID.append(("delete", image, current().idempotency_key))
+
+
+def delete_audio(audio: str | None) -> None:
+    DID.append(("delete", audio))
+
+
+@step(name="draw", undo=delete_image)
+async def draw(n: int) -> str:
+    DID.append(("draw", n))
+    if n < 0:
+        await GATE[0].wait()
+    return f"{n}.png"
+
+
+@step(name="narrate", undo=delete_audio)
+def narrate(text: str) -> str:
+    DID.append(("narrate", text))
+    return f"{text}.mp3"
+
+
+async def undone(app, run, *states):
+    """The undo job of a run, once it is in one of these states."""
+
+    class Undo:
+        id = derived_id(run.id, "undo")
+
+    async def there():
+        (job,) = await app.engine.get([Undo.id])
+        return job if job is not None and job.state in states else None
+
+    return await until(there)
+
+
+def deletes():
+    return [one[1] for one in DID if one[0] == "delete"]
+
+
+async def test_a_cancelled_job_is_undone_newest_first_and_cleaned_up_last(app):
+    def sweep(title: str) -> None:
+        DID.append(("delete", f"folder of {title}"))
+
+    @app.job(cleanup=sweep)
+    async def film(title: str) -> None:
+        await draw(1)
+        await narrate.aio("a")
+        await draw(2)
+        await sleep("1h")
+
+    run = await film.submit("kelp")
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+        await run.cancel()
+        job = await undone(app, run, State.COMPLETED)
+    assert deletes() == ["2.png", "a.mp3", "1.png", "folder of kelp"]
+    assert job.parent == run.id
+
+
+async def test_a_step_with_undo_costs_one_write_more(app, engine):
+    @app.job
+    async def film() -> None:
+        await draw(1)
+
+    run = await film.submit()
+    async with app.worker():
+        await run.result(5)
+    assert engine.calls["record"] == 2
+
+
+async def test_what_may_have_happened_is_undone_with_none_and_its_key(app):
+    GATE.append(asyncio.Event())
+
+    @app.job
+    async def film() -> None:
+        await draw(1)
+        await draw(-1)
+
+    run = await film.submit()
+    async with app.worker():
+        await until(lambda: ("draw", -1) in DID)
+        await run.cancel()
+        await undone(app, run, State.COMPLETED)
+    assert deletes() == [None, "1.png"]
+    intents = [one.path.removeprefix("~undo/") for one in await app.engine.steps(run.id) if "~undo/" in one.path]
+    keys = [one[2] for one in DID if one[0] == "delete"]
+    assert keys == [idempotency_key(run.id, path) for path in reversed(intents)]
+
+
+async def test_undo_waits_until_the_owner_has_stopped(app):
+    stopping = asyncio.Event()
+
+    @step(name="slow", undo=delete_audio)
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            DID.append(("tidying",))
+            await stopping.wait()
+            DID.append(("stopped",))
+
+    @app.job
+    async def film() -> None:
+        await slow()
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.ACTIVE)
+        await asyncio.sleep(0.05)
+        await run.cancel()
+        await until(lambda: DID == [("tidying",)])
+        waiting = await undone(app, run, State.PENDING)
+        assert waiting.waits[0].kind == "stopped"
+        stopping.set()
+        await undone(app, run, State.COMPLETED)
+    assert DID == [("tidying",), ("stopped",), ("delete", None)]
+
+
+async def test_undo_does_not_wait_for_ever_for_an_owner_that_died(app, clock, engine):
+    @app.job
+    async def film() -> None:
+        await draw(1)
+        await asyncio.sleep(60)
+
+    run = await film.submit()
+    async with app.worker() as worker:
+        await until(lambda: ("draw", 1) in DID)
+        worker._attempts.clear()  # it hears nothing any more, and says nothing
+        await run.cancel()
+        await undone(app, run, State.PENDING)
+        clock.advance(61)
+        await undone(app, run, State.COMPLETED)
+    assert deletes() == ["1.png"]
+
+
+async def test_a_failed_step_is_undone_too(app):
+    @step(name="half", undo=delete_audio)
+    async def half() -> None:
+        raise ValueError("half done")
+
+    @app.job(retries=0)
+    async def film() -> None:
+        await half()
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        assert deletes() == [], "never on review"
+        await run.discard()
+        await undone(app, run, State.COMPLETED)
+    assert deletes() == [None]
+
+
+async def test_an_expired_job_is_undone(app, clock):
+    @app.job(retries=AT_ONCE_RETRY)
+    async def film() -> None:
+        await draw(1)
+        await sleep("2h")
+
+    run = await film.submit(expires="1h")
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+        clock.advance(3_601)
+        await in_state(app, run, State.DISCARDED)
+        await undone(app, run, State.COMPLETED)
+    assert deletes() == ["1.png"]
+
+
+async def test_a_failing_undo_holds_up_no_other_and_names_what_is_left(app, clock):
+    BROKEN.add("1.png")
+
+    @app.job
+    async def film() -> None:
+        await draw(1)
+        await draw(2)
+        await sleep("1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+        await run.cancel()
+
+        async def in_review():
+            clock.advance(400)
+            (job,) = await app.engine.get([derived_id(run.id, "undo")])
+            return job if job is not None and job.state is State.REVIEW else None
+
+        job = await until(in_review, 25)
+        assert "draw#" in job.error.message
+        assert "ConnectionError: no network" in job.error.message
+        assert deletes() == ["2.png"]
+        BROKEN.clear()
+        await app.jobs.replay(job.id)
+        await undone(app, run, State.COMPLETED)
+    assert deletes() == ["2.png", "1.png"]
+
+
+async def test_an_undo_that_is_killed_goes_on_with_the_next(app, engine):
+    @app.job
+    async def film() -> None:
+        for n in range(4):
+            await draw(n)
+        await sleep("1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+
+    async def lapse_in_the_middle(name, args):
+        if name == "record" and args[0][0].name == "undo" and len(deletes()) == 2:
+            engine.before = None
+            (job,) = await engine.engine.get([derived_id(run.id, "undo")])
+            from holdfast.core.lifecycle import decide
+
+            await engine.engine.commit([decide(job, Event.LAPSE, await engine.engine.now(), by="upkeep")])
+
+    async with app.worker():
+        engine.before = lapse_in_the_middle
+        await run.cancel()
+        await undone(app, run, State.COMPLETED)
+    assert deletes() == ["3.png", "2.png", "2.png", "1.png", "0.png"], "the one in the middle at least once"
+
+
+async def test_nothing_is_undone_of_a_job_that_never_ran(app):
+    @app.job
+    async def film() -> None: ...
+
+    run = await film.submit()
+    await run.cancel()
+    assert await app.engine.find(Where(parent=run.id)) == []
+
+
+async def test_a_completed_job_is_not_undone(app):
+    @app.job
+    async def film() -> None:
+        await draw(1)
+
+    run = await film.submit()
+    async with app.worker():
+        await run.result(5)
+    assert deletes() == []
+    assert [one.state for one in await app.engine.steps(run.id) if one.path.startswith("~undo")] == [StepState.STARTED]
+
+
+async def test_cancel_and_complete_race_and_one_wins(app):
+    @app.job
+    async def film() -> str:
+        return "done"
+
+    won = {"cancelled": 0, "completed": 0}
+    async with app.worker(at_once=4):
+        for _ in range(30):
+            run = await film.submit()
+            try:
+                await run.cancel()
+            except NotAllowed:
+                won["completed"] += 1
+                assert await run.result(5) == "done"
+            else:
+                won["cancelled"] += 1
+                assert (await run.status()).state is State.CANCELLED
+    assert sum(won.values()) == 30
+
+
+def test_undo_is_a_plain_function():
+    with pytest.raises(Invalid, match="undo=3: give a function"):
+        step(name="x", undo=3)(lambda_free)
+    with pytest.raises(Invalid, match="give a plain function"):
+        step(name="x", undo=draw)(lambda_free)
+
+
+def lambda_free() -> None: ...
+
+
+async def test_the_history_of_an_undo_tells_who_stopped(app):
+    @app.job
+    async def film() -> None:
+        await draw(1)
+        await asyncio.sleep(60)
+
+    run = await film.submit()
+    async with app.worker():
+        await until(lambda: ("draw", 1) in DID)
+        await run.cancel()
+        job = await undone(app, run, State.COMPLETED)
+        undo = await app.run(job.id)
+    assert (await entry_of(undo, Event.ACTIVATE)).note == {"stopped": run.id}
