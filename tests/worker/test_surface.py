@@ -119,8 +119,8 @@ def test_a_name_outside_the_pattern_and_an_unknown_option_are_refused(app):
         app.job(name="Video Make")(job)
     with pytest.raises(TypeError, match="effect"):
         app.job(effect="once")(job)
-    with pytest.raises(TypeError, match="undo"):
-        step(name="x", undo=1)(job)
+    with pytest.raises(TypeError, match="retry"):
+        step(name="x", retry=1)(job)
 
 
 # Plain calls.
