@@ -2,12 +2,14 @@
 
 import asyncio
 import inspect
+from pathlib import Path
 
 import pytest
 
 from holdfast import App
 from holdfast.engines.contract import system_clock
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.sqlite import SqliteEngine
 from tests.worker.given import QUICK, Interrupted, Watched
 
 TEST_SECONDS = 30.0
@@ -50,10 +52,18 @@ def clock() -> Clock:
     return Clock()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that names ENGINES runs its tests on each of them."""
+    engines = getattr(metafunc.module, "ENGINES", None)
+    if engines is not None and "engine" in metafunc.fixturenames:
+        metafunc.parametrize("engine", engines, indirect=True)
+
+
 @pytest.fixture
-def engine(clock: Clock) -> Watched:
-    """An engine in memory that counts its calls and can be told to fail."""
-    return Watched(MemoryEngine(clock))
+def engine(clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Watched:
+    """An engine that counts its calls and can be told to fail: in memory, unless the module names others."""
+    kind = getattr(request, "param", "memory")
+    return Watched(MemoryEngine(clock) if kind == "memory" else SqliteEngine(tmp_path / "jobs.db", clock))
 
 
 @pytest.fixture

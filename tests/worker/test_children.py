@@ -9,6 +9,8 @@ from holdfast.core.errors import Outrun
 from holdfast.core.model import Event, State, Where
 from tests.worker.given import AT_ONCE_RETRY, QUICK, events, in_state, until
 
+ENGINES = ("memory", "sqlite")
+
 RAN: list[object] = []
 
 

@@ -7,6 +7,8 @@ from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.model import State, StepState
 from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state
 
+ENGINES = ("memory", "sqlite")
+
 SENT: list[str] = []
 TROUBLE: list[BaseException] = []
 

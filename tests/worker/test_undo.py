@@ -10,6 +10,8 @@ from holdfast.core.keys import derived_id, idempotency_key
 from holdfast.core.model import Event, State, StepState, Where
 from tests.worker.given import AT_ONCE_RETRY, entry_of, in_state, until
 
+ENGINES = ("memory", "sqlite")
+
 DID: list[object] = []
 BROKEN: set[object] = set()
 GATE: list[asyncio.Event] = []

@@ -11,6 +11,8 @@ from holdfast.core.model import Event, State
 from holdfast.worker.context import NoJob
 from tests.worker.given import events, in_state, until
 
+ENGINES = ("memory", "sqlite")
+
 RAN: list[str] = []
 
 
