@@ -168,6 +168,7 @@ class App:
                 timeout_ms=positive("timeout", timeout),
                 keep_ms=keep_ms,
                 stages=tuple(_stage_name(stage) for stage in stages),
+                cleanup=cleanup is not None,
             ),
             cleanup=check_callable("cleanup", cleanup),
         )

@@ -313,3 +313,15 @@ async def test_the_history_of_an_undo_tells_who_stopped(app):
         job = await undone(app, run, State.COMPLETED)
         undo = await app.run(job.id)
     assert (await entry_of(undo, Event.ACTIVATE)).note == {"stopped": run.id}
+
+
+async def test_no_undo_is_made_where_nothing_can_be_undone(app):
+    @app.job(retries=0)
+    async def film() -> None:
+        raise ValueError("no kelp")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        await run.discard()
+    assert await app.engine.find(Where(parent=run.id)) == []

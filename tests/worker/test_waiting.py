@@ -276,6 +276,34 @@ async def test_a_timeout_of_the_jobs_own_strikes_while_it_waits(app):
         assert await run.result(5) == "gave up"
 
 
+async def test_the_jobs_own_timeout_does_not_keep_it_in_its_slot(app, clock):
+    @app.job(timeout="30s")
+    async def film() -> str:
+        await sleep("1h")
+        return "done"
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED, seconds=5)
+        clock.advance(3_601)
+        assert await run.result(5) == "done"
+
+
+async def test_tasks_that_a_job_left_parked_end_with_it(app):
+    left: list[asyncio.Task[None]] = []
+
+    @app.job
+    async def film() -> str:
+        left.append(asyncio.ensure_future(wait_for("never")))
+        await asyncio.sleep(0.05)
+        return "done"
+
+    run = await film.submit()
+    async with app.worker():
+        assert await run.result(5) == "done"
+        await until(lambda: left[0].cancelled())
+
+
 # What survives.
 
 

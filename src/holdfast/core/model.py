@@ -128,6 +128,7 @@ class Options(Struct, frozen=True, omit_defaults=True):
     timeout_ms: int | None = None
     keep_ms: int | None = None
     stages: tuple[str, ...] = ()
+    cleanup: bool = False
     tags: tuple[str, ...] = ()
     meta: Mapping[str, str] = {}
 

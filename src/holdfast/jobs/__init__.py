@@ -4,7 +4,7 @@ Must not know a concrete store, and must not decide what a change is: each call 
 commits; when somebody else was faster, it looks again.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -155,7 +155,9 @@ class Jobs:
 
     async def cancel(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
         """Stop a job for good, and its children. A running one loses its lease at once; what it made is undone."""
-        job = await self._change(id, lambda job, now: ended(job, Event.CANCEL, now, by=by, note=_note(reason)))
+        job = await self._change(
+            id, lambda job, now: ended(self.engine, job, Event.CANCEL, now, by=by, note=_note(reason))
+        )
         await cancel_children(self.engine, id, by=by)
         return job
 
@@ -231,13 +233,16 @@ class Jobs:
 
     async def discard(self, id: str, *, by: str = "person", reason: str = "") -> Job:
         """Give up a job in review for good."""
-        return await self._change(id, lambda job, now: ended(job, Event.DISCARD, now, by=by, note=_note(reason)))
+        return await self._change(
+            id, lambda job, now: ended(self.engine, job, Event.DISCARD, now, by=by, note=_note(reason))
+        )
 
-    async def _change(self, id: str, choose: Callable[[Job, Time], Change]) -> Job:
+    async def _change(self, id: str, choose: Callable[[Job, Time], Change | Awaitable[Change]]) -> Job:
         """Look, decide, commit; again when somebody else was faster."""
         for _ in range(CHANGE_TRIES):
             job = await self.get(id)
-            change = choose(job, await self.engine.now())
+            chosen = choose(job, await self.engine.now())
+            change = chosen if isinstance(chosen, Change) else await chosen
             (answer,) = await self.engine.commit([change])
             if isinstance(answer, Applied):
                 if change.arrives:

@@ -18,11 +18,23 @@ UNDO_TYPE = "holdfast.undo"
 """The type of the jobs that undo what a stopped job made. Every worker knows it."""
 
 
-def ended(job: Job, event: Event, now: Time, *, by: str, note: Mapping[str, Any]) -> Change:
-    """A cancel, an expiry or a discard, with the job that undoes what was made. One that never ran made nothing."""
-    undoes = job.epoch > 0 and job.type != UNDO_TYPE and allowed(event, job.state)
-    inserts = (undo_job(job, UNDO_TYPE, now),) if undoes else ()
+UNDO_PATH = "~undo/"
+"""Before a step that can be undone runs, it is written down under this, beside its own record."""
+
+
+async def ended(engine: Engine, job: Job, event: Event, now: Time, *, by: str, note: Mapping[str, Any]) -> Change:
+    """A cancel, an expiry or a discard, with the job that undoes what was made, if there may be something to undo."""
+    inserts = (undo_job(job, UNDO_TYPE, now),) if await _may_undo(engine, job, event) else ()
     return decide(job, event, now, by=by, note=note, inserts=inserts)
+
+
+async def _may_undo(engine: Engine, job: Job, event: Event) -> bool:
+    """Whether a job may have made something. Of a running one nobody can know: it may begin a step just now."""
+    if job.epoch == 0 or job.type == UNDO_TYPE or not allowed(event, job.state):
+        return False
+    if job.state is State.ACTIVE or job.options.cleanup or await engine.find(Where(parent=job.id), limit=1):
+        return True
+    return any(step.path.startswith(UNDO_PATH) for step in await engine.steps(job.id))
 
 
 async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:
@@ -34,7 +46,8 @@ async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:
             now = await engine.now()
             note = {"reason": f"job {one}, which submitted it, was cancelled"}
             live = [job for job in page if job.state not in TERMINAL and job.type != UNDO_TYPE]
-            answers = await engine.commit([ended(job, Event.CANCEL, now, by=by, note=note) for job in live])
+            changes = [await ended(engine, job, Event.CANCEL, now, by=by, note=note) for job in live]
+            answers = await engine.commit(changes)
             applied = [answer for answer in answers if isinstance(answer, Applied)]
             cancelled += len(applied)
             if len(applied) == len(live):  # else somebody was faster with one of them: look again

@@ -145,7 +145,8 @@ class Keeper:
     async def _expire(self) -> None:
         now = await self._engine.now()
         async for job in self._jobs.walk(Where(expires_before=now)):
-            (answer,) = await self._engine.commit([ended(job, Event.EXPIRE, now, by=self._worker, note={})])
+            change = await ended(self._engine, job, Event.EXPIRE, now, by=self._worker, note={})
+            (answer,) = await self._engine.commit([change])
             if isinstance(answer, Applied):
                 if job.parent is not None:
                     await wake_parent(self._engine, job, answer, by=self._worker)

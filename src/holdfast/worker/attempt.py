@@ -89,6 +89,8 @@ class Attempt:
         """Signals that a wait of this job has taken or refused, by their versions."""
         self.root: asyncio.Task[Any] | None = None
         self.parking: object = None
+        self.own_timeout: asyncio.Timeout | None = None
+        """The timeout of the job itself, which counts anew from each claim."""
         self.stirred: Callable[[], None] | None = None
         """Called when a step ends while something is parked."""
         self.closing = False

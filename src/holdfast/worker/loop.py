@@ -28,6 +28,7 @@ from holdfast.worker.attempt import CANCELLED, DOUBTED, LOST, RELEASED, STORE_RE
 from holdfast.worker.context import ATTEMPT, CAPTURING, RUNNING
 from holdfast.worker.faults import error_of
 from holdfast.worker.leases import Leases
+from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.steps import in_thread
 from holdfast.worker.undo import undo_spec
@@ -284,6 +285,7 @@ class Worker:
         except StoreError as error:
             log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", job.id, error)
         finally:
+            Parking.of(attempt).close()
             self._attempts.pop(job.lease, None)
             RUNNING.discard(attempt)
 
@@ -390,6 +392,7 @@ async def _within(attempt: Attempt, work: Any) -> Any:
         return await work
     try:
         async with asyncio.timeout(limit / 1_000) as clock:
+            attempt.own_timeout = clock
             return await work
     except TimeoutError:
         if clock.expired():

@@ -108,6 +108,12 @@ class Parking:
                 if timer is not None:
                     timer.cancel()
 
+    def close(self) -> None:
+        """The attempt is over: tasks that the job left behind wait no longer."""
+        for parked in self._parked:
+            if parked.future is not None:
+                parked.future.cancel()
+
     def stir(self) -> None:
         """Something began or ended: whether to suspend is thought over again."""
         if self._parked and self._watching is None:
@@ -160,6 +166,7 @@ class Parking:
             handle.when() - loop.time()
             for handle in getattr(loop, "_scheduled", ())
             if not handle.cancelled()
+            and getattr(handle._callback, "__self__", None) is not self._attempt.own_timeout
             and handle._context.get(ATTEMPT) is self._attempt
             and getattr(handle._callback, "__name__", "") in ("_on_timeout", "_release_waiter")
         ]

@@ -21,6 +21,7 @@ from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import ONCE, never_retried, next_delay
+from holdfast.jobs.family import UNDO_PATH
 from holdfast.worker.attempt import Attempt, Stopped
 from holdfast.worker.context import PATH
 from holdfast.worker.drift import arguments_key, differing, tags
@@ -28,9 +29,6 @@ from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_n
 from holdfast.worker.registry import StepSpec
 
 T = TypeVar("T")
-
-UNDO_PATH = "~undo/"
-"""Before a step that can be undone runs, it is written down under this, beside its own record."""
 
 
 class Call:

@@ -15,11 +15,11 @@ from holdfast.core.codec import Signature
 from holdfast.core.errors import NotFound, UndoFailed
 from holdfast.core.model import Job, Options, Retry, Step, StepState
 from holdfast.engines.contract import Engine
-from holdfast.jobs.family import UNDO_TYPE, cancel_children
+from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE, cancel_children
 from holdfast.worker.context import UNDONE, attempt_here
 from holdfast.worker.faults import type_name
 from holdfast.worker.registry import UNDOABLE, JobSpec, Registry, StepSpec
-from holdfast.worker.steps import UNDO_PATH, Call, in_thread, run_async
+from holdfast.worker.steps import Call, in_thread, run_async
 
 UNDO_RETRY = Retry(retries=2, initial_ms=500)
 """How often one undo is tried before it counts as failed for this attempt."""
