@@ -1,15 +1,17 @@
-"""How fast jobs run: steps, items, latency, draining, recovery, and what an idle worker costs, on SQLite.
+"""How fast jobs run: steps, items, latency, draining, recovery, and what a worker costs, on SQLite.
 
     python benchmarks/running.py                        against the raw store
     python benchmarks/running.py --peers PYTHON         also against DBOS and huey, which that interpreter must have
 
-Rounds are interleaved and medians count, because machines are noisy. Exits 1 when a floor is missed.
+Rounds are interleaved and medians count, because machines are noisy; the lowest and the highest stand beside them, so
+that the noise is seen. A ratio is one of each round. Exits 1 when a floor is missed.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import platform
 import signal
 import sqlite3
 import statistics
@@ -17,13 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast import App, step
 from holdfast.core.model import State
-from holdfast.engines.sqlite.store import connect
+from holdfast.engines.sqlite.store import connect, file_system
 
 HERE = Path(__file__).parent
 
@@ -47,6 +49,13 @@ def work(folder: Path) -> tuple[App, dict[str, Any]]:
         return len(await one.map(range(count), at_once=100))
 
     @app.job
+    async def weigh(count: int) -> float:
+        before = resident_mb(os.getpid(), "RssAnon")
+        results = await one.map(range(count), at_once=100)
+        size = sys.getsizeof(results) + sum(map(sys.getsizeof, results))
+        return resident_mb(os.getpid(), "RssAnon") - before - size / 2**20
+
+    @app.job
     async def noop(n: int) -> float:
         return time.time()
 
@@ -54,7 +63,7 @@ def work(folder: Path) -> tuple[App, dict[str, Any]]:
     async def doze(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    return app, {"walk": walk, "spread": spread, "noop": noop, "doze": doze}
+    return app, {"walk": walk, "spread": spread, "weigh": weigh, "noop": noop, "doze": doze}
 
 
 async def timed(folder: Path, at_once: int, submit: Callable[[dict[str, Any]], Any]) -> float:
@@ -83,9 +92,8 @@ async def drained(folder: Path, count: int) -> float:
     return taken
 
 
-def raw_commits(folder: Path, count: int) -> float:
+def raw_commits(path: Path, count: int) -> float:
     """Seconds for so many durable commits of one small row each."""
-    path = folder / "raw.db"
     sqlite3.connect(path).close()
     db = connect(path)
     db.execute("pragma journal_mode = wal")
@@ -105,8 +113,10 @@ def steps(rounds: int, peers: str | None) -> bool:
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
             folder = Path(name)
-            raw = raw_commits(folder, 1_000)
+            # Once before and once after what it is compared with: a disk that others use is slow in spells.
+            raw = raw_commits(folder / "before.db", 1_000)
             walk = asyncio.run(timed(folder, 8, lambda jobs: jobs["walk"].submit_many([1_000])))
+            raw = (raw + raw_commits(folder / "after.db", 1_000)) / 2
             many = asyncio.run(timed(folder, 100, lambda jobs: jobs["walk"].submit_many([10] * 100)))
             spread = asyncio.run(timed(folder, 8, lambda jobs: jobs["spread"].submit_many([10_000])))
             above.append((walk - raw) / 1_000 * 1_000)
@@ -116,15 +126,15 @@ def steps(rounds: int, peers: str | None) -> bool:
             if peers is not None:
                 seen["dbos"].append(peer(peers, "dbos-steps", 1, 1_000)["steps_per_second"])
                 seen["dbos at once"].append(peer(peers, "dbos-steps", 100, 10)["steps_per_second"])
-    rate = {name: statistics.median(rates) for name, rates in seen.items() if rates}
-    fine = told("a step above a raw durable commit", statistics.median(above), 0.5, "ms", at_most=True)
-    fine &= told("100 jobs x 10 steps : sequential", rate["concurrent"] / rate["sequential"], 3, "times")
-    fine &= told("map of 10,000, 100 at once : sequential", rate["map"] / rate["sequential"], 10, "times")
-    rates = ", ".join(f"{name} {rate[name]:,.0f}/s" for name in ("sequential", "concurrent", "map"))
-    print(f"    steps: {rates}")
+    sequential = seen["sequential"]
+    fine = told("a step above a raw durable commit", above, 0.5, "ms", at_most=True)
+    fine &= told("100 jobs x 10 steps : sequential", ratios(seen["concurrent"], sequential), 3, "times")
+    fine &= told("map of 10,000, 100 at once : sequential", ratios(seen["map"], sequential), 10, "times")
+    for name in ("sequential", "concurrent", "map"):
+        noted(f"steps, {name}", seen[name], "/s")
     if peers is not None:
-        fine &= told("1,000 steps : DBOS", rate["sequential"] / rate["dbos"], 4, "times")
-        fine &= told("100 jobs x 10 steps : DBOS", rate["concurrent"] / rate["dbos at once"], 4, "times")
+        fine &= told("1,000 steps : DBOS", ratios(sequential, seen["dbos"]), 4, "times")
+        fine &= told("100 jobs x 10 steps : DBOS", ratios(seen["concurrent"], seen["dbos at once"]), 4, "times")
     return fine
 
 
@@ -137,10 +147,8 @@ def draining(rounds: int, peers: str | None) -> bool:
             ours.append(10_000 / asyncio.run(drained(Path(name), 10_000)))
         if peers is not None:
             huey.append(peer(peers, "huey-drain", 10_000, 8)["jobs_per_second"])
-    print(f"    {statistics.median(ours):,.0f} no-op jobs/s drained by one worker process")
-    if peers is None:
-        return True
-    return told("draining no-op jobs : huey", statistics.median(ours) / statistics.median(huey), 3, "times")
+    noted("no-op jobs drained by one worker process", ours, "/s")
+    return peers is None or told("draining no-op jobs : huey", ratios(ours, huey), 3, "times")
 
 
 async def latency(folder: Path) -> tuple[float, float]:
@@ -175,8 +183,8 @@ def latencies(rounds: int) -> bool:
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
             seen.append(asyncio.run(latency(Path(name))))
-    fine = told("submit to start, one process, p50", statistics.median(n for n, _ in seen), 3, "ms", at_most=True)
-    fine &= told("submit to start, two processes, p50", statistics.median(f for _, f in seen), 10, "ms", at_most=True)
+    fine = told("submit to start, one process, p50", [near for near, _ in seen], 3, "ms", at_most=True)
+    fine &= told("submit to start, two processes, p50", [far for _, far in seen], 10, "ms", at_most=True)
     return fine
 
 
@@ -202,10 +210,28 @@ def idle() -> bool:
         worker.send_signal(signal.SIGKILL)
         worker.wait()
         worker.stdout.close()
-    fine = told("idle worker, share of a core", share, 1, "%", at_most=True)
-    fine &= told("idle worker, memory", memory, 60, "MB", at_most=True)
-    fine &= told("1,000 sleeping jobs add", more, 15, "MB", at_most=True)
+    fine = told("idle worker, share of a core", [share], 1, "%", at_most=True)
+    fine &= told("idle worker, memory", [memory], 60, "MB", at_most=True)
+    fine &= told("1,000 sleeping jobs add", [more], 15, "MB", at_most=True)
     return fine
+
+
+def weighing(rounds: int) -> None:
+    """What a worker process grows by in a map of 10,000 items, without the list of results."""
+    seen: list[float] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+            worker = subprocess.Popen([sys.executable, __file__, "--serve", name], stdout=subprocess.PIPE)
+            assert worker.stdout is not None
+            worker.stdout.readline()
+            app, jobs = work(Path(name))
+            app.sync.submit(jobs["weigh"], 500).result(60)  # what is made once, at the first use
+            seen.append(app.sync.submit(jobs["weigh"], 10_000).result(60))
+            app.sync.call(app.close())
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+            worker.stdout.close()
+    noted("memory of a map of 10,000 beyond its results", seen, "MB")
 
 
 RECOVERY = """
@@ -247,9 +273,9 @@ def recovery(rounds: int) -> bool:
             wait, repeated = recover_once(Path(tempfile.mkdtemp(dir=name)))
             waits.append(wait)
             again += repeated
-    fine = told("next item after kill -9, the slowest", max(waits), 1, "s", at_most=True)
-    fine &= told("recorded items that ran again", again, 0, "", at_most=True)
-    print(f"    {rounds} kills, median {statistics.median(waits):.2f} s")
+    fine = told("next item after kill -9, the slowest", [max(waits)], 1, "s", at_most=True)
+    fine &= told("recorded items that ran again", [again], 0, "", at_most=True)
+    noted(f"next item after kill -9, {rounds} kills", waits, "s")
     return fine
 
 
@@ -298,12 +324,38 @@ def peer(python: str, kind: str, *numbers: int) -> dict[str, float]:
     return found
 
 
-def told(what: str, value: float, floor: float, unit: str, *, at_most: bool = False) -> bool:
-    """Print one line, and whether the floor is reached."""
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """One to the other, round by round: what slows a round down slows both."""
+    return [one / other for one, other in zip(ours, theirs, strict=True)]
+
+
+def told(what: str, seen: Sequence[float], floor: float, unit: str, *, at_most: bool = False) -> bool:
+    """Print one line, and whether the median reaches the floor."""
+    value = statistics.median(seen)
     fine = value <= floor if at_most else value >= floor
     bound = f"at most {floor:g}" if at_most else f"at least {floor:g}"
-    print(f"{'ok  ' if fine else 'MISS'} {what:44}{value:10.2f} {unit:6} {bound} {unit}")
+    print(f"{'ok  ' if fine else 'MISS'} {what:46}{value:10,.2f} {unit:6}{spread_of(seen):18}{bound} {unit}")
     return fine
+
+
+def noted(what: str, seen: Sequence[float], unit: str) -> None:
+    """Print one line that has no floor."""
+    print(f"     {what:46}{statistics.median(seen):10,.2f} {unit:6}{spread_of(seen)}")
+
+
+def spread_of(seen: Sequence[float]) -> str:
+    """The lowest and the highest, where there are several."""
+    return f"{min(seen):,.2f}–{max(seen):,.2f}" if len(seen) > 1 else ""
+
+
+def head(rounds: int) -> str:
+    """Where and on what this is measured."""
+    place = tempfile.gettempdir()
+    return (
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, synchronous=FULL, "
+        f"{os.cpu_count()} cores, {file_system(Path(place)) or 'an unknown file system'} at {place}\n"
+        f"rounds: {rounds}; medians, and the lowest–highest\n"
+    )
 
 
 def cpu_seconds(pid: int) -> float:
@@ -312,10 +364,10 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def resident_mb(pid: int) -> float:
-    """The resident memory of a process."""
+def resident_mb(pid: int, kind: str = "VmRSS") -> float:
+    """The resident memory of a process; as `RssAnon`, without the pages of files that the kernel maps for it."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
+        if line.startswith(kind):
             return int(line.split()[1]) / 1024
     return 0.0
 
@@ -341,11 +393,12 @@ def main() -> int:
     if options.serve is not None:
         asyncio.run(serve(options.serve))
         return 0
-    print(f"SQLite {sqlite3.sqlite_version}, synchronous=FULL, median of {options.rounds}\n")
+    print(head(options.rounds))
     fine = steps(options.rounds, options.peers)
     fine &= draining(options.rounds, options.peers)
     fine &= latencies(options.rounds)
     fine &= idle()
+    weighing(options.rounds)
     fine &= recovery(options.kills)
     print("\nall floors reached" if fine else "\na floor was missed")
     return 0 if fine else 1

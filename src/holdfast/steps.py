@@ -379,7 +379,7 @@ def _made(
         undo=check_callable("undo", undo),
     )
     if undo is not None:
-        UNDOABLE[spec.name] = spec
+        UNDOABLE.setdefault(spec.name, {})[function.__module__] = spec
     return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
 
 

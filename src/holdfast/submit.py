@@ -8,7 +8,7 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from holdfast.core.keys import derived_id
 from holdfast.core.model import Time
 from holdfast.jobs import Jobs, Order
 from holdfast.runs import Run, failure_of
-from holdfast.steps import Key, check_map
+from holdfast.steps import Key, _AsyncOne, _SyncOne, check_map
 from holdfast.worker.attempt import LOST, Attempt, Stopped
 from holdfast.worker.children import child_wait, group_wait, known_children
 from holdfast.worker.context import PATH, attempt_here, loop_here, plain_call
@@ -31,8 +31,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741
 S = TypeVar("S")
-Takes = TypeVar("Takes", contravariant=True)
-Gives = TypeVar("Gives", covariant=True)
 
 OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires")
 """What `submit` takes besides the job's own arguments."""
@@ -101,52 +99,21 @@ class _Job(Generic[P, R]):
                 orders = []
         return runs + (await self._submit(orders) if orders else [])
 
-    @overload
-    async def map(
-        self: "_One[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int | None = None,
-        key: Key = None,
-        need: None = None,
-    ) -> list[S]: ...
-
-    @overload
-    async def map(
-        self: "_One[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int | None = None,
-        key: Key = None,
-        need: int,
-    ) -> list[S | None]: ...
-
-    async def map(
-        self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
-    ) -> list[Any]:
-        """Submit the job once for each item, to be run by all workers, and wait for all; results in the items' order.
-
-        Inside a job they are its children: it gives up its slot, and the last of them wakes it. `at_once` bounds how
-        many are submitted and not settled. All settle; raises ItemsFailed when fewer than `need` (default: all) did
-        well. `key` names an item's child by a value of its own instead of by its arguments.
-        """
-        results: list[Any] = await self._map(items, at_once, key, need)
-        return results
-
     async def _submit(self, orders: list[Order]) -> "list[Run[R]]":
         """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
         attempt, codec = attempt_here(), self.spec.signature.result
         if attempt is None:
             accepted = await (await self._open()).submit(orders)
             return [Run(self._open, one.id, codec) for one in accepted]
-        group = f"{PATH.get()}/~submit:{self.type}"
+        group = f"~submit:{self.type}"
         names = [f"{order.args}\n{order.key or ''}" for order in orders]
-        ids = [
-            derived_id(attempt.job.id, f"{group}#{attempt.number(PATH.get(), group, name)}\n{name}") for name in names
-        ]
+        ids = [_child_id(attempt, group, name) for name in names]
         family = ids[0]
         accepted_ids = await self._give_birth(attempt, orders, ids, family)
-        return [ChildRun(self._open, id, codec, attempt, family) for id in accepted_ids]
+        return [
+            ChildRun(self._open, id, codec, attempt, family if id == ours else None)
+            for id, ours in zip(accepted_ids, ids, strict=True)
+        ]
 
     async def _give_birth(self, attempt: Attempt, orders: list[Order], ids: list[str], group: str) -> list[str]:
         """Insert children, unless an earlier lease of this job has done so; answer with the ids that stand for them."""
@@ -180,7 +147,7 @@ class _Job(Generic[P, R]):
     async def _family(self, attempt: Attempt, tally: Tally[Any], key: Key) -> list[Any]:
         """A child for each item, all in one group, so that the last one to arrive wakes the job, and no other."""
         parent, name = PATH.get(), f"~map:{self.type}"
-        group = f"{name}#{attempt.number(parent, name, '')}"
+        group = f"{name}#{attempt.number(parent + name)}"
         now = await (await self._open()).engine.now()
         taken, ids = [], []
         orders: list[Order] = []
@@ -191,7 +158,7 @@ class _Job(Generic[P, R]):
                 tally.fail(one, error)
                 continue
             text = order.args if key is None else _text(key, one.item)
-            id = derived_id(attempt.job.id, f"{group}\n{text}\n{attempt.number(parent, group, text)}")
+            id = _child_id(attempt, group, text)
             taken.append(one)
             ids.append(id)
             orders.append(order)
@@ -246,7 +213,7 @@ class ChildRun(Run[R]):
     """A run that a job submitted. Inside that job, waiting for its result parks the job."""
 
     def __init__(
-        self, open: Callable[[], Awaitable[Jobs]], id: str, codec: Codec[R], attempt: Attempt, group: str
+        self, open: Callable[[], Awaitable[Jobs]], id: str, codec: Codec[R], attempt: Attempt, group: str | None
     ) -> None:
         super().__init__(open, id, codec)
         self._attempt = attempt
@@ -275,6 +242,38 @@ class AsyncJob(_Job[P, R]):
         called: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
         return called if attempt_here() is not None else _plainly(called)
 
+    @overload
+    async def map(
+        self: "_AsyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int | None = None,
+        key: Key = None,
+        need: None = None,
+    ) -> list[S]: ...
+
+    @overload
+    async def map(
+        self: "_AsyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int | None = None,
+        key: Key = None,
+        need: int,
+    ) -> list[S | None]: ...
+
+    async def map(
+        self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Submit the job once for each item, to be run by all workers, and wait for all; results in the items' order.
+
+        Inside a job they are its children: it gives up its slot, and the last of them wakes it. `at_once` bounds how
+        many are submitted and not settled. All settle; raises ItemsFailed when fewer than `need` (default: all) did
+        well. `key` names an item's child by a value of its own instead of by its arguments.
+        """
+        results: list[Any] = await self._map(items, at_once, key, need)
+        return results
+
 
 class SyncJob(_Job[P, R]):
     """A job that is a `def` function. A worker runs it in a thread."""
@@ -284,6 +283,33 @@ class SyncJob(_Job[P, R]):
         with nullcontext() if attempt_here() is not None else plain_call(""):
             value: R = self.spec.function(*args, **kwargs)
         return value
+
+    @overload
+    async def map(
+        self: "_SyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int | None = None,
+        key: Key = None,
+        need: None = None,
+    ) -> list[S]: ...
+
+    @overload
+    async def map(
+        self: "_SyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int | None = None,
+        key: Key = None,
+        need: int,
+    ) -> list[S | None]: ...
+
+    async def map(
+        self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """See AsyncJob.map."""
+        results: list[Any] = await self._map(items, at_once, key, need)
+        return results
 
 
 async def _plainly(called: Coroutine[Any, Any, R]) -> R:
@@ -311,12 +337,12 @@ def _checked(type: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _child_id(attempt: Attempt, group: str, name: str) -> str:
+    """The id of a child: the same however often its parent runs, another one for an equal child."""
+    call = f"{PATH.get()}/{group}\n{name}"
+    return derived_id(attempt.job.id, f"{call}\n{attempt.number(call)}")
+
+
 def _text(key: Key, item: Any) -> str:
     given = key(item) if callable(key) else key
     return given if isinstance(given, str) else canonical(given)
-
-
-class _One(Protocol[Takes, Gives]):
-    """A job of one argument, for the types of `map`."""
-
-    def __call__(self, item: Takes, /) -> Coroutine[Any, Any, Gives] | Gives: ...

@@ -112,7 +112,9 @@ def _for_signal(attempt: Attempt, name: str, as_: Any, within: Duration | None) 
 def _question(attempt: Attempt, value: object, form: Any, within: Duration | None) -> Parked[Any]:
     text = canonical(value)
     codec = Codec[Any](form, "the answer")
-    return _signalled(attempt, f"{ASK}{digest(text)[:8]}", codec, within, {"question": text})
+    nth = attempt.number(f"{ASK}{text}")
+    name = f"{ASK}{digest(text)[:8]}" + (f".{nth}" if nth > 1 else "")
+    return _signalled(attempt, name, codec, within, {"question": text})
 
 
 def _signalled(
@@ -126,7 +128,7 @@ def _signalled(
 
 def _path(attempt: Attempt, name: str) -> str:
     """Where a wait is recorded: by its name, and which of the equal ones it is."""
-    nth = attempt.number("", WAIT_PATH, name)
+    nth = attempt.number(f"{WAIT_PATH}{name}")
     return f"{WAIT_PATH}{quote(name, safe=' :')}" + (f"#{nth}" if nth > 1 else "")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -137,3 +137,39 @@ def presence(running: Job, worker: str = "w-live", at: int = 0) -> Presence:
     )
     queues = ("making", "video")
     return Presence(worker=worker, host="here", pid=42, queues=queues, slots=8, started_at=at, running=(doing,))
+
+
+def suspended(path: Path, asked: dict[str, dict[str, Any]], waits: tuple[tuple[Wait, int | None], ...] = ()) -> str:
+    """A job that waits for signals, with the records that a worker leaves; and for other things. Answer with its id.
+
+    `until` in a record, and the number beside a wait, are milliseconds from now.
+    """
+
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([Order(type="make_video", queue="asking")])
+        (job,) = await jobs.engine.claim("w-1", ["asking"], 1)
+        now = await jobs.engine.now()
+        ends = {name: None if one.get("until") is None else now + one["until"] for name, one in asked.items()}
+        records = [
+            replace(
+                step(job, f"~wait/{name}", canonical({**one, "name": name, "until": ends[name]})),
+                state=StepState.STARTED,
+                started_at=now,
+                finished_at=None,
+            )
+            for name, one in asked.items()
+        ]
+        all_waits = (
+            *(Wait(WaitKind.SIGNAL, name, until) for name, until in ends.items()),
+            *(replace(wait, until=None if left is None else now + left) for wait, left in waits),
+        )
+        for group in [wait.name for wait in all_waits if wait.kind is WaitKind.CHILDREN]:
+            await jobs.submit([Order(type="draw")], job.lease, group=group)
+        at_rest = all(wait.kind is WaitKind.TIME for wait in all_waits)
+        event, run_at = (Event.REST, all_waits[0].until) if at_rest else (Event.SUSPEND, None)
+        change = decide(job, event, now, by="w-1", waits=all_waits, run_at=run_at, steps=tuple(records))
+        (answer,) = await jobs.engine.commit([change])
+        assert isinstance(answer, Applied), answer
+        return job.id
+
+    return in_store(path, work)

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from holdfast.cli import store
+from holdfast.cli import cancel, store
 from holdfast.core.lifecycle import EVENT_ROWS
-from holdfast.core.model import Event, State
+from holdfast.core.model import PAGE_LIMIT, Event, State
 from holdfast.jobs import Jobs, Order
 from tests.cli.conftest import Cli
 from tests.cli.stores import in_store
@@ -60,12 +60,17 @@ def test_many_are_not_cancelled_without_a_yes(cli: Cli, ids: dict[State, str]):
     result = cli("cancel", "--queue", "making")
 
     assert result.exit_code == 2
-    assert result.stderr == "holdfast: cancel 3 jobs? say so with --yes: there is no terminal to ask on\n"
+    assert result.stderr == (
+        "holdfast: cancel 3 jobs, with their children, and undo what they made? "
+        "say so with --yes: there is no terminal to ask on\n"
+    )
     assert states(cli) == before
 
 
 def test_many_are_cancelled_with_a_yes_but_for_those_in_review(cli: Cli, ids: dict[State, str]):
-    assert cli.ok("cancel", "--queue", "making", "--yes", "--reason", "provider down") == "cancelled 3 jobs\n"
+    assert cli.ok("cancel", "--queue", "making", "--yes", "--reason", "provider down") == (
+        "cancelled 3 jobs; what they made is undone by 1 job of type holdfast.undo\n"
+    )
 
     now = states(cli)
     assert {now[ids[s]] for s in (State.ACTIVE, State.PENDING, State.RETRYABLE)} == {"cancelled"}
@@ -81,14 +86,14 @@ def test_review_is_cancelled_when_it_is_named(cli: Cli, ids: dict[State, str]):
     assert states(cli)[ids[State.ACTIVE]] == "active"
 
 
-def test_more_than_a_batch_is_cancelled_whole(cli: Cli):
+def test_more_than_a_page_is_cancelled_whole(cli: Cli):
     async def work(jobs: Jobs) -> None:
-        await jobs.submit([Order(type="draw", queue="video") for _ in range(450)])
+        await jobs.submit([Order(type="draw", queue="video") for _ in range(PAGE_LIMIT + 50)])
 
     in_store(cli.path, work)
 
-    assert cli.ok("cancel", "--type", "draw", "--yes") == "cancelled 450 jobs\n"
-    assert cli.json("queues")["queues"][0]["jobs"]["cancelled"] == 450
+    assert cli.ok("cancel", "--type", "draw", "--yes") == "cancelled 1,050 jobs\n"
+    assert cli.json("queues")["queues"][0]["jobs"]["cancelled"] == PAGE_LIMIT + 50
 
 
 @pytest.mark.parametrize(("answer", "code", "after"), [(b"n\n", 1, "available"), (b"y\n", 0, "cancelled")])
@@ -101,8 +106,38 @@ def test_a_terminal_is_asked_with_the_count(answer: bytes, code: int, after: str
 
     os.close(master)
     os.close(slave)
-    assert "cancel 1 job?" in done.stderr
+    assert "cancel 1 job, with its children, and undo what it made?" in done.stderr
     assert (done.returncode, states(cli)[ids[State.AVAILABLE]]) == (code, after)
+
+
+def test_cancelling_by_kind_leaves_the_jobs_that_undo_alone(cli: Cli, ids: dict[State, str]):
+    said = cli.ok("cancel", ids[State.ACTIVE])
+    (undo,) = [id for id, state in states(cli).items() if id not in ids.values()]
+    assert said == f"cancelled {ids[State.ACTIVE][-8:]}; what it made is undone by {undo[-8:]}\n"
+
+    told = cli.json("cancel", "--queue", "making", "--yes")
+    assert undo not in told["cancelled"]
+    assert states(cli)[undo] == "pending"
+
+    assert cli.json("cancel", "--type", "holdfast.undo", "--yes") == {"cancelled": [undo], "refused": [], "undo": []}
+
+
+@pytest.mark.parametrize("how", ["by id", "by kind"])
+def test_a_child_that_is_cancelled_with_its_parent_is_not_refused(how: str, cli: Cli, monkeypatch):
+    monkeypatch.setattr(cancel, "AT_ONCE", 1)  # first the parent, then its child
+
+    async def work(jobs: Jobs) -> tuple[str, str]:
+        await jobs.submit([Order(type="make_book", queue="books")])
+        (parent,) = await jobs.engine.claim("w", ["books"], 1)
+        (child,) = await jobs.submit([Order(type="write", queue="books")], parent.lease, group="chapters")
+        return parent.id, child.id
+
+    family = in_store(cli.path, work)
+
+    result = cli("cancel", *(family if how == "by id" else ["--queue", "books", "--yes"]))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert {states(cli)[id] for id in family} == {"cancelled"}
 
 
 # signal

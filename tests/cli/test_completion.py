@@ -44,7 +44,7 @@ def test_verbs_are_offered_with_their_lines(cli: Cli):
     assert offered("re") == {
         "review": "List the jobs that need a person.",
         "replay": "Run jobs in review again.",
-        "resolve": "Complete a job in review with your own result.",
+        "resolve": "Complete a job in review, or a step in doubt.",
     }
 
 

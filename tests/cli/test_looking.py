@@ -152,7 +152,7 @@ def test_a_finished_run_tells_how_long_it_took(cli: Cli, ids: dict[State, str]):
 
 
 def test_show_tells_what_a_job_waits_for_and_why_it_was_stopped(cli: Cli, ids: dict[State, str]):
-    assert "waits for a signal 'approved'" in cli.ok("show", ids[State.PENDING])
+    assert "waits for signal approved, 59 min left" in cli.ok("show", ids[State.PENDING])
     assert "reason: wrong brief" in cli.ok("show", ids[State.CANCELLED])
     assert "cancelled by ada" in cli.ok("show", ids[State.CANCELLED])
 
@@ -175,7 +175,7 @@ def test_show_lists_the_children(cli: Cli):
 def test_show_has_everything_as_json(cli: Cli, ids: dict[State, str]):
     told = cli.json("show", ids[State.REVIEW])
 
-    assert set(told) == {"job", "history", "before_import", "steps", "log", "children"}
+    assert set(told) == {"job", "history", "before_import", "steps", "in_doubt", "to_undo", "log", "children"}
     assert told["job"]["args"] == [{"title": "The Lighthouse"}]
     assert told["job"]["error"]["message"] == NASTY
     assert told["job"]["options"]["stages"] == list(STAGES)

@@ -10,7 +10,7 @@ from holdfast.cli import VERBS, main
 from holdfast.core.model import State
 from tests.cli.conftest import Cli
 
-LOOKS = [["status"], ["jobs"], ["review"], ["queues"], ["workers"], ["doctor"]]
+LOOKS = [["status"], ["jobs"], ["ask"], ["review"], ["queues"], ["workers"], ["doctor"]]
 OF_A_JOB = [["status"], ["show"]]
 CALLS_WITH_A_STORE = [
     *LOOKS,
@@ -18,8 +18,11 @@ CALLS_WITH_A_STORE = [
     ["cancel", "0192f3a4"],
     ["cancel", "--queue", "video", "--yes"],
     ["signal", "0192f3a4", "go"],
+    ["ask", "0192f3a4"],
+    ["ask", "0192f3a4", "--answer", "1"],
     ["replay", "0192f3a4"],
     ["resolve", "0192f3a4", "--result", "1"],
+    ["resolve", "0192f3a4", "--step", "send#1", "--again"],
     ["discard", "0192f3a4"],
     ["queues", "pause", "video"],
     ["queues", "resume", "video"],
@@ -130,6 +133,13 @@ def test_every_verb_has_help_that_ends_with_examples(verb: str):
         ["replay", "0192f3a4", "0192f3a5", "--args", "[]"],
         ["resolve", "0192f3a4"],
         ["resolve", "0192f3a4", "--result", "nonsense"],
+        ["resolve", "0192f3a4", "--again"],
+        ["resolve", "0192f3a4", "--step", "send#1"],
+        ["resolve", "0192f3a4", "--step", "send#1", "--again", "--result", "1"],
+        ["resolve", "0192f3a4", "--step", "send#1", "--result", "1", "--app", "video:app"],
+        ["ask", "--answer", "1"],
+        ["ask", "--name", "ask:1"],
+        ["ask", "0192f3a4", "--answer", "nonsense"],
         ["discard"],
         ["discard", "0192f3a4", "0192f3a5"],
         ["queues", "pause"],
@@ -171,6 +181,9 @@ NOBODY = "0192f3a4-5b6c-7d8e-9f01-23456789abcd"
         ["signal", NOBODY, "go"],
         ["replay", NOBODY],
         ["resolve", NOBODY, "--result", "1"],
+        ["resolve", NOBODY, "--step", "send#1", "--again"],
+        ["ask", NOBODY],
+        ["ask", NOBODY, "--answer", "1"],
         ["discard", NOBODY],
         ["export", NOBODY],
         ["show", "ffffff"],

@@ -119,3 +119,14 @@ def test_the_book_is_written_chapter_by_chapter(tmp_path: Path):
     done = [job for job in json.loads((tmp_path / "book.json").read_text())["jobs"] if job["status"] == "DONE"]
     assert chapters == len(done)
     assert f"{chapters} chapters are written, {7 - chapters} need you" in out
+
+
+def test_the_agent_asks_and_sends_one_mail_however_often_it_is_started(tmp_path: Path):
+    for _ in range(2):
+        process = start(tmp_path, str(EXAMPLES / "agent.py"))
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert "sent to ada@example.org" in out
+
+    done = Counter(line.partition("\t")[0] for line in (tmp_path / "agent.log").read_text().splitlines())
+    assert done == {"plan": 1, "search": 3, "summarise": 3, "mail": 1}

@@ -63,8 +63,14 @@ async def wrong() -> None:
 async def misspelt() -> None: ...
 
 
-@step(undo=None)  # bad
-async def not_built() -> None: ...
+@step(undo="delete it")  # bad
+async def no_function() -> None: ...
+
+
+async def children() -> None:
+    numbers: list[int] = await job.map([1])  # bad
+    await job.map(["one"])  # bad
+    print(numbers)
 
 
 @app.job(retries="three")  # bad

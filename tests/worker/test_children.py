@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast import App, ItemsFailed, JobCancelled, JobFailed, step
+from holdfast import App, ItemsFailed, JobCancelled, JobFailed, step, wait_for
 from holdfast.core.errors import Outrun
 from holdfast.core.model import Event, State, Where
 from tests.worker.given import AT_ONCE_RETRY, QUICK, events, in_state, until
@@ -309,3 +309,59 @@ async def test_outside_a_job_a_map_submits_and_waits(app):
 
     async with app.worker():
         assert await child.map([1, 2, 3]) == [2, 4, 6]
+
+
+async def test_a_job_that_somebody_else_submitted_under_the_key_is_waited_for_without_a_slot(app, clock, engine):
+    @app.job
+    async def child() -> int:
+        return 7
+
+    @app.job
+    async def parent() -> int:
+        return await (await child.submit(key="k")).result()
+
+    run = await parent.submit(priority=1)
+    first = await child.submit(key="k", delay=2)
+    before = engine.calls["commit"]
+    async with app.worker(at_once=1):
+        await in_state(app, run, State.SCHEDULED)
+        assert engine.calls["commit"] - before < 10
+        clock.advance(6)
+        assert await run.result(15) == 7
+    assert await app.engine.find(Where(parent=run.id)) == []
+    assert (await app.jobs.get(first.id)).state is State.COMPLETED
+
+
+async def test_a_late_result_stays_late(app, clock):
+    @app.job
+    async def child() -> str:
+        await asyncio.sleep(0.5)
+        return "in time"
+
+    @app.job
+    async def parent() -> str:
+        run = await child.submit(delay="90m")
+        try:
+            word = await run.result(timeout="1h")
+        except TimeoutError:
+            word = "late"
+        await wait_for("go")
+        return word
+
+    run = await parent.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        clock.advance(3_601)
+        await until(lambda: _events_count(run, "suspend", 2))
+        clock.advance(3_601)
+
+        async def child_done() -> bool:
+            return any(job.state is State.COMPLETED for job in await app.engine.find(Where(parent=run.id)))
+
+        await until(child_done)
+        await run.signal("go")
+        assert await run.result(10) == "late"
+
+
+async def _events_count(run, event, count):
+    return (await events(run)).count(event) == count

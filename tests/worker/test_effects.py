@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast import current, step
+from holdfast import current, step, wait_for
 from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.model import State, StepState
-from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state
+from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state, until
 
 ENGINES = ("memory", "sqlite")
 
@@ -244,3 +244,43 @@ async def test_the_providers_key_is_the_same_over_attempts_recoveries_and_replay
     assert len(keys) == 4
     assert len(set(keys)) == 1
     assert "lapse" in await events(run)
+
+
+async def test_what_was_said_of_a_step_can_be_corrected(app, engine):
+    @app.job
+    async def order() -> str:
+        return await send("42")
+
+    run = await order.submit()
+    crash(engine, "done")
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        await run.resolve_step("send#42", {"not": "a text"})
+
+        async def refused():
+            job = await app.jobs.get(run.id)
+            return job if job.state is State.REVIEW and job.error.type != "EffectInDoubt" else None
+
+        await until(refused)
+        await run.resolve_step("send#42", "it was sent")
+        assert await run.result(5) == "it was sent"
+
+
+async def test_an_effect_whose_failure_was_answered_for_stays_answered_over_a_wait(app):
+    TROUBLE.append(ConnectionError("reset by peer"))
+
+    @app.job
+    async def order() -> str:
+        try:
+            word = await send("42")
+        except ConnectionError as error:
+            word = f"not sent: {error}"
+        await wait_for("go")
+        return word
+
+    run = await order.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("go")
+        assert await run.result(5) == "not sent: reset by peer"
+    assert SENT == ["42"]

@@ -1,14 +1,15 @@
 """Undo and cleanup: what a stopped job made is taken back, newest first, and nothing is forgotten."""
 
 import asyncio
+import threading
 
 import pytest
 
-from holdfast import current, sleep, step
+from holdfast import App, current, sleep, step
 from holdfast.core.errors import Invalid, NotAllowed
 from holdfast.core.keys import derived_id, idempotency_key
 from holdfast.core.model import Event, State, StepState, Where
-from tests.worker.given import AT_ONCE_RETRY, entry_of, in_state, until
+from tests.worker.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, until
 
 ENGINES = ("memory", "sqlite")
 
@@ -325,3 +326,76 @@ async def test_no_undo_is_made_where_nothing_can_be_undone(app):
         await in_state(app, run, State.REVIEW)
         await run.discard()
     assert await app.engine.find(Where(parent=run.id)) == []
+
+
+@pytest.mark.parametrize("colour", ["def job", "aio"])
+async def test_nothing_is_undone_under_a_thread_that_still_runs(app, colour):
+    gate = threading.Event()
+
+    @step(name="block", undo=delete_audio)
+    def block() -> None:
+        DID.append(("begun",))
+        gate.wait(10)
+        DID.append(("effect",))
+
+    if colour == "aio":
+
+        @app.job
+        async def film() -> None:
+            await block.aio()
+    else:
+
+        @app.job
+        def film() -> None:
+            block()
+
+    run = await film.submit()
+    async with app.worker():
+        await until(lambda: DID == [("begun",)])
+        await run.cancel()
+        await asyncio.sleep(0.3)
+        assert DID == [("begun",)]
+        gate.set()
+        await undone(app, run, State.COMPLETED)
+    assert DID == [("begun",), ("effect",), ("delete", None)]
+
+
+async def test_the_undo_begins_at_once_when_the_owner_learns_of_the_cancel_by_a_refused_record(app, engine):
+    @app.job
+    async def film() -> None:
+        await draw(1)
+
+    run = await film.submit()
+
+    async def cancel_first(name, args):
+        if name == "record" and args[0][0].state == StepState.DONE:
+            engine.before = None
+            await app.jobs.cancel(run.id)
+
+    engine.before = cancel_first
+    async with app.worker():
+        await undone(app, run, State.COMPLETED)
+    assert deletes() == [None]
+
+
+async def test_a_cleanup_that_nobody_here_knows_is_left_over(app, engine, clock):
+    def sweep() -> None: ...
+
+    @app.job(cleanup=sweep)
+    async def film() -> None:
+        await sleep("1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+    await run.cancel()
+    other = App("memory:", settings=QUICK, engine=engine)
+    async with other.worker(queues=["default"]):
+
+        async def in_review():
+            clock.advance(400)
+            (job,) = await app.engine.get([derived_id(run.id, "undo")])
+            return job if job is not None and job.state is State.REVIEW else None
+
+        job = await until(in_review, 20)
+    assert "cleanup (no job 'film' with a cleanup is known to this worker)" in job.error.message

@@ -392,7 +392,8 @@ async def test_a_def_job_that_swallows_the_suspend_does_nothing_more(app):
     run = await film.submit()
     async with app.worker():
         await in_state(app, run, State.PENDING)
-        await until(lambda: RAN == ["Suspended"])
+        await until(lambda: RAN)
+        assert RAN == ["Suspended"]
         assert (await run.status()).state is State.PENDING
 
 
@@ -452,3 +453,20 @@ async def test_a_question_waits_for_a_typed_answer_and_can_be_listed(app):
         await app.jobs.answer(run.id, {"ok": True, "why": "more kelp"})
         assert await run.result(5) == "more kelp"
     assert await app.jobs.questions() == []
+
+
+async def test_equal_questions_are_told_apart(app):
+    @app.job
+    async def film() -> list[bool]:
+        first, second = await asyncio.gather(ask("ok?", form=Decision), ask("ok?", form=Decision))
+        return [first.ok, second.ok]
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        with pytest.raises(Invalid, match="asks 2 questions"):
+            await app.jobs.answer(run.id, {"ok": True})
+        for question in await app.jobs.questions():
+            await in_state(app, run, State.PENDING)
+            await app.jobs.answer(run.id, {"ok": question.name.endswith(".2")}, name=question.name)
+        assert await run.result(5) == [False, True]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 
@@ -10,16 +11,20 @@ from holdfast.cli.states import StateChoice
 from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import console, counted, say_json, short
 from holdfast.core.errors import NotAllowed, NotFound, Refused
-from holdfast.core.keys import check_queue, check_type
+from holdfast.core.keys import check_queue, check_type, derived_id
 from holdfast.core.lifecycle import EVENT_ROWS
 from holdfast.core.model import Event, State, Where
 from holdfast.jobs import Jobs
+from holdfast.jobs.family import UNDO_TYPE
 
 LIVE = EVENT_ROWS[Event.CANCEL].sources
 """The states that a cancel leads out of."""
 
 AT_ONCE = 200
 """How many cancels are under way together: they share the store's commits."""
+
+UNDO = "undo"
+"""From this and a job's id comes the id of the job that undoes what it made (`lifecycle.undo_job`)."""
 
 TOLD = 10
 """How many refusals are told one by one."""
@@ -36,7 +41,8 @@ Examples:
 \b
 Without ids all jobs that fit the options and have not ended are cancelled, after a question
 (--yes answers it; without a terminal it is needed). Jobs in review are only among them with
---state review. A running job loses its lease at once.
+--state review. A running job loses its lease at once. Children are cancelled, too, and what was
+made is undone: by jobs of type holdfast.undo, which are only cancelled by id or with --type.
 """
 )
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=job_ids(*LIVE))
@@ -67,41 +73,69 @@ def cancel(
         type=None if kind is None else check_type(kind),
     )
 
-    async def work(jobs: Jobs) -> list[tuple[str, Refused | None]]:
-        chosen = await find_ids(jobs, ids) if ids else [job.id async for job in jobs.walk(where)]
-        if picked and chosen and not yes:
-            confirm(f"cancel {counted(len(chosen), 'job')}?")
+    async def work(jobs: Jobs) -> list[Answer]:
+        if ids:
+            return await cancel_all(jobs, await find_ids(jobs, ids), reason)
+        # The jobs that undo are left alone: without them, what the others made would stay.
+        chosen = [job.id async for job in jobs.walk(where) if job.type != UNDO_TYPE or kind == UNDO_TYPE]
+        if chosen and not yes:
+            confirm(_question(len(chosen)))
         return await cancel_all(jobs, chosen, reason)
 
     _tell(in_store(url, work, write=True), as_json, told_singly=bool(ids))
 
 
-async def cancel_all(jobs: Jobs, ids: Sequence[str], reason: str) -> list[tuple[str, Refused | None]]:
+def _question(number: int) -> str:
+    its, it = ("its", "it") if number == 1 else ("their", "they")
+    return f"cancel {counted(number, 'job')}, with {its} children, and undo what {it} made?"
+
+
+class Answer(NamedTuple):
+    """What became of one cancel: why it was refused, or the job that undoes what was made, if one is needed."""
+
+    id: str
+    refused: Refused | None = None
+    undo: str | None = None
+
+
+async def cancel_all(jobs: Jobs, ids: Sequence[str], reason: str) -> list[Answer]:
     """Cancel each of these, and answer with why not where it was refused."""
 
-    async def one(id: str) -> tuple[str, Refused | None]:
+    async def one(id: str) -> Answer:
         try:
             await jobs.cancel(id, by=whoami(), reason=reason)
-        except (NotAllowed, NotFound) as error:
-            return id, error
-        return id, None
+        except NotAllowed as error:
+            # A child may have been cancelled with its parent, which is among these.
+            (now,) = await jobs.engine.get([id])
+            if id not in live or now is None or now.state is not State.CANCELLED:
+                return Answer(id, error)
+        except NotFound as error:
+            return Answer(id, error)
+        (undo,) = await jobs.engine.get([derived_id(id, UNDO)])
+        return Answer(id, undo=None if undo is None else undo.id)
 
-    answers: list[tuple[str, Refused | None]] = []
-    for place in range(0, len(ids), AT_ONCE):
-        answers += await asyncio.gather(*(one(id) for id in ids[place : place + AT_ONCE]))
+    answers: list[Answer] = []
+    pages = [ids[place : place + AT_ONCE] for place in range(0, len(ids), AT_ONCE)]
+    live = {job.id for page in pages for job in await jobs.engine.get(page) if job is not None and job.state in LIVE}
+    for page in pages:
+        answers += await asyncio.gather(*(one(id) for id in page))
     return answers
 
 
-def _tell(answers: list[tuple[str, Refused | None]], as_json: bool, *, told_singly: bool) -> None:
-    done = [id for id, error in answers if error is None]
-    refused = [(id, error) for id, error in answers if error is not None]
+def _tell(answers: list[Answer], as_json: bool, *, told_singly: bool) -> None:
+    done = [answer for answer in answers if answer.refused is None]
+    refused = [(answer.id, answer.refused) for answer in answers if answer.refused is not None]
+    undone = [answer.undo for answer in done if answer.undo is not None]
     if as_json:
-        say_json({"cancelled": done, "refused": [{"id": id, "why": str(error)} for id, error in refused]})
+        whys = [{"id": id, "why": str(error)} for id, error in refused]
+        say_json({"cancelled": [answer.id for answer in done], "refused": whys, "undo": undone})
     elif told_singly:
-        for id in done:
-            console().print(f"cancelled {short(id)}")
+        for answer in done:
+            undo = "" if answer.undo is None else f"; what it made is undone by {short(answer.undo)}"
+            console().print(f"cancelled {short(answer.id)}{undo}")
     else:
-        console().print(f"cancelled {counted(len(done), 'job')}")
+        undo = f"; what they made is undone by {counted(len(undone), 'job')} of type {UNDO_TYPE}" if undone else ""
+        console().print(f"cancelled {counted(len(done), 'job')}{undo}")
     for _, error in refused[: TOLD if not as_json else 0]:
         click.echo(f"holdfast: {error}", err=True)
     if len(refused) > TOLD and not as_json:

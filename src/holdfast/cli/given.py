@@ -3,11 +3,13 @@
 import json
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.cli.words import one_line
 from holdfast.core.codec import canonical, parse
-from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.errors import BadValue, Invalid, Refused
 
 SHOWN = 60
 """How much of a text that is no JSON is shown."""
@@ -32,6 +34,15 @@ def json_given(option: str, text: str, *, as_list: bool = False) -> Any:
             example = """'["value"]'""" if as_list else """'{"name": "value"}'"""
             what_now = f"put it in single quotes, for the shell: {option} {example}"
         raise BadValue(f"{option}: {reason}; {what_now}") from None
+
+
+@contextmanager
+def as_the_job_takes_it(id: str) -> Iterator[None]:
+    """Within it a value is given to a waiting job. One that it can't take is no wrong call: the job refuses it."""
+    try:
+        yield
+    except BadValue as error:
+        raise Refused(f"job {id}: {error}; nothing was sent, and it waits on") from error
 
 
 def arguments_given(option: str, text: str) -> str:

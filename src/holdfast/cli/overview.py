@@ -25,6 +25,7 @@ from holdfast.cli.words import (
 from holdfast.core.lifecycle import STATE_ROWS, TERMINAL
 from holdfast.core.model import Entry, Event, Job, Presence, State, Time, Where
 from holdfast.jobs import Jobs, Pause, Status
+from holdfast.jobs.questions import ASK
 
 ACTIVE_SHOWN = 20
 REVIEW_SHOWN = 5
@@ -259,8 +260,10 @@ def detail(one: Status, history: Sequence[Entry], now: Time) -> Iterator[Rendera
     if progress.plain:
         yield Text("  ") + progress
     for wait in one.waits:
-        yield Text(f"  waits for {wait_in_words(wait, now)}")
-    if one.state in (State.SCHEDULED, State.RETRYABLE):
+        yield Text(f"  {wait_in_words(wait, now)}")
+    if any(wait.name.startswith(ASK) for wait in one.waits):
+        yield Text(f"  answer it: holdfast ask {short(one.id)}")
+    if one.state in (State.SCHEDULED, State.RETRYABLE) and not one.waits:
         yield Text(f"  due {ago(one.run_at, now)}")
     if one.error is not None:
         yield Padding(Text(error_line(one.error), "red"), (0, 0, 0, 2))

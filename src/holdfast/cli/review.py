@@ -7,15 +7,16 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+from holdfast.cli.doubts import doubt_lines, doubts_of
 from holdfast.cli.given import arguments_given, json_given
 from holdfast.cli.ids import find_ids, job_ids
 from holdfast.cli.load import app_option, load_app, signature_in
 from holdfast.cli.overview import owner_words
 from holdfast.cli.shapes import error_shape, moment, status_shape
 from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
-from holdfast.cli.words import ago, console, counted, error_line, say_json, short
+from holdfast.cli.words import ago, console, counted, error_line, one_line, say_json, short
 from holdfast.core.codec import Signature, canonical
-from holdfast.core.errors import NotAllowed, NotFound, Refused
+from holdfast.core.errors import EffectInDoubt, NotAllowed, NotFound, Refused
 from holdfast.core.lifecycle import EVENTS
 from holdfast.core.model import Entry, Job, State, Time, Where
 from holdfast.jobs import Jobs, Status
@@ -40,7 +41,7 @@ Examples:
 \b
 Then, for each: holdfast show ID, and one of
   holdfast replay ID        again, from what is recorded
-  holdfast resolve ID       it counts as done, with your result
+  holdfast resolve ID       it counts as done, with your result; --step: one step in doubt
   holdfast discard ID       given up
 """
 )
@@ -49,28 +50,32 @@ Then, for each: holdfast show ID, and one of
 def review(as_json: bool, url: str | None) -> None:
     """List the jobs that need a person."""
 
-    async def work(jobs: Jobs) -> tuple[list[tuple[Job, Entry | None]], int, Time]:
+    async def work(jobs: Jobs) -> tuple[list[tuple[Job, Entry | None, list[str]]], int, Time]:
         found = await jobs.engine.find(Where(states=(State.REVIEW,), newest_first=True))
         total = sum(number for (_, state), number in (await jobs.engine.count()).items() if state is State.REVIEW)
         chosen = found if as_json else found[:SHOWN]
-        return [(job, await _last(jobs, job)) for job in chosen], total, await jobs.engine.now()
+        rows = [(job, await _last(jobs, job), doubts_of(job, await jobs.engine.steps(job.id))) for job in chosen]
+        return rows, total, await jobs.engine.now()
 
     rows, total, now = in_store(url, work)
     if as_json:
-        say_json({"jobs": [_shape(job, entry) for job, entry in rows], "total": total})
+        say_json({"jobs": [_shape(*row) for row in rows], "total": total})
         return
     out = console()
     if not rows:
         out.print("nothing needs a person")
         return
     out.print(f"{counted(total, 'job')} {'needs' if total == 1 else 'need'} a person\n")
-    for job, entry in rows:
+    for job, entry, doubts in rows:
         since = job.created_at if entry is None else entry.at
         line = Text() + Text(short(job.id), style="cyan") + Text(f"  {job.type}", style="bold")
         out.print(
             line + Text(f"  since {ago(since, now)}, {', '.join(owner_words(job)) or 'no failed attempt'}", style="dim")
         )
-        out.print(Padding(Text(error_line(job.error) or "no error was kept", "red"), (0, 0, 0, 10)))
+        if not doubts or job.error is None or job.error.type != EffectInDoubt.__name__:  # it says the same
+            out.print(Padding(Text(error_line(job.error) or "no error was kept", "red"), (0, 0, 0, 10)))
+        for told in doubt_lines(job.id, doubts):
+            out.print(Text("          ") + told, soft_wrap=True)  # a command to copy stays on one line
     if total > len(rows):
         out.print(f"\nand {total - len(rows):,} more: holdfast jobs --state review", style="dim")
     out.print(f"\nlook with holdfast show ID, then: {', '.join(POSSIBLE)}", style="dim")
@@ -82,7 +87,7 @@ async def _last(jobs: Jobs, job: Job) -> Entry | None:
     return entries[-1] if entries else None
 
 
-def _shape(job: Job, entry: Entry | None) -> dict[str, object]:
+def _shape(job: Job, entry: Entry | None, doubts: list[str]) -> dict[str, object]:
     return {
         "id": job.id,
         "type": job.type,
@@ -91,6 +96,7 @@ def _shape(job: Job, entry: Entry | None) -> dict[str, object]:
         "failed_attempts": job.attempt - 1,
         "recoveries": job.recoveries,
         "error": error_shape(job.error),
+        "in_doubt": doubts,
         "possible": list(POSSIBLE),
     }
 
@@ -137,27 +143,72 @@ Examples:
   holdfast resolve 4f2a91bc --result '{"url": "https://example.org/film.mp4"}'
   holdfast resolve 4f2a91bc --result '"a text"' --app video:app
   holdfast resolve 4f2a91bc --result null --reason "done by hand"
+  holdfast resolve 4f2a91bc --step 'send#order-42' --result '"sent"'
+  holdfast resolve 4f2a91bc --step 'send#order-42' --again
 
 \b
 The job completes with this result, as if it had returned it. Without --app its type hint is
 not known here: any JSON is taken, and what doesn't fit fails where the result is read.
+With --step it is about a step in doubt, by the path that `holdfast show` prints: an effect that
+was begun and not recorded. With --result it happened, and this came of it; with --again it did
+not. Then the job goes on.
 --json is the job's new status.
 """
 )
 @click.argument("id", shell_complete=REVIEW_IDS)
-@click.option("--result", metavar="JSON", required=True, help="The result that it completes with.")
+@click.option("--result", metavar="JSON", help="The result that the job, or the step, completes with.")
+@click.option("--step", "path", metavar="STEP", help="A step in doubt, instead of the whole job.")
+@click.option("--again", is_flag=True, help="The step did not happen: do it again.")
 @app_option
 @reason_option
 @json_option
 @url_option
-def resolve(id: str, result: str, target: str | None, reason: str, as_json: bool, url: str | None) -> None:
-    """Complete a job in review with a result of your own."""
-    value = json_given("--result", result)
+def resolve(
+    id: str,
+    result: str | None,
+    path: str | None,
+    again: bool,
+    target: str | None,
+    reason: str,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Complete a job in review with a result of your own, or say of a step in doubt whether it happened."""
+    if again and path is None:
+        raise click.UsageError("--again is for a step in doubt: name it with --step")
+    if again and result is not None:
+        raise click.UsageError("--again says that it did not happen and --result that it did: give one of them")
+    if path is not None and not again and result is None:
+        raise click.UsageError("say of the step --result JSON if it happened, or --again if it did not")
+    if path is None and result is None:
+        raise _missing("result")
+    if path is not None and target is not None:
+        raise click.UsageError("--app knows the results of jobs, not of steps: leave it out")
+    value = None if result is None else json_given("--result", result)
+    if path is not None:
+        _resolve_step(Call((id,), f"resolved {one_line(path, 60)} of", as_json, url), path, value, again, reason)
+        return
     _each(
         Call((id,), "resolved", as_json, url, target),
         lambda jobs, whole: jobs.resolve(whole, value, by=whoami(), reason=reason),
         lambda job, signature: signature.result.decode(canonical(value)),
     )
+
+
+def _missing(name: str) -> click.MissingParameter:
+    """An option is missing that is only needed without certain others."""
+    ctx = click.get_current_context()
+    return click.MissingParameter(ctx=ctx, param=next(param for param in ctx.command.params if param.name == name))
+
+
+def _resolve_step(call: "Call", path: str, result: object, again: bool, reason: str) -> None:
+    """Say of a step in doubt whether it happened."""
+
+    async def act(jobs: Jobs, id: str) -> Job:
+        await jobs.get(id)  # a job that isn't there is told as such
+        return await jobs.resolve_step(id, path, result, again=again, by=whoami(), reason=reason)
+
+    _each(call, act)
 
 
 @click.command(
@@ -167,7 +218,7 @@ Examples:
   holdfast discard 4f2a91bc 77ab01ce --yes
 
 \b
-For good: nothing leads out of there. Several ids need a yes.
+For good: nothing leads out of there, and what the job made is undone. Several ids need a yes.
 --json is the job's new status; with several ids {"jobs": [...], "refused": [...]}.
 """
 )

@@ -6,6 +6,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.doubts import doubt_lines, doubts_of
 from holdfast.cli.ids import find_job, job_ids
 from holdfast.cli.overview import detail
 from holdfast.cli.runfile import BEFORE_PATH, before_of
@@ -27,6 +28,7 @@ from holdfast.cli.words import (
 )
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Where
 from holdfast.jobs import Jobs, Status
+from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE
 
 STEPS_SHOWN = 40
 LOG_SHOWN = 40
@@ -57,6 +59,7 @@ def show(id: str, as_json: bool, url: str | None) -> None:
         job = await find_job(jobs, id)
         records = await jobs.engine.steps(job.id)
         steps = [step for step in records if not step.path.startswith("~")]
+        doubts, intents = doubts_of(job, steps), [step for step in records if step.path.startswith(UNDO_PATH)]
         history, log = await jobs.history(job.id), await jobs.log(job.id)
         before = before_of(records)
         children = await jobs.engine.find(Where(parent=job.id))
@@ -67,6 +70,8 @@ def show(id: str, as_json: bool, url: str | None) -> None:
                     "history": [entry_shape(entry) for entry in history],
                     "before_import": [entry_shape(entry) for entry in before],
                     "steps": [step_shape(step) for step in steps],
+                    "in_doubt": doubts,
+                    "to_undo": [step.path.removeprefix(UNDO_PATH) for step in intents],
                     "log": log,
                     "children": [{"id": c.id, "type": c.type, "state": c.state, "group": c.group} for c in children],
                 }
@@ -75,13 +80,16 @@ def show(id: str, as_json: bool, url: str | None) -> None:
         now = await jobs.engine.now()
         out = console()
         _head(out, job, await jobs.status(job.id), [*before, *history], now)
+        undoing = await _undoing(jobs, job, len(intents), children)
+        if undoing:
+            out.print(Text(f"\n{undoing}"), soft_wrap=True)
         _story(out, history, before, now)
-        _steps(out, steps)
+        _steps(out, steps, doubts)
         _children(out, children, now)
         _log(out, log)
         _error(out, job)
         if job.state is State.REVIEW:
-            out.print(f"\nnext: holdfast replay {short(job.id)}, or resolve, or discard", style="dim")
+            _next(out, job, doubts)
 
     in_store(url, work)
 
@@ -125,7 +133,34 @@ def _story(out: Console, history: Sequence[Entry], before: Sequence[Entry], now:
         out.print(entry_line(entry, now))
 
 
-def _steps(out: Console, steps: Sequence[Step]) -> None:
+async def _undoing(jobs: Jobs, job: Job, made: int, children: Sequence[Job]) -> str:
+    """What an undo job undoes; or what there is to undo of a job, and who does it."""
+    if job.type == UNDO_TYPE:
+        (undone,) = [None] if job.parent is None else await jobs.engine.get([job.parent])
+        told = "which is not kept any more" if undone is None else f"{undone.type}, which is {undone.state}"
+        return f"undoes what job {short(job.parent or '')} made: {told}"
+    if not made or job.state is State.COMPLETED:
+        return ""
+    things = counted(made, "thing")
+    undo = next((child for child in children if child.type == UNDO_TYPE), None)
+    if undo is None:
+        return f"{things} to undo, should it be cancelled or discarded"
+    if undo.state is State.COMPLETED:
+        return f"{things} undone by job {short(undo.id)}"
+    return f"{things} to undo: job {short(undo.id)}, which is {undo.state}"
+
+
+def _next(out: Console, job: Job, doubts: Sequence[str]) -> None:
+    if not doubts:
+        out.print(f"\nnext: holdfast replay {short(job.id)}, or resolve, or discard", style="dim")
+        return
+    _heading(out, "In doubt: look whether it happened, then")
+    for line in doubt_lines(job.id, doubts):
+        out.print(Text("  ") + line, soft_wrap=True)  # a command to copy stays on one line
+    out.print(f"\nor, of the whole job: holdfast resolve {short(job.id)} --result JSON, or discard", style="dim")
+
+
+def _steps(out: Console, steps: Sequence[Step], doubts: Sequence[str]) -> None:
     if not steps:
         return
     done = sum(step.state is StepState.DONE for step in steps)
@@ -134,10 +169,10 @@ def _steps(out: Console, steps: Sequence[Step]) -> None:
     # The last ones tell most: they are where it is, or where it went wrong.
     for step in steps[-STEPS_SHOWN:]:
         took = "" if step.finished_at is None else span_of(step.finished_at - step.started_at)
-        told = (
-            one_line(f"{step.error.type}: {step.error.message}", 60) if step.error else one_line(step.result or "", 40)
-        )
-        state = Text(str(step.state), style=STEP_STYLES[step.state])
+        # What a step writes when it begins is no result.
+        result = "" if step.state is StepState.STARTED else one_line(step.result or "", 40)
+        told = one_line(f"{step.error.type}: {step.error.message}", 60) if step.error else result
+        state = Text("in doubt" if step.path in doubts else str(step.state), style=STEP_STYLES[step.state])
         table.add_row("", one_line(step.path, 60), state, took, rest(told))
     if len(steps) > STEPS_SHOWN:
         out.print(f"  the last {STEPS_SHOWN}; all of them: --json", style="dim")

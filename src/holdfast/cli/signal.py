@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.given import json_given
+from holdfast.cli.given import as_the_job_takes_it, json_given
 from holdfast.cli.ids import find_id, job_ids
 from holdfast.cli.store import in_store, url_option, whoami
 from holdfast.cli.words import console, one_line, short
@@ -18,7 +18,8 @@ Examples:
   holdfast signal 4f2a91bc approved --json '{"by": "Ada", "ok": true}'
 
 \b
-A job that waits for this signal goes on; any other keeps it until it asks.
+A job that waits for this signal goes on; any other keeps it until it asks. A value that can't
+be what the job waits for is refused. Questions are answered with holdfast ask.
 """
 )
 @click.argument("id", shell_complete=job_ids(*EVENT_ROWS[Event.CANCEL].sources))
@@ -32,7 +33,9 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
     told = json_given("--json", value)
 
     async def work(jobs: Jobs) -> Job:
-        return await jobs.signal(await find_id(jobs, id), name, told, by=whoami())
+        whole = await find_id(jobs, id)
+        with as_the_job_takes_it(whole):
+            return await jobs.signal(whole, name, told, by=whoami())
 
     job = in_store(url, work, write=True)
     kept = "it keeps it" if any(one.version == job.version for one in job.inbox) else "taken"

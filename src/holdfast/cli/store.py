@@ -97,8 +97,13 @@ def whoami() -> str:
         return "person"
 
 
+def at_terminal() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
 def confirm(question: str) -> None:
     """Ask on a terminal; elsewhere the answer must have been given already."""
-    if not sys.stdin.isatty():
+    if not at_terminal():
         raise Invalid(f"{question} say so with --yes: there is no terminal to ask on")
     click.confirm(question, abort=True, err=True)

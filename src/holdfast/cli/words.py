@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.core.model import Error, Job, State, Time, Wait, WaitKind
+from holdfast.jobs.questions import ASK
 
 STYLES: dict[State, str] = {
     State.SCHEDULED: "blue",
@@ -141,15 +143,26 @@ def rest(text: str) -> Text:
 
 
 def wait_in_words(wait: Wait, now: Time) -> str:
-    """What a job waits for: "a signal 'approved', until in 2 d"."""
+    """What a job waits for: "waits for signal approved, 1 d left", "asleep until 2026-03-01 12:00:00 UTC, 2 h left"."""
     words = {
-        WaitKind.TIME: "its time",
-        WaitKind.SIGNAL: f"a signal {clean(wait.name)!r}",
-        WaitKind.CHILDREN: f"its children ({clean(wait.name)})" if wait.name else "its children",
-        WaitKind.ACTIVATION: "somebody to activate it",
-        WaitKind.STOPPED: f"the owner of job {short(wait.name)} to stop",
+        WaitKind.TIME: "asleep" if wait.until is None else f"asleep until {_clock(wait.until)}",
+        WaitKind.SIGNAL: f"waits for signal {one_line(wait.name, 60)}",
+        WaitKind.CHILDREN: "waits for children",
+        WaitKind.ACTIVATION: "waits for somebody to activate it",
+        WaitKind.STOPPED: f"waits for the owner of job {short(wait.name)} to stop",
     }[wait.kind]
-    return words if wait.until is None else f"{words}, at the latest {ago(wait.until, now)}"
+    if wait.kind is WaitKind.SIGNAL and wait.name.startswith(ASK):
+        words = "waits for a person's answer"
+    return words if wait.until is None else f"{words}, {left(wait.until, now)}"
+
+
+def left(until: Time, now: Time) -> str:
+    """How much of a wait is left: "1 d left", "its time is over"."""
+    return f"{span(until - now)} left" if until > now else "its time is over"
+
+
+def _clock(at: Time) -> str:
+    return f"{datetime.fromtimestamp(at // 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def when_in_words(job: Job, now: Time) -> str:

@@ -71,6 +71,10 @@ ONCE = '{"effect":"once"}'
 """What is written at the start of a step with `effect="once"`."""
 
 
+FAILED_ONCE_PATH = "~failed/"
+"""Beside an effect in doubt that raised: its error, which is raised again as long as the same attempt goes on."""
+
+
 def in_doubt(steps: Iterable[Step]) -> list[str]:
     """The paths of effects that were begun and not recorded: they may have happened, and must not happen again."""
     return [step.path for step in steps if step.state is StepState.STARTED and step.result == ONCE]

@@ -5,7 +5,6 @@ commits; when somebody else was faster, it looks again.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -30,7 +29,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.core.outcome import in_doubt
+from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.engines.contract import PAUSE, WORKER, Engine
 from holdfast.jobs.family import CHANGE_TRIES, cancel_children, ended, wake_parent
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
@@ -219,15 +218,17 @@ class Jobs:
         text = canonical(result)
         steps = {step.path: step for step in await self.engine.steps(check_id(id))}
         doubts = in_doubt(steps.values())
-        if path not in doubts:
+        # What a person said of it before may be corrected: it may not have fitted the step's type.
+        said = {entry.note.get("step") for entry in await self.history(id) if entry.event == Event.REPLAY}
+        if path not in doubts and not (path in said and path in steps):
             known = f"in doubt: {', '.join(doubts)}" if doubts else "no step of it is in doubt"
             raise NotFound(f"job {id}: step {path!r} is not in doubt; {known}")
         note = {**_note(reason), "step": path, "said": "do it again" if again else "it happened"}
 
         def go_on(job: Job, now: Time) -> Change:
             done = replace(steps[path], state=StepState.DONE, result=text, finished_at=now)
-            what: dict[str, Any] = {"drops": (path,)} if again else {"steps": (done,)}
-            return decide(job, Event.REPLAY, now, by=by, note=note, **what)
+            dropped = (path, FAILED_ONCE_PATH + path)
+            return decide(job, Event.REPLAY, now, by=by, note=note, drops=dropped, steps=() if again else (done,))
 
         return await self._change(id, go_on)
 

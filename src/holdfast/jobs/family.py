@@ -84,8 +84,9 @@ async def wake_if_in(engine: Engine, id: str, *, by: str) -> bool:
 
 
 async def say_stopped(engine: Engine, job: Job, *, by: str) -> None:
-    """The owner of a cancelled job has stopped: its undo may begin."""
-    (undo,) = await engine.get([derived_id(job.id, "undo")])
-    if undo is not None and undo.state is State.PENDING:
+    """The owner of a cancelled job has stopped: its undo may begin. The word of an earlier owner counts for nothing."""
+    cancelled, undo = await engine.get([job.id, derived_id(job.id, "undo")])
+    ours = cancelled is not None and cancelled.epoch == job.epoch
+    if ours and undo is not None and undo.state is State.PENDING:
         change = decide(undo, Event.ACTIVATE, await engine.now(), by=by, note={"stopped": job.id})
         await engine.commit([change])

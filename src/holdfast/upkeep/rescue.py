@@ -27,7 +27,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.core.outcome import doubt_text, in_doubt, retry_at
+from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import wake_parent
@@ -114,7 +114,7 @@ class Rescue:
                 continue
             error = Error("TimeoutError", f"the job took longer than its timeout of {in_words(limit)}")
             note = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
-            if job.attempt > job.options.retry.retries:
+            if failure_event(job, error.type) is not Event.FAIL:
                 change = decide(job, Event.ABANDON, now, by=by, error=error, note=note)
             else:
                 run_at = retry_at(job, now, self._chance())

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, TypeVar
 
 import msgspec
@@ -100,12 +101,16 @@ class Attempt:
         self.stop: str | None = None
         self._stopped: threading.Event | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.threads = 0
+        """Threads that run code of this job: they can't be stopped from outside."""
         self._cancel_again = 0.0
         self._started = time.monotonic()
         self._moved = self._started
+        limit = job.options.timeout_ms
+        self._overdue = inf if limit is None else self._started + limit / 1_000
         self._may_start = may_start
         self._changed = changed
-        self._calls: Counter[tuple[str, str, str]] = Counter()
+        self._calls: Counter[str] = Counter()
         self._named: dict[str, StepSpec] = {}
         self._left: dict[str, dict[str, None]] = {}
         self._new: list[tuple[str, StepSpec]] = []
@@ -173,15 +178,15 @@ class Attempt:
     def _know_wait(self, record: Step) -> None:
         self.waits[record.path] = record
         if record.state is StepState.DONE:
-            signal = msgspec.json.decode(record.result or "{}").get("signal")
+            signal = record_info(record).get("signal")
             self.used |= set() if signal is None else {signal}
 
     # Identity.
 
-    def number(self, parent: str, name: str, key: str) -> int:
+    def number(self, call: str) -> int:
         """Which of the equal calls this one is: the first, the second, …"""
         with self._lock:
-            nth = self._calls[parent, name, key] = self._calls[parent, name, key] + 1
+            nth = self._calls[call] = self._calls[call] + 1
             return nth
 
     def check_place(self, spec: StepSpec) -> None:
@@ -227,8 +232,10 @@ class Attempt:
         return kind(f"job {self.job.id}: {self.stop}")
 
     def is_fenced(self) -> bool:
-        """Whether no step may start just now: our last answered beat is too old, or the job is about to suspend."""
-        return self.closing or not self._may_start()
+        """Whether no step may start just now: our last answered beat is too old, the job is about to suspend, or its
+        timeout has passed while we slept.
+        """
+        return self.closing or not self._may_start() or time.monotonic() > self._overdue
 
     def is_busy(self) -> bool:
         """Whether a step runs, or something is under way that must not be cut off by a suspend."""
@@ -258,6 +265,16 @@ class Attempt:
             self.loop.call_soon_threadsafe(self._cancel)
         except RuntimeError:  # the loop has ended, and all tasks with it
             pass
+
+    def in_thread(self, more: int) -> None:
+        """One thread more runs code of this job, or one less. From any thread."""
+        with self._lock:
+            self.threads += more
+
+    async def is_still(self) -> None:
+        """Wait until no thread runs code of this job any more."""
+        while self.threads:  # noqa: ASYNC110 (a thread ends when it ends)
+            await asyncio.sleep(FENCE_SECONDS)
 
     def end(self) -> None:
         """The handler has come to its end: what it left running may do nothing more. On the loop."""
@@ -443,3 +460,9 @@ def _beside(step: Step, path: str, state: StepState, result: str) -> Step:
     """A record that goes with a step's and is none of the job's own steps: its path begins with a tilde."""
     name = path.partition("/")[0]
     return msgspec.structs.replace(step, path=path, name=name, state=state, result=result, error=None)
+
+
+def record_info(record: Step) -> dict[str, Any]:
+    """What a record of a wait or an intent says."""
+    found: dict[str, Any] = msgspec.json.decode(record.result or "{}")
+    return found

@@ -12,11 +12,16 @@ import msgspec
 
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import SETTLED
-from holdfast.core.model import PAGE_LIMIT, Error, Job, State, StepState, Wait, WaitKind, Where
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.parking import Parked, record_info, until_of
+from holdfast.core.model import PAGE_LIMIT, Error, Job, State, StepState, Time, Wait, WaitKind, Where
+from holdfast.worker.attempt import Attempt, record_info
+from holdfast.worker.parking import Parked, until_of
 
 CHILD_PATH = "~child/"
+
+LOOK_MS = 5_000
+"""How often to look at a job that is not ours and that we wait for."""
+
+FAR: Time = 1 << 62
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,18 +46,29 @@ async def known_children(attempt: Attempt) -> dict[str, Job]:
     return attempt.children
 
 
-def child_wait(attempt: Attempt, id: str, group: str, within_ms: int | None) -> Parked[Outcome]:
-    """A wait for one child to settle."""
+def child_wait(attempt: Attempt, id: str, group: str | None, within_ms: int | None) -> Parked[Outcome]:
+    """A wait for one child to settle. Without a group it is no child, but a job that somebody else submitted under the
+    same key: nobody wakes us when that settles, so we look again after a while.
+    """
     path = f"{CHILD_PATH}{id}"
     until = until_of(attempt, path, within_ms)
 
     async def look() -> list[Outcome] | None:
-        (outcome,) = await _outcomes(attempt, path, [id])
-        if outcome is None and until is not None and attempt.now() >= until:
-            raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
-        return None if outcome is None else [outcome]
+        record = attempt.waits.get(path)
+        if record is None or not record_info(record).get("late"):
+            (outcome,) = await _outcomes(attempt, path, [id])
+            if outcome is not None:
+                return [outcome]
+            if until is None or attempt.now() < until:
+                if group is None:
+                    parked.wait = Wait(WaitKind.TIME, until=min(attempt.now() + LOOK_MS, until or FAR))
+                return None
+            await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, {"late": True}))
+        raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
 
-    return Parked(path, Wait(WaitKind.CHILDREN, group, until), look)
+    kind = WaitKind.TIME if group is None else WaitKind.CHILDREN
+    parked = Parked(path if until is not None else "", Wait(kind, group or "", until), look)
+    return parked
 
 
 def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> Parked[list[Outcome]]:
@@ -65,7 +81,7 @@ def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> Parked[list[
         outcomes = await _outcomes(attempt, path, ids)
         return [[outcome for outcome in outcomes if outcome is not None]]
 
-    return Parked(path, Wait(WaitKind.CHILDREN, group), look)
+    return Parked("", Wait(WaitKind.CHILDREN, group), look)
 
 
 async def _outcomes(attempt: Attempt, path: str, ids: Sequence[str]) -> list[Outcome | None]:

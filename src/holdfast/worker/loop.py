@@ -11,7 +11,7 @@ import random
 import re
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -199,7 +199,7 @@ class Worker:
         named = {running.job: running.epoch for running in presence.running}
         for id in (*beat.cancelled, *beat.lost):
             attempt = self._attempts.get(Lease(id, named[id]))
-            if attempt is not None:
+            if attempt is not None and not attempt.closing:  # else it suspends just now, and hears of it by itself
                 attempt.halt(CANCELLED if id in beat.cancelled else LOST)
         try:
             self._loop.call_soon_threadsafe(self._told, beat)
@@ -214,9 +214,12 @@ class Worker:
         held = set(self._running.values())
         for lease in beat.stray:
             if lease not in held:
-                task = self._loop.create_task(self._release(lease, "its worker held it and did not know of it"))
-                self._releases.add(task)
-                task.add_done_callback(self._releases.discard)
+                self._aside(self._release(lease, "its worker held it and did not know of it"))
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def _release(self, lease: Lease, why: str) -> None:
         """Hand over a job that is ours and that we don't run. Refused if it isn't ours any more."""
@@ -272,22 +275,31 @@ class Worker:
                 await Jobs(self._engine).activate(job.id, by=self.id)
             stop = attempt.stop
             attempt.end()
-            if stop == CANCELLED:
-                await say_stopped(self._engine, job, by=self.id)
             now = await attempt.persist(self._engine.now)
             change = self._outcome(attempt, stop, result, error, now)
             if change is not None:
                 (answer,) = await attempt.persist(lambda: self._engine.commit([change]))
                 if not isinstance(answer, Applied):
+                    stop = LOST
                     log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
                 if job.parent is not None and change.arrives:
                     await attempt.persist(lambda: wake_parent(self._engine, job, answer, by=self.id))
+            if stop in (CANCELLED, LOST):
+                self._aside(self._say_stopped(attempt))
         except StoreError as error:
             log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", job.id, error)
         finally:
             Parking.of(attempt).close()
             self._attempts.pop(job.lease, None)
             RUNNING.discard(attempt)
+
+    async def _say_stopped(self, attempt: Attempt) -> None:
+        """Our job was cancelled, and nothing of it runs here any more: what it made may be undone."""
+        try:
+            await attempt.is_still()
+            await say_stopped(self._engine, attempt.job, by=self.id)
+        except HoldfastError as error:
+            log.warning("job %s: its undo begins a little later: %s", attempt.job.id, error)
 
     async def _handle(self, attempt: Attempt) -> tuple[str | None, BaseException | None]:
         """Run the handler to its end, in a task of its own. Whatever it does, this has a result or an error."""

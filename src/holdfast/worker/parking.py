@@ -9,7 +9,6 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.durations import in_words
@@ -18,7 +17,6 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import (
     LEASE_LOST,
     Applied,
-    Conflict,
     Event,
     Signal,
     State,
@@ -29,7 +27,7 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.engines.contract import job_topic
-from holdfast.worker.attempt import LOST, SUSPENDED, Attempt
+from holdfast.worker.attempt import LOST, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
 
 T = TypeVar("T")
@@ -234,13 +232,13 @@ class Parking:
                 note=note,
             )
             (answer,) = await attempt.persist(lambda: attempt.engine.commit([change]))
+            if isinstance(answer, Applied):
+                attempt.halt(SUSPENDED)
+            elif answer.reason == LEASE_LOST:
+                attempt.halt(LOST)
         finally:
             attempt.closing = False
-        if isinstance(answer, Applied):
-            attempt.halt(SUSPENDED)
-        elif isinstance(answer, Conflict) and answer.reason == LEASE_LOST:
-            attempt.halt(LOST)
-        else:
+        if attempt.stop is None:
             await self._refresh()
 
     def _begun(self, parked: list[Parked[Any]]) -> list[Step]:
@@ -318,11 +316,6 @@ def _answer(record: Step, name: str, within_ms: int | None, read: Callable[[str]
     if info.get("late"):
         raise TimeoutError(f"{name} did not come within {in_words(within_ms or 0)}")
     return read(info["value"])
-
-
-def record_info(record: Step) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(record.result or "{}")
-    return found
 
 
 def words(wait: Wait, now: Time) -> str:

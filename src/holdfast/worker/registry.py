@@ -40,8 +40,8 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     cleanup: Callable[..., Any] | None = None
 
 
-UNDOABLE: dict[str, StepSpec] = {}
-"""The steps of this process that can be undone, by name: an undo finds them long after the job that ran them."""
+UNDOABLE: dict[str, dict[str, StepSpec]] = {}
+"""The steps of this process that can be undone, by name and module: an undo finds them long after their job."""
 
 
 class Registry:

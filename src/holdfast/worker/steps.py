@@ -20,10 +20,10 @@ from holdfast.core.durations import in_words
 from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
-from holdfast.core.outcome import ONCE, never_retried, next_delay
+from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
-from holdfast.worker.attempt import Attempt, Stopped
-from holdfast.worker.context import PATH
+from holdfast.worker.attempt import Attempt, Stopped, record_info
+from holdfast.worker.context import ATTEMPT, PATH
 from holdfast.worker.drift import arguments_key, differing, tags
 from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_name
 from holdfast.worker.registry import StepSpec
@@ -49,15 +49,17 @@ class Call:
         given = key(*args, **kwargs) if callable(key) else key
         parent = PATH.get()
         text = _key_text(given) if self.keyed else arguments_key(self.text)
+        self.path = step_path(parent, spec.name, text)
         # One key is one effect: what is done once is not done again because it is asked for twice.
-        nth = 1 if spec.effect == "once" else attempt.number(parent, spec.name, text)
-        self.path = step_path(parent, spec.name, text, nth)
+        if spec.effect != "once" and (nth := attempt.number(self.path)) > 1:
+            self.path = step_path(parent, spec.name, text, nth)
 
     def answered(self) -> tuple[bool, Any]:
         """Whether the record answers this call, and with what. A failed record raises again."""
         step = self.attempt.recorded(self.path, self.spec, keyed=self.keyed)
         if step is None:
             if self.spec.effect == "once" and self.path in self.attempt.records:
+                self._raise_again()
                 raise self.attempt.doubt(self.path)
             return False, None
         if self.keyed:
@@ -103,7 +105,7 @@ class Call:
         intents = [begun] if self.spec.effect == "once" else []
         path = UNDO_PATH + self.path
         if self.spec.undo is not None and path not in self.attempt.waits:
-            told = canonical({"step": self.spec.name})
+            told = canonical({"step": self.spec.name, "place": self.spec.function.__module__})
             intents.append(replace(begun, path=path, name=UNDO_PATH[:-1], result=told, finished_at=None))
         return [replace(intent, finished_at=None) for intent in intents]
 
@@ -114,6 +116,19 @@ class Call:
             await self.attempt.begin(intents)
         if self.spec.effect == "once":
             self.attempt.doubts.append(self.path)
+
+    async def keep_failure(self, error: BaseException, started_at: Time) -> None:
+        """An effect raised: it stays in doubt, and its error is what this attempt hears of it from now on."""
+        told = canonical({"attempt": self.attempt.job.attempt})
+        failed = self._step(StepState.STARTED, started_at, result=told, error=error_of(error))
+        await self.attempt.begin([replace(failed, path=FAILED_ONCE_PATH + self.path, name=FAILED_ONCE_PATH[:-1])])
+
+    def _raise_again(self) -> None:
+        failed = self.attempt.waits.get(FAILED_ONCE_PATH + self.path)
+        if failed is not None and record_info(failed)["attempt"] == self.attempt.job.attempt:
+            if self.path not in self.attempt.doubts:
+                self.attempt.doubts.append(self.path)
+            raise raised_again(failed)
 
     def next_try(self, error: BaseException, failures: int) -> float | None:
         """Seconds until the next try; None when this failure is final."""
@@ -167,6 +182,7 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
     attempt.enter(call.path, call.spec, started_at)
     token = PATH.set(call.path)
     try:
+        once = call.spec.effect == "once"
         if call.has_intents:
             await call.begin(started_at)
         failures = 0
@@ -178,8 +194,7 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
                 failures += 1
                 delay = call.next_try(error, failures)
                 if delay is None:
-                    if call.spec.effect != "once":  # else it stays begun: it may have happened before it failed
-                        await call.keep(call.failed(error, started_at))
+                    await (call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)))
                     raise
             await asyncio.sleep(delay)
             await attempt.admit()
@@ -222,6 +237,7 @@ async def in_thread(context: contextvars.Context, work: Callable[[], T]) -> T:
     """Run blocking work in a thread of its own, which never keeps the process from ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    attempt = context.get(ATTEMPT)
 
     def run() -> None:
         try:
@@ -230,7 +246,12 @@ async def in_thread(context: contextvars.Context, work: Callable[[], T]) -> T:
             _settle(loop, future, None, error)
         else:
             _settle(loop, future, value, None)
+        finally:
+            if attempt is not None:
+                attempt.in_thread(-1)
 
+    if attempt is not None:
+        attempt.in_thread(1)
     threading.Thread(target=run, name="holdfast-job", daemon=True).start()
     return await future
 
@@ -290,6 +311,7 @@ def run_sync(call: Call) -> Any:
     started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
     try:
+        once = call.spec.effect == "once"
         if call.has_intents:
             on_loop(attempt, call.begin(started_at))
         failures = 0
@@ -301,8 +323,10 @@ def run_sync(call: Call) -> Any:
                 failures += 1
                 delay = call.next_try(error, failures)
                 if delay is None:
-                    if call.spec.effect != "once":
-                        on_loop(attempt, call.keep(call.failed(error, started_at)))
+                    on_loop(
+                        attempt,
+                        call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)),
+                    )
                     raise
             attempt.pause(delay)
             _admit(attempt)

@@ -9,13 +9,12 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-
 from holdfast.core.codec import Signature
 from holdfast.core.errors import NotFound, UndoFailed
 from holdfast.core.model import Job, Options, Retry, Step, StepState
 from holdfast.engines.contract import Engine
 from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE, cancel_children
+from holdfast.worker.attempt import record_info
 from holdfast.worker.context import UNDONE, attempt_here
 from holdfast.worker.faults import type_name
 from holdfast.worker.registry import UNDOABLE, JobSpec, Registry, StepSpec
@@ -59,7 +58,10 @@ class _Undo:
             path = intent.path.removeprefix(UNDO_PATH)
             await self._try(path, self._undo_of(intent, steps.get(path)))
         spec = self._registry.get(job.type)
-        if spec is not None and spec.cleanup is not None:
+        if spec is None or spec.cleanup is None:
+            if job.options.cleanup:
+                self._left.append(f"cleanup (no job {job.type!r} with a cleanup is known to this worker)")
+        else:
             args, kwargs = spec.signature.decode(job.args)
             await self._try("cleanup", lambda: _called(spec.cleanup, *args, **kwargs))
         if self._left:
@@ -68,12 +70,15 @@ class _Undo:
 
     def _undo_of(self, intent: Step, record: Step | None) -> Callable[[], Awaitable[Any]]:
         """Undo one step: with its result, or with None when it may have happened."""
-        name = msgspec.json.decode(intent.result or "{}")["step"]
+        name, place = record_info(intent)["step"], record_info(intent)["place"]
 
         async def undo() -> None:
-            spec = UNDOABLE.get(name)
+            known = UNDOABLE.get(name, {})
+            # A step that moved to another module since is still meant, if there is only one of its name.
+            spec = known.get(place) or (next(iter(known.values())) if len(known) == 1 else None)
             if spec is None:
-                raise NotFound(f"no step {name!r} with an undo is known to this worker; is its module imported?")
+                where = f"there are several, in {', '.join(known)}" if known else "is its module imported?"
+                raise NotFound(f"no step {name!r} of {place} with an undo is known to this worker; {where}")
             done = record is not None and record.state is StepState.DONE
             value = spec.signature.result.decode(record.result or "null") if done and record is not None else None
             await _called(spec.undo, value)

@@ -1,0 +1,157 @@
+"""`holdfast ask`: the questions that jobs ask a person, and answers to them. Must not judge an answer (`jobs`)."""
+
+import json
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from holdfast.cli.form import fields_of, filled, form_words, sample
+from holdfast.cli.given import as_the_job_takes_it, json_given
+from holdfast.cli.ids import find_id, find_job, job_ids
+from holdfast.cli.shapes import Shape, moment, status_shape
+from holdfast.cli.store import at_terminal, in_store, json_option, url_option, whoami
+from holdfast.cli.words import ago, clean, console, counted, left, one_line, say_json, short
+from holdfast.core.codec import canonical
+from holdfast.core.errors import NotFound
+from holdfast.core.model import State, Time
+from holdfast.jobs import Jobs, Status
+from holdfast.jobs.questions import Question
+
+SHOWN = 50
+"""How many questions are listed for a person; `--json` has all of them."""
+
+VALUE_SHOWN = 200
+"""How much of a question's value is shown in the list."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast ask
+  holdfast ask 4f2a91bc
+  holdfast ask 4f2a91bc --answer '{"ok": true}'
+  holdfast ask 4f2a91bc --answer '"the second"' --name ask:9f86d081
+  holdfast ask --json | jq -r '.questions[].job'
+
+\b
+Without an ID all open questions are listed. With one, the question is shown in full; on a
+terminal its fields are then asked for one by one (Ctrl-C leaves it open). An answer that
+doesn't fit the form is refused, and the question stays open.
+--json with --answer is the job's new status.
+"""
+)
+@click.argument("id", required=False, shell_complete=job_ids(State.PENDING))
+@click.option("--answer", metavar="JSON", help="The answer.")
+@click.option("--name", metavar="NAME", help="Which question, where a job asks several.")
+@json_option
+@url_option
+def ask(id: str | None, answer: str | None, name: str | None, as_json: bool, url: str | None) -> None:
+    """List the questions that jobs ask, show one, or answer it."""
+    if id is None:
+        if answer is not None or name is not None:
+            raise click.UsageError("--answer and --name are for one job: give its ID")
+        _list(as_json, url)
+    elif answer is not None:
+        _answer(id, json_given("--answer", answer), name, as_json, url)
+    else:
+        _show(id, name, as_json, url)
+
+
+# All of them.
+
+
+def _list(as_json: bool, url: str | None) -> None:
+    async def work(jobs: Jobs) -> tuple[list[Question], Time]:
+        return await jobs.questions(), await jobs.engine.now()
+
+    questions, now = in_store(url, work)
+    if as_json:
+        say_json({"questions": [_shape(one) for one in questions]})
+        return
+    out = console()
+    if not questions:
+        out.print("no job asks anything")
+        return
+    out.print(f"{counted(len(questions), 'open question')}\n")
+    for one in questions[:SHOWN]:
+        _head(out, one, now)
+        out.print(Padding(Text(one_line(_text(one.value), VALUE_SHOWN)), (0, 0, 0, 10)))
+        out.print(Padding(Text(f"takes {form_words(fields_of(one.schema))}", style="dim"), (0, 0, 0, 10)))
+    if len(questions) > SHOWN:
+        out.print(f"\nand {len(questions) - SHOWN:,} more: --json", style="dim")
+    out.print("\nlook and answer with holdfast ask ID", style="dim")
+
+
+def _head(out: Console, one: Question, now: Time) -> None:
+    line = Text() + Text(short(one.job), style="cyan") + Text(f"  {one.type}", style="bold")
+    until = "" if one.until is None else f", {left(one.until, now)}"
+    out.print(line + Text(f"  {clean(one.name)}, asked {ago(one.asked_at, now)}{until}", style="dim"))
+
+
+def _text(value: object) -> str:
+    """A question's value on a line: a text as it is, else JSON."""
+    return value if isinstance(value, str) else canonical(value)
+
+
+def _shape(one: Question) -> Shape:
+    return {
+        "job": one.job,
+        "type": one.type,
+        "name": one.name,
+        "question": one.value,
+        "fields": [field.shape() for field in fields_of(one.schema)],
+        "schema": one.schema,
+        "asked_at": moment(one.asked_at),
+        "until": moment(one.until),
+    }
+
+
+# One of them.
+
+
+def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
+    async def work(jobs: Jobs) -> tuple[list[Question], Time]:
+        job = await find_job(jobs, id)
+        found = [one for one in await jobs.questions(job.id) if name in (None, one.name)]
+        if not found:
+            which = "" if name is None else f" {name!r}"
+            raise NotFound(f"job {job.id} has no open question{which}: it is {job.state}; holdfast ask lists them")
+        return found, await jobs.engine.now()
+
+    questions, now = in_store(url, work)
+    if as_json:
+        say_json({"questions": [_shape(one) for one in questions]})
+        return
+    out = console()
+    for one in questions:
+        _head(out, one, now)
+        shown = one.value if isinstance(one.value, str) else json.dumps(one.value, ensure_ascii=False, indent=2)
+        out.print(Padding(Text(f"\n{clean(shown)}\n"), (0, 0, 0, 2)))
+        fields = fields_of(one.schema)
+        if len(questions) == 1 and at_terminal():
+            # The store is closed while a person thinks: a file would else be kept from its worker.
+            _answer(one.job, filled(fields), one.name, as_json, url)
+            return
+        for field in fields:
+            about = f": {one_line(field.description, VALUE_SHOWN)}" if field.description else ""
+            out.print(Text(f"  {field.words()}{about}"), soft_wrap=True)
+        which = f" --name {one.name}" if len(questions) > 1 or name is not None else ""
+        out.print(f"\nanswer: holdfast ask {short(one.job)} --answer {sample(fields)}{which}", soft_wrap=True)
+
+
+def _answer(id: str, value: object, name: str | None, as_json: bool, url: str | None) -> None:
+    async def work(jobs: Jobs) -> Status:
+        whole = await find_id(jobs, id)
+        with as_the_job_takes_it(whole):
+            job = await jobs.answer(whole, value, name=name, by=whoami())
+        (status,) = await jobs.statuses([job])
+        return status
+
+    status = in_store(url, work, write=True)
+    if as_json:
+        say_json(status_shape(status))
+    else:
+        told = "it goes on" if status.state == State.AVAILABLE else f"it is {status.state}"
+        console().print(f"answered {short(status.id)}: {told}")

@@ -1,0 +1,191 @@
+"""What an answer must look like, as a form: the fields of a JSON Schema, in words, and asked one by one.
+
+Must not ask a store, and must not judge an answer as a whole: the store does, and then the job by its type. Knows
+objects of simple fields; whatever else there is, is given as JSON.
+"""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from holdfast.cli.words import clean, one_line
+from holdfast.core.codec import parse
+from holdfast.core.errors import BadValue, Invalid
+
+REFERENCES = 10
+"""How many references of a schema are followed, one to the next."""
+
+TRIES = 5
+"""How often a field is asked for again when what was typed doesn't fit."""
+
+CHOICES_SHOWN = 10
+DESCRIPTION_SHOWN = 100
+
+KINDS = {"string": "text", "boolean": "yes or no", "integer": "whole number", "number": "number", "json": "JSON"}
+"""The kinds of a field, as a person is told them."""
+
+SAMPLES: dict[str, Any] = {"string": "…", "boolean": True, "integer": 0, "number": 0.5, "json": None}
+
+YES_OR_NO = {**dict.fromkeys(("y", "yes", "true"), True), **dict.fromkeys(("n", "no", "false"), False)}
+
+
+class Field(NamedTuple):
+    """One field of a form; the whole answer, when it has no name."""
+
+    name: str
+    kind: str
+    choices: Mapping[str, Any]
+    is_required: bool
+    description: str
+
+    def shape(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "name": self.name,
+            "type": self.kind,
+            "choices": list(self.choices.values()),
+            "required": self.is_required,
+            "description": self.description,
+        }
+
+    def takes(self) -> str:
+        """What may be given: "yes or no", "text", "one of draft, final"."""
+        if not self.choices:
+            return KINDS[self.kind]
+        more = " …" if len(self.choices) > CHOICES_SHOWN else ""
+        return f"one of {', '.join(clean(one) for one in list(self.choices)[:CHOICES_SHOWN])}{more}"
+
+    def words(self) -> str:
+        """The field in words: "note (text, may be left out)"."""
+        left_out = "" if self.is_required else ", may be left out"
+        return f"{one_line(self.name, 60)} ({self.takes()}{left_out})" if self.name else self.takes()
+
+
+def fields_of(schema: Mapping[str, Any]) -> list[Field]:
+    """The fields that an answer has; one without a name, when the answer is no object with known fields."""
+    known = schema.get("$defs", {})
+    whole = _followed(schema, known)
+    properties = whole.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        return [_field("", schema, known, is_required=True)]
+    # A kept schema has its properties by name, and only what is required in the order in which it was written.
+    required = [name for name in whole.get("required", ()) if name in properties]
+    names = dict.fromkeys([*required, *properties])
+    return [_field(name, properties[name], known, is_required=name in required) for name in names]
+
+
+def form_words(fields: Sequence[Field]) -> str:
+    """A form in one line: "ok (yes or no), note (text, may be left out)"."""
+    return ", ".join(field.words() for field in fields)
+
+
+def sample(fields: Sequence[Field]) -> str:
+    """An answer of the right form, for the shell: what must be there, with values to write over."""
+    values = {field.name: next(iter(field.choices.values()), SAMPLES[field.kind]) for field in fields}
+    whole = values[""] if "" in values else {field.name: values[field.name] for field in fields if field.is_required}
+    return shlex.quote(clean(json.dumps(whole, ensure_ascii=False)))
+
+
+def filled(fields: Sequence[Field]) -> Any:
+    """Ask a person for each field. What may be left out is, with an empty line."""
+    given: dict[str, Any] = {}
+    for field in fields:
+        if field.description:
+            click.echo(f"  {one_line(field.description, DESCRIPTION_SHOWN)}", err=True)
+        found = _asked(field)
+        if found:
+            given[field.name] = found[0]
+    return given.get("", given)
+
+
+def _asked(field: Field) -> list[Any]:
+    """What a person gives for a field, or nothing."""
+    label = f"{one_line(field.name, 60) or 'answer'} ({field.takes()}{'' if field.is_required else ', or nothing'})"
+    for _ in range(TRIES):
+        text = click.prompt(label, default="", show_default=False, err=True).strip()
+        if not text and not field.is_required:
+            return []
+        try:
+            return [_read(field, text)]
+        except ValueError as error:
+            click.echo(f"  {error}", err=True)
+    raise Invalid(f"{label}: not understood {TRIES} times; give the whole answer as JSON, with --answer")
+
+
+def _read(field: Field, text: str) -> Any:
+    """The value that a text means; ValueError says what to type."""
+    if not text:
+        raise ValueError("it is needed")
+    if field.choices:
+        if text not in field.choices:
+            raise ValueError(f"type {field.takes()}")
+        return field.choices[text]
+    return READERS[field.kind](text)
+
+
+def _number(text: str) -> Any:
+    try:
+        value = parse(text)
+    except BadValue:
+        value = None
+    if type(value) not in (int, float):
+        raise ValueError("type a number")
+    return value
+
+
+def _whole_number(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("type a whole number") from None
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in YES_OR_NO:
+        raise ValueError("type yes or no")
+    return YES_OR_NO[text.lower()]
+
+
+def _json(text: str) -> Any:
+    try:
+        return parse(text)
+    except BadValue:
+        raise ValueError("type JSON; a text has quotes of its own") from None
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "string": str,
+    "boolean": _yes_or_no,
+    "integer": _whole_number,
+    "number": _number,
+    "json": _json,
+}
+
+
+def _field(name: str, schema: Mapping[str, Any], known: Mapping[str, Any], *, is_required: bool) -> Field:
+    inner = _followed(schema, known)
+    values = [inner["const"]] if "const" in inner else inner.get("enum", ())
+    kind = str(inner.get("type", ""))
+    return Field(
+        name=name,
+        kind=kind if kind in KINDS else "json",
+        choices={one if isinstance(one, str) else json.dumps(one): one for one in values},
+        is_required=is_required,
+        description=str(schema.get("description", inner.get("description", "")) if name else ""),
+    )
+
+
+def _followed(schema: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema without references, and without the null that stands beside one other kind."""
+    for _ in range(REFERENCES):
+        several = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+        if "$ref" in schema:
+            schema = known.get(str(schema["$ref"]).rpartition("/")[2], {})
+        elif len(several) == 1:
+            schema = several[0]
+        else:
+            break
+    return schema

@@ -1,0 +1,10 @@
+"""Steps in processes of their own (`isolate="process"`): what kills such a process fails one step, and nothing else.
+
+    place     where a function stands, so that another process can import it
+    wire      what the worker and such a process say to one another
+    child     that process: imports the function, runs it, tells its result
+    process   the worker's side of one: starting it, talking to it, ending it
+    pool      so many of them, started ahead and used again
+
+Never pickle: arguments and results cross as the canonical JSON text that is recorded, errors as data.
+"""

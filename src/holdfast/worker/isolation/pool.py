@@ -1,0 +1,302 @@
+"""A pool of processes for isolated steps: started ahead, used again, replaced when they are worn or dead.
+
+Must not know what a step's failure means for its job. One pool belongs to one worker and its loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from holdfast.core.durations import in_words
+from holdfast.core.errors import HoldfastError, StepFailed
+from holdfast.core.model import Error, Step, StepState
+from holdfast.worker.context import Current, progress
+from holdfast.worker.faults import Escaped, raised_again
+from holdfast.worker.isolation.place import Target, target_of
+from holdfast.worker.isolation.process import GONE_SECONDS, Gone, Process, how
+from holdfast.worker.isolation.wire import Began, Call, Done, Failed, Logged, Progress
+
+log = logging.getLogger("holdfast.worker")
+
+MAX_USES = 500
+"""A process is replaced after so many calls, so that what leaks in it does not add up."""
+
+SPARE = 1
+"""How many processes wait for a call, however quiet it is."""
+
+IDLE_SECONDS = 60.0
+"""Further ones that wait longer than this end."""
+
+TEND_SECONDS = 5.0
+"""How often the pool looks after its processes when nothing happens."""
+
+START_SECONDS = 300.0
+"""How long a process may take to start and to import a step's module; the step's own timeout begins after that."""
+
+START_TRIES = 3
+"""How many processes are tried for a call when they die before the function began."""
+
+END_SECONDS = 2.0
+"""How long a process that isn't needed any more may take to end in peace."""
+
+KNOWN_LIMIT = 32
+"""How many modules a new process imports ahead."""
+
+
+class ProcessDied(HoldfastError):
+    """The process of an isolated step died under it: a crash, an exit, or a kill from outside."""
+
+
+class IsolatedCall(Struct, frozen=True, kw_only=True):
+    """One call of a step that runs in a process of its own."""
+
+    step: str
+    """The step's name, for messages."""
+    function: Callable[..., Any]
+    args: str
+    """The arguments as canonical text, as the function's Signature writes them."""
+    current: Current
+    """What `current()` answers in the function."""
+    memory_mb: int | None = None
+    """How much memory the call may take, on top of what the interpreter and the imported modules have."""
+
+
+def as_here(news: Progress | Logged) -> None:
+    """Let what the step's code told count as told here, in the context of the task that awaits it."""
+    if isinstance(news, Progress):
+        progress(news.done, news.total, news.text)
+        return
+    logger = logging.getLogger(news.logger)
+    if logger.isEnabledFor(news.level):
+        record = logging.LogRecord(news.logger, news.level, "", 0, news.text, None, None)
+        record.created = news.at
+        logger.handle(record)
+
+
+class Pool:
+    """Runs isolated steps, up to `at_once` of them; more wait for their turn. Starts nothing before it is used."""
+
+    def __init__(
+        self,
+        at_once: int = 8,
+        *,
+        spare: int = SPARE,
+        max_uses: int = MAX_USES,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._limit = at_once + spare
+        self._spare = spare
+        self._max_uses = max_uses
+        self._idle_seconds = idle_seconds
+        self._turn = asyncio.Semaphore(at_once)
+        self._idle: list[Process] = []  # The one that was used last is last, and is taken first: it is the warmest.
+        self._busy: set[Process] = set()
+        self._ending: set[asyncio.Task[int | None]] = set()
+        self._known: dict[Target, None] = {}
+        self._tending: asyncio.Task[None] | None = None
+        self._nudge = asyncio.Event()
+        self._is_closed = False
+
+    async def run(
+        self,
+        call: IsolatedCall,
+        *,
+        timeout: float | None = None,
+        told: Callable[[Progress | Logged], None] = as_here,
+    ) -> str:
+        """The canonical text of the function's result.
+
+        Raises what the function raised, as a failed record does (`faults.raised_again`); ProcessDied when its process
+        died; TimeoutError when it took longer than `timeout` seconds, and was killed; Invalid when another process
+        couldn't find the function. When this is cancelled, the process is killed at once. `told` hears what the
+        function tells with `progress()` and `logging`, and must not raise.
+        """
+        target = target_of(call.function)
+        word = Call(target, Raw(call.args.encode()), call.current, call.memory_mb)
+        async with self._turn:
+            process, answer = await self._begun(word, call, told)
+            try:
+                if answer is None:
+                    async with asyncio.timeout(timeout):
+                        answer = await process.answer(told)
+            except TimeoutError:
+                limit = in_words(round((timeout or 0) * 1_000))
+                line = f"step {call.step} took longer than its timeout of {limit} and was killed"
+                raise TimeoutError(line) from None
+            except Gone:
+                raise await self._death(process, call, "before the step was done") from None
+            finally:
+                self._return(process, answer)
+        if isinstance(answer, Failed):
+            raise _raised(answer.error, call)
+        return bytes(answer.result).decode()
+
+    def warm(self) -> None:
+        """Start what is kept ready. The first call does that too, but has to wait for it."""
+        if self._is_closed:
+            raise HoldfastError("isolated steps can't run any more: their worker has stopped")
+        if self._tending is None:
+            self._tending = asyncio.get_running_loop().create_task(self._tend(), name="holdfast isolation")
+
+    async def close(self) -> None:
+        """End all processes, those in the middle of a call too, and wait until they are gone."""
+        self._is_closed = True
+        if self._tending is not None:
+            self._tending.cancel()
+            await asyncio.wait([self._tending])
+        for process in list(self._busy):
+            self._end(process, 0)
+        while self._idle:
+            self._end(self._idle.pop(), END_SECONDS)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    # One call.
+
+    async def _begun(
+        self, word: Call, call: IsolatedCall, told: Callable[[Progress | Logged], None]
+    ) -> tuple[Process, Done | Failed | None]:
+        """A process in which the function runs, or could not be called. What dies before that is replaced."""
+        death: ProcessDied | None = None
+        for _ in range(START_TRIES):
+            process = await self._taken(call)
+            began: Began | Failed | None = None
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    began = await process.begin(word, told)
+            except TimeoutError:
+                limit = in_words(round(START_SECONDS * 1_000))
+                raise TimeoutError(f"step {call.step}: its module could not be imported within {limit}") from None
+            except Gone:
+                death = await self._death(process, call, "before the step began")
+            finally:
+                if began is None:
+                    self._bury(process)
+            if isinstance(began, Began):
+                self._remember(word.target)
+                return process, None
+            if began is not None:
+                return process, began
+        assert death is not None
+        raise death
+
+    async def _taken(self, call: IsolatedCall) -> Process:
+        self.warm()
+        self._nudge.set()
+        while self._idle:
+            process = self._idle.pop()
+            if not process.has_ended():
+                self._busy.add(process)
+                return process
+            self._bury(process)
+        try:
+            process = await Process.start(list(self._known))
+        except OSError as error:
+            raise ProcessDied(f"step {call.step}: no process could be started for it: {error}") from error
+        self._busy.add(process)
+        if self._is_closed:
+            self._end(process, 0)
+        return process
+
+    def _return(self, process: Process, answer: Done | Failed | None) -> None:
+        """Keep a process for the next call, unless it is dead, told to die, or worn."""
+        process.uses += 1
+        if answer is None or self._is_closed or answer.worn:
+            self._end(process, 0)
+        elif process.uses >= self._max_uses:
+            self._end(process, END_SECONDS)
+        else:
+            self._busy.discard(process)
+            process.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(process)
+        self._nudge.set()
+
+    async def _death(self, process: Process, call: IsolatedCall, when: str) -> ProcessDied:
+        """What to say about a process that hung up."""
+        if self._is_closed:
+            return ProcessDied(f"step {call.step}: its process was killed {when}, because its worker stopped")
+        code = await asyncio.shield(self._end(process, GONE_SECONDS))
+        limited = "" if call.memory_mb is None else f" (its memory was limited to {call.memory_mb} MB)"
+        died = ProcessDied(f"step {call.step}: its process {how(code, when)}{limited}")
+        if process.last_words:
+            died.add_note(process.last_words)
+        return died
+
+    def _end(self, process: Process, patience_seconds: float) -> "asyncio.Task[int | None]":
+        """End a process in the background: at once, or after it had a moment to end by itself."""
+        self._busy.discard(process)
+        if not patience_seconds:
+            process.kill()
+        if process.ending is None:
+            process.ending = asyncio.get_running_loop().create_task(process.end(patience_seconds))
+            self._ending.add(process.ending)
+            process.ending.add_done_callback(self._ending.discard)
+        return process.ending
+
+    def _bury(self, process: Process) -> None:
+        """End a process that ran nothing. If it never got ready, that is perhaps due to what it imported ahead."""
+        if not process.is_ready:
+            self._known.clear()
+        self._end(process, 0)
+
+    # All of them.
+
+    async def _tend(self) -> None:
+        """Keep what is spare ready, let go of what isn't needed, and bury the dead."""
+        while True:
+            now = asyncio.get_running_loop().time()
+            for process in list(self._idle):
+                is_old = now - process.idle_since > self._idle_seconds and len(self._idle) > self._spare
+                if process.has_ended():
+                    self._idle.remove(process)
+                    self._bury(process)
+                elif is_old:
+                    self._idle.remove(process)
+                    self._end(process, END_SECONDS)
+            await self._stock()
+            self._nudge.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TEND_SECONDS):
+                    await self._nudge.wait()
+
+    async def _stock(self) -> None:
+        for _ in range(self._spare):
+            if len(self._idle) >= self._spare or len(self._idle) + len(self._busy) >= self._limit:
+                return
+            try:
+                process = await Process.start(list(self._known))
+            except OSError as error:
+                log.warning("no process could be started ahead for isolated steps: %s", error)
+                return
+            process.idle_since = asyncio.get_running_loop().time()
+            self._idle.insert(0, process)
+
+    def _remember(self, target: Target) -> None:
+        self._known.pop(target, None)
+        self._known[target] = None
+        if len(self._known) > KNOWN_LIMIT:
+            del self._known[next(iter(self._known))]
+
+
+def _raised(error: Error, call: IsolatedCall) -> Exception:
+    """The function's error, as if it had been raised here; what its process told about it goes along as a note."""
+    here = call.current
+    step = Step(
+        job=here.job_id,
+        epoch=here.epoch,
+        path=here.step,
+        name=call.step,
+        state=StepState.FAILED,
+        started_at=0,
+        error=error,
+    )
+    made = raised_again(step)
+    made.__notes__ = [f"in the step's own process:\n{error.traceback}"]
+    if isinstance(made, StepFailed):
+        made.args = (f"step {call.step} failed in its own process: {error.type}: {error.message}",)
+    # It would end the coroutine that it is raised in.
+    return Escaped(made) if isinstance(made, StopIteration) else made

@@ -1,0 +1,239 @@
+"""The worker's side of one process for isolated steps: starting it, talking to it, ending it.
+
+Must not choose which process runs what (`pool`).
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from holdfast.worker.isolation.place import Target
+from holdfast.worker.isolation.wire import (
+    FRAME_LIMIT,
+    HEAD,
+    Began,
+    Call,
+    Done,
+    Failed,
+    Heard,
+    Logged,
+    Progress,
+    Ready,
+    Warm,
+    frame,
+    heard,
+)
+
+log = logging.getLogger("holdfast.worker")
+
+GONE_SECONDS = 1.0
+"""How long a process that has hung up may take to die, before it is killed."""
+
+REAP_SECONDS = 10.0
+"""How long the system may take to end a process that was killed."""
+
+LOOK_SECONDS = 0.002
+"""How often to look whether a process has ended."""
+
+LAST_WORDS_LIMIT = 16_000
+"""How many bytes a crash may tell about itself."""
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from holdfast.worker.isolation.child import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
+)
+
+_HINTS = {
+    signal.SIGSEGV: ": a crash in native code",
+    signal.SIGBUS: ": a crash in native code",
+    signal.SIGILL: ": a crash in native code",
+    signal.SIGABRT: ": native code gave up",
+    signal.SIGKILL: "; this worker did not kill it: is the machine short of memory?",
+}
+
+
+class Gone(Exception):
+    """The process has hung up: it is dead, or as good as dead."""
+
+
+class Process:
+    """One process, and the line to it. Belongs to the loop that it was started on."""
+
+    def __init__(
+        self,
+        popen: "subprocess.Popen[bytes]",
+        lifeline: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.pid = popen.pid
+        self.is_ready = False
+        self.uses = 0
+        self.idle_since = 0.0
+        self.last_words = ""
+        """What a crash told about itself: Python's own report of where each thread was."""
+        self.ending: asyncio.Task[int | None] | None = None
+        self._popen = popen
+        self._lifeline = lifeline
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls, known: Sequence[Target]) -> "Process":
+        """Start one. It imports these modules ahead, and says Ready after that."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            try:
+                popen, lifeline = _started(theirs)
+            except BaseException:
+                writer.transport.abort()
+                raise
+        process = cls(popen, lifeline, reader, writer)
+        process._send(Warm(list(known), logging.getLogger().getEffectiveLevel()))
+        return process
+
+    # Talking.
+
+    async def begin(self, call: Call, told: Callable[[Progress | Logged], None]) -> Began | Failed:
+        """Hand over a call. Began: the function runs. Raises Gone."""
+        if not self.is_ready:
+            word = await self._next(told)
+            assert isinstance(word, Ready)
+            self.is_ready = True
+        self._send(call)
+        word = await self._next(told)
+        assert isinstance(word, Began | Failed)
+        return word
+
+    async def answer(self, told: Callable[[Progress | Logged], None]) -> Done | Failed:
+        """What came of the call. Raises Gone."""
+        word = await self._next(told)
+        assert isinstance(word, Done | Failed)
+        return word
+
+    def _send(self, word: Warm | Call) -> None:
+        self._writer.write(frame(word))
+
+    async def _next(self, told: Callable[[Progress | Logged], None]) -> Heard:
+        """The next word that isn't progress or a log line; those are passed on."""
+        while True:
+            try:
+                head = await self._reader.readexactly(HEAD.size)
+                (size,) = HEAD.unpack(head)
+                if size > FRAME_LIMIT:
+                    await self._hear_last_words(head)
+                    raise Gone
+                word = heard(await self._reader.readexactly(size))
+            except (asyncio.IncompleteReadError, OSError, msgspec.DecodeError) as error:
+                raise Gone from error
+            if not isinstance(word, Progress | Logged):
+                return word
+            told(word)
+
+    async def _hear_last_words(self, words: bytes) -> None:
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(GONE_SECONDS):
+                while len(words) < LAST_WORDS_LIMIT and (more := await self._reader.read(LAST_WORDS_LIMIT)):
+                    words += more
+        self.last_words = words[:LAST_WORDS_LIMIT].decode(errors="replace")
+
+    # Ending.
+
+    def has_ended(self) -> bool:
+        """Whether it is dead. Where the system allows it this leaves it unreaped, so that its number stays its own."""
+        if not hasattr(os, "waitid"):
+            return self._popen.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # Somebody else has reaped it, and `poll` finds that out too.
+            return self._popen.poll() is not None
+
+    def kill(self) -> None:
+        """Kill it, and all that it started and that stayed in its group. Returns at once."""
+        if self._popen.returncode is None:  # Once it is reaped, its number may be another's.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def end(self, patience_seconds: float) -> int | None:
+        """Hang up, give it so long to end by itself, kill what is left, reap it.
+
+        Its exit code, as `subprocess` counts them; None when it did not end by itself.
+        """
+        self._writer.transport.abort()
+        has_ended = await _within(patience_seconds, self.has_ended)
+        self.kill()
+        if not await _within(REAP_SECONDS, lambda: self._popen.poll() is not None):
+            log.warning("process %d was killed %s s ago and is still there", self.pid, REAP_SECONDS)
+        with suppress(OSError):
+            await self._writer.wait_closed()
+        _LIFELINES.discard(self._lifeline)
+        os.close(self._lifeline)
+        return self._popen.returncode if has_ended else None
+
+
+def how(code: int | None, when: str) -> str:
+    """How a process ended that hung up, and when: the end of a sentence about it."""
+    if code is None:
+        return f"hung up on its worker {when}, and was killed"
+    if code >= 0:
+        return f"ended with code {code} {when}"
+    try:
+        number = signal.Signals(-code)
+    except ValueError:
+        return f"died with signal {-code} {when}"
+    return f"died with {number.name} {when}{_HINTS.get(number, '')}"
+
+
+def _started(line: socket.socket) -> "tuple[subprocess.Popen[bytes], int]":
+    """A fresh interpreter with our flags, environment, path and standard streams, in a session of its own.
+
+    In a session of its own Ctrl-C in the terminal doesn't reach it, and what it starts can be killed with it.
+    """
+    theirs, lifeline = os.pipe()
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    fds = (line.fileno(), theirs)
+    command = [sys.executable, *flags, "-u", "-P", "-c", _BOOT, *map(str, fds), json.dumps(sys.path)]
+    try:
+        popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)  # noqa: S603
+    except BaseException:
+        os.close(lifeline)
+        raise
+    finally:
+        os.close(theirs)
+    _LIFELINES.add(lifeline)
+    return popen, lifeline
+
+
+async def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    """Whether it is so, or comes to be so in this time."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while not is_so():
+        if loop.time() >= end:
+            return False
+        await asyncio.sleep(LOOK_SECONDS)
+    return True
+
+
+_LIFELINES: set[int] = set()
+"""While one of these is open, a process lives. Closed in forked copies of this one, which may outlive it."""
+
+
+def _forked() -> None:
+    for lifeline in _LIFELINES:
+        with suppress(OSError):
+            os.close(lifeline)
+    _LIFELINES.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,267 @@
+"""What a person answers: open questions listed, shown, answered and refused; and signals that don't fit."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from holdfast.cli import ask as asking
+from holdfast.cli.form import fields_of, form_words, sample
+from holdfast.core.model import State
+from tests.cli.conftest import Cli
+from tests.cli.stores import MINUTE, suspended
+
+FORM = {
+    "$defs": {"Tone": {"enum": ["warm", "cold"], "type": "string"}},
+    "properties": {
+        "ok": {"type": "boolean"},
+        "tone": {"$ref": "#/$defs/Tone"},
+        "takes": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        "note": {"type": "string", "default": "", "description": "what to change"},
+        "tags": {"type": "array", "items": {"type": "string"}, "default": []},
+    },
+    "required": ["ok", "tone"],
+    "type": "object",
+}
+DRAFT = {"question": '{"draft":"The Lighthouse \\u001b[2J"}', "schema": FORM, "until": 90 * MINUTE}
+PLAIN = {"question": '"Which one?"', "schema": {"type": "string"}}
+ANSWER = '{"ok": true, "tone": "warm"}'
+
+
+@pytest.fixture
+def id(cli: Cli) -> str:
+    """A job that asks one question."""
+    return suspended(cli.path, {"ask:1a2b3c4d": DRAFT})
+
+
+def signals(cli: Cli, id: str) -> list[Any]:
+    return [one["value"] for one in cli.json("show", id)["job"]["signals"]]
+
+
+# Looking.
+
+
+def test_open_questions_are_listed_with_their_form(cli: Cli, id: str):
+    shown = cli.ok("ask")
+
+    assert "1 open question\n" in shown
+    assert f"{id[-8:]}  make_video  ask:1a2b3c4d, asked now, 1 h 29 min left\n" in shown
+    assert '{"draft":"The Lighthouse' in shown
+    assert "\x1b" not in shown
+    assert "takes ok (yes or no), tone (one of warm, cold), note (text, may be" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_json_has_the_question_its_form_and_its_times(cli: Cli, id: str):
+    (one,) = cli.json("ask")["questions"]
+
+    assert (one["job"], one["type"], one["name"]) == (id, "make_video", "ask:1a2b3c4d")
+    assert one["question"] == {"draft": "The Lighthouse \x1b[2J"}
+    assert one["schema"] == FORM
+    assert [(field["name"], field["type"], field["required"]) for field in one["fields"]] == [
+        ("ok", "boolean", True),
+        ("tone", "string", True),
+        ("note", "string", False),
+        ("tags", "json", False),
+        ("takes", "integer", False),
+    ]
+    assert one["fields"][1]["choices"] == ["warm", "cold"]
+    assert one["asked_at"] < one["until"]
+    assert cli.json("ask", id)["questions"] == [one]
+
+
+def test_one_question_is_shown_in_full_with_the_command_to_copy(cli: Cli, id: str):
+    shown = cli.ok("ask", id[-8:])
+
+    assert '"draft": "The Lighthouse' in shown
+    assert "  note (text, may be left out): what to change\n" in shown
+    assert f"answer: holdfast ask {id[-8:]} --answer '{ANSWER}'\n" in shown
+
+
+def test_a_signal_that_is_waited_for_is_no_question(cli: Cli, ids: dict[State, str]):
+    assert cli.ok("ask") == "no job asks anything\n"
+    result = cli("ask", ids[State.PENDING])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "has no open question: it is pending; holdfast ask lists them" in result.stderr
+
+
+def test_the_form_of_anything_is_told_and_has_a_sample():
+    told = [
+        (fields_of(schema))
+        for schema in ({}, {"type": "boolean"}, {"enum": [1, 2]}, {"type": "object"}, {"$ref": "#/$defs/Gone"})
+    ]
+
+    assert [form_words(fields) for fields in told] == ["JSON", "yes or no", "one of 1, 2", "JSON", "JSON"]
+    assert [sample(fields) for fields in told] == ["null", "true", "1", "null", "null"]
+
+
+# Answering.
+
+
+def test_an_answer_lets_the_job_go_on(cli: Cli, id: str):
+    assert cli.ok("ask", id, "--answer", ANSWER) == f"answered {id[-8:]}: it goes on\n"
+
+    assert cli.json("status", id)["state"] == "available"
+    assert signals(cli, id) == [json.loads(ANSWER)]
+    assert cli("ask", id, "--answer", ANSWER).exit_code == 1  # it is not open any more
+
+
+def test_json_of_an_answer_is_the_jobs_new_status(cli: Cli, id: str):
+    assert cli.json("ask", id, "--answer", ANSWER) == cli.json("status", id)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ('{"tone": "warm"}', "the answer: 'ok' is missing; give it"),
+        ('{"ok": "yes", "tone": "warm"}', "the answer: ok: must be of type boolean, and is 'yes'"),
+        ('{"ok": true, "tone": "hot"}', "the answer: tone: must be one of 'warm', 'cold'"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(answer: str, why: str, cli: Cli, id: str):
+    result = cli("ask", id, "--answer", answer)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and it waits on\n"
+    assert len(cli.json("ask")["questions"]) == 1
+
+
+def test_of_several_questions_one_is_named(cli: Cli):
+    id = suspended(cli.path, {"ask:1a2b3c4d": DRAFT, "ask:9f86d081": PLAIN})
+
+    assert "--name ask:9f86d081" in cli.ok("ask", id)
+    assert "--name ask:9f86d081" in cli.ok("ask", id, "--name", "ask:9f86d081")
+    unnamed = cli("ask", id, "--answer", '"the second"')
+    assert (unnamed.exit_code, unnamed.stderr.count("\n")) == (2, 1)
+    assert "ask:1a2b3c4d, ask:9f86d081" in unnamed.stderr
+    assert cli("ask", id, "--name", "ask:none", "--answer", "1").exit_code == 1
+
+    cli.ok("ask", id, "--answer", '"the second"', "--name", "ask:9f86d081")
+
+    assert signals(cli, id) == ["the second"]
+
+
+# On a terminal.
+
+
+def at_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch, id: str, *lines: str):
+    monkeypatch.setattr(asking, "at_terminal", lambda: True)
+    return cli("ask", id, input="".join(f"{line}\n" for line in lines))
+
+
+def test_a_terminal_is_asked_field_by_field(cli: Cli, id: str, monkeypatch):
+    result = at_terminal(cli, monkeypatch, id, "maybe", "y", "hot", "cold", "shorter", "a", '["a"]', "few", "")
+
+    assert result.exit_code == 0, result.output
+    assert "type yes or no" in result.stderr
+    assert "type one of warm, cold" in result.stderr
+    assert "type JSON; a text has quotes of its own" in result.stderr
+    assert "takes (whole number, or nothing): few\n  type a whole number\n" in result.stderr
+    assert signals(cli, id) == [{"ok": True, "tone": "cold", "note": "shorter", "tags": ["a"]}]
+
+
+def test_a_plain_answer_is_one_field(cli: Cli, monkeypatch):
+    id = suspended(cli.path, {"ask:9f86d081": PLAIN})
+
+    assert at_terminal(cli, monkeypatch, id, "", "the second").exit_code == 0
+    assert signals(cli, id) == ["the second"]
+
+
+def test_of_several_questions_none_is_asked_before_it_is_named(cli: Cli, monkeypatch):
+    id = suspended(cli.path, {"ask:1a2b3c4d": DRAFT, "ask:9f86d081": PLAIN})
+
+    result = at_terminal(cli, monkeypatch, id, "y")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.count("answer: holdfast ask") == 2
+
+
+def test_who_leaves_or_types_nonsense_leaves_the_question_open(cli: Cli, id: str, monkeypatch):
+    assert at_terminal(cli, monkeypatch, id, "y").exit_code == 1  # the input ended
+    nonsense = at_terminal(cli, monkeypatch, id, *["what?"] * 9)
+    assert nonsense.exit_code == 2
+    assert "not understood 5 times; give the whole answer as JSON, with --answer" in nonsense.stderr
+    assert len(cli.json("ask")["questions"]) == 1
+
+
+def test_a_real_terminal_is_asked(cli: Cli):
+    id = suspended(cli.path, {"ask:9f86d081": {"question": "1", "schema": {"type": "boolean"}}})
+    master, slave = pty.openpty()
+    os.write(master, b"yes\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "ask", id], stdin=slave, capture_output=True, text=True, timeout=60
+    )
+
+    os.close(master)
+    os.close(slave)
+    assert (done.returncode, signals(cli, id)) == (0, [True])
+    assert "answer (yes or no)" in done.stderr
+
+
+# Signals.
+
+
+def test_a_signal_that_does_not_fit_is_refused_with_the_reason(cli: Cli):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    id = suspended(cli.path, {"approved": {"schema": schema, "until": None}})
+
+    result = cli("signal", id, "approved", "--json", '{"ok": "yes"}')
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    why = "signal approved: ok: must be of type boolean, and is 'yes'"
+    assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and it waits on\n"
+    assert cli.json("status", id)["state"] == "pending"
+    assert signals(cli, id) == []
+    assert "it goes on" in cli.ok("signal", id, "approved", "--json", '{"ok": true}')
+
+
+def test_what_a_real_job_asks_is_answered(cli: Cli, tmp_path):
+    """Not only what these tests write into a store: what a worker writes there."""
+    (tmp_path / "asking_app.py").write_text(ASKING)
+    once = [sys.executable, "asking_app.py"]
+    subprocess.run([*once, "submit"], cwd=tmp_path, check=True, timeout=60)
+
+    (one,) = cli.json("ask")["questions"]
+    assert one["question"] == {"title": "The Pier"}
+    assert form_words(fields_of(one["schema"])) == "ok (yes or no), why (text, may be left out)"
+    cli.ok("ask", one["job"], "--answer", '{"ok": true}')
+    subprocess.run([*once, "finish"], cwd=tmp_path, check=True, timeout=60)
+
+    assert cli.json("show", one["job"])["job"]["result"] is True
+
+
+ASKING = """
+import asyncio, sys
+from dataclasses import dataclass
+from holdfast import App, ask
+from holdfast.core.model import Where
+app = App("sqlite:///jobs.db")
+
+@dataclass
+class Verdict:
+    ok: bool
+    why: str = ""
+
+@app.job
+async def film() -> bool:
+    return (await ask({"title": "The Pier"}, form=Verdict, within="2d")).ok
+
+async def main():
+    wanted = "pending" if sys.argv[1] == "submit" else "completed"
+    if wanted == "pending":
+        await film.submit()
+    async with app.worker():
+        for _ in range(2000):
+            (job,) = await app.engine.find(Where())
+            if job.state == wanted:
+                return
+            await asyncio.sleep(0.01)
+    raise SystemExit("it never was " + wanted)
+
+asyncio.run(main())
+"""

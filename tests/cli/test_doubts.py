@@ -1,0 +1,194 @@
+"""Effects in doubt, waits and undo, as `show`, `review` and `resolve --step` tell them and take an answer."""
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import Error, Event, State, StepState, Wait, WaitKind
+from holdfast.core.outcome import ONCE
+from holdfast.jobs import Jobs, Order
+from tests.cli.conftest import Cli
+from tests.cli.stores import MINUTE, in_store, step, suspended
+
+SEND = "send#order-42"
+
+
+def doubtful(cli: Cli, *paths: str, runs: bool = False) -> str:
+    """A job in review whose steps of these paths were begun and not recorded; or one that still runs."""
+
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([Order(type="ship", queue="orders")])
+        (job,) = await jobs.engine.claim("w-1", ["orders"], 1)
+        begun = [replace(step(job, path, ONCE), state=StepState.STARTED, finished_at=None) for path in paths]
+        await jobs.engine.record([step(job, "pack#1", '"box"'), *begun])
+        if runs:
+            return job.id
+        error = Error("EffectInDoubt", "send may have happened")
+        await jobs.engine.commit([decide(job, Event.EXHAUST, await jobs.engine.now(), by="w-1", error=error)])
+        return job.id
+
+    return in_store(cli.path, work)
+
+
+@pytest.fixture
+def id(cli: Cli) -> str:
+    return doubtful(cli, SEND)
+
+
+# Doubts.
+
+
+@pytest.mark.parametrize("verb", ["show", "review"])
+def test_a_step_in_doubt_is_named_with_both_commands(verb: str, cli: Cli, id: str):
+    shown = cli.ok(verb, *([id] if verb == "show" else []))
+
+    command = f"holdfast resolve {id[-8:]} --step '{SEND}'"
+    assert f"{SEND} may have happened: it was begun and not recorded\n" in shown
+    assert f"it did:      {command} --result JSON\n" in shown
+    assert f"it did not:  {command} --again\n" in shown
+
+
+def test_show_marks_the_step_and_shows_no_result_of_it(cli: Cli, id: str):
+    shown = cli.ok("show", id)
+
+    assert f"{SEND}  in doubt" in shown
+    assert "effect" not in shown.split("Error")[0]
+    assert "next: holdfast replay" not in shown  # it would only come back
+
+
+def test_an_effect_that_is_under_way_is_not_in_doubt(cli: Cli):
+    id = doubtful(cli, SEND, runs=True)
+
+    assert "doubt" not in cli.ok("show", id)
+    assert cli.json("show", id)["in_doubt"] == []
+    result = cli("resolve", id, "--step", SEND, "--again")
+    assert result.exit_code == 1
+    assert "is not possible while it is active" in result.stderr
+
+
+def test_json_names_the_steps_in_doubt(cli: Cli, id: str, ids: dict[State, str]):
+    assert cli.json("show", id)["in_doubt"] == [SEND]
+    assert {job["id"]: job["in_doubt"] for job in cli.json("review")["jobs"]} == {id: [SEND], ids[State.REVIEW]: []}
+
+
+def test_of_many_in_doubt_some_are_shown(cli: Cli):
+    id = doubtful(cli, *(f"send#{n}" for n in range(9)))
+
+    shown = cli.ok("show", id)
+
+    assert shown.count("--again") == 5
+    assert "and 4 more in doubt: --json" in shown
+    assert "the job goes on after each, and comes back for the next" in shown
+
+
+def test_a_step_that_happened_is_recorded_with_its_result(cli: Cli, id: str):
+    said = cli.ok("resolve", id, "--step", SEND, "--result", '"sent"', "--reason", "seen in the outbox")
+
+    assert said == f"resolved {SEND} of {id[-8:]}: it is available\n"
+    told = cli.json("show", id)
+    assert {one["path"]: (one["state"], one["result"]) for one in told["steps"]}[SEND] == ("done", "sent")
+    assert told["history"][-1]["note"] == {"reason": "seen in the outbox", "step": SEND, "said": "it happened"}
+
+
+def test_a_step_that_did_not_happen_is_done_again(cli: Cli, id: str):
+    told = cli.json("resolve", id, "--step", SEND, "--again")
+
+    assert (told["id"], told["state"]) == (id, "available")
+    shown = cli.json("show", id)
+    assert [one["path"] for one in shown["steps"]] == ["pack#1"]
+    assert shown["history"][-1]["note"]["said"] == "do it again"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--again"], "--again is for a step in doubt: name it with --step"),
+        (
+            ["--step", SEND, "--again", "--result", "1"],
+            "--again says that it did not happen and --result that it did: give one of them",
+        ),
+        (["--step", SEND], "say of the step --result JSON if it happened, or --again if it did not"),
+    ],
+)
+def test_a_contradiction_is_told_in_one_line(words: list[str], line: str, cli: Cli, id: str):
+    result = cli("resolve", id, *words)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"holdfast: resolve: {line}; see holdfast resolve --help\n"
+    assert cli.json("show", id)["in_doubt"] == [SEND]
+
+
+@pytest.mark.parametrize("wrong", ["pack#1", "sned", ""])
+def test_a_step_that_is_not_in_doubt_is_refused(wrong: str, cli: Cli, id: str):
+    result = cli("resolve", id, "--step", wrong, "--again")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"holdfast: job {id}: step {wrong!r} is not in doubt; in doubt: {SEND}\n"
+
+
+# Waits.
+
+
+def test_show_tells_each_kind_of_wait(cli: Cli):
+    def shown(*waits: tuple[Wait, int | None]) -> str:
+        return cli.ok("show", suspended(cli.path, {}, waits))
+
+    assert "  waits for signal approved, 1 d left\n" in shown((Wait(WaitKind.SIGNAL, "approved"), 1441 * MINUTE))
+    assert "  waits for children\n" in shown((Wait(WaitKind.CHILDREN, "0a1b2c"), None))
+    asleep = shown((Wait(WaitKind.TIME), 120 * MINUTE + 5_000))
+    assert "  asleep until 20" in asleep
+    assert " UTC, 2 h left\n" in asleep
+    assert "  due " not in asleep
+    both = shown((Wait(WaitKind.SIGNAL, "stop"), None), (Wait(WaitKind.TIME), -MINUTE))
+    assert "  waits for signal stop\n" in both
+    assert " UTC, its time is over\n" in both
+
+
+def test_show_of_a_job_that_asks_says_how_to_answer_and_hides_the_record(cli: Cli):
+    id = suspended(cli.path, {"ask:1a2b3c4d": {"question": '"Which?"', "schema": {}}})
+
+    shown = cli.ok("show", id)
+
+    assert f"  waits for a person's answer\n  answer it: holdfast ask {id[-8:]}\n" in shown
+    assert "~wait" not in shown
+    assert cli.json("show", id)["steps"] == []
+
+
+# Undo.
+
+
+def undoable(cli: Cli, event: Event | None) -> str:
+    """A job that has made three things, and then ends so."""
+
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([Order(type="rent", queue="orders")])
+        (job,) = await jobs.engine.claim("w-1", ["orders"], 1)
+        for n in (1, 2, 3):
+            intent = replace(step(job, f"~undo/rent#{n}", '{"step":"rent"}'), state=StepState.STARTED, finished_at=None)
+            await jobs.engine.record([intent, step(job, f"rent#{n}", '"gpu"')])
+        if event is Event.CANCEL:
+            await jobs.cancel(job.id)
+        elif event is not None:
+            await jobs.engine.commit([decide(job, event, await jobs.engine.now(), by="w-1", result="1")])
+        return job.id
+
+    return in_store(cli.path, work)
+
+
+def test_show_counts_what_is_to_undo(cli: Cli):
+    id = undoable(cli, None)
+
+    assert "\n3 things to undo, should it be cancelled or discarded\n" in cli.ok("show", id)
+    assert "~undo" not in cli.ok("show", id)
+    assert cli.json("show", id)["to_undo"] == ["rent#1", "rent#2", "rent#3"]
+    assert "things to undo" not in cli.ok("show", undoable(cli, Event.COMPLETE))
+
+
+def test_show_tells_who_undoes_and_what_an_undo_job_undoes(cli: Cli):
+    id = undoable(cli, Event.CANCEL)
+    (undo,) = [child["id"] for child in cli.json("show", id)["children"]]
+
+    assert f"\n3 things to undo: job {undo[-8:]}, which is pending\n" in cli.ok("show", id)
+    shown = cli.ok("show", undo)
+    assert f"\nundoes what job {id[-8:]} made: rent, which is cancelled\n" in shown
+    assert f"  waits for the owner of job {id[-8:]} to stop, " in shown

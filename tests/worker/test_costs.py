@@ -1,0 +1,268 @@
+"""What steps cost on the real SQLite engine, counted in its own statements and transactions, and in memory.
+
+The law: all records of a job are read once a claim; a replayed step costs no I/O; a new one costs one fenced write.
+"""
+
+import asyncio
+import re
+import time
+import tracemalloc
+from collections import Counter
+
+import pytest
+
+from holdfast import App, Settings, current, step
+from holdfast.core.model import State, Step, StepState
+from holdfast.engines.contract import queue_topic
+from holdfast.engines.sqlite.reads import SQL
+from tests.worker.given import in_state, until
+
+CALM = Settings(look_seconds=3_600, upkeep_seconds=3_600, poll_seconds=3_600, grace_seconds=0.1)
+"""Upkeep looks once, when a worker starts, and an idle worker waits for news: what is counted is the job's own."""
+
+QUIET_SECONDS = 0.05
+"""For how long nothing may have been asked of the store before the counting begins."""
+
+AROUND = 8
+"""How many transactions there may be around the steps of a job, however many those are: submit, claims, its end."""
+
+
+def pattern(statement):
+    """What a statement looks like in a trace: with its values put in, and without what is said after it."""
+    statement = statement.partition(";\n")[0].removesuffix(";")
+    return re.compile(re.sub(r":[a-z_]+", ".*", re.escape(statement)) + ";?", re.DOTALL)
+
+
+NAMES = {name: pattern(statement) for name, statement in vars(SQL).items()}
+
+
+class Trace:
+    """The statements of the writer, and of the readers that a worker asks, by their names."""
+
+    def __init__(self):
+        self.written, self.read = [], []
+
+    async def watch(self, engine):
+        def tell(into):
+            return lambda text: into.append(next(name for name, seen in NAMES.items() if seen.fullmatch(text)))
+
+        engine._writer.set_trace_callback(tell(self.written))
+        for lane in ("look", "walk"):
+            await engine._look(lane, lambda db: db.set_trace_callback(tell(self.read)))
+
+    def everything(self):
+        return [*self.written, *self.read]
+
+    def transactions(self):
+        """Each transaction as the statements between its two ends."""
+        found = []
+        for name in self.written:
+            if name == "begin":
+                found.append([])
+            elif name != "commit":
+                found[-1].append(name)
+        return found
+
+
+@pytest.fixture
+def app(tmp_path):
+    """An App on a SQLite file."""
+    return App(f"sqlite:///{tmp_path / 'jobs.db'}", settings=CALM)
+
+
+@pytest.fixture
+def trace():
+    return Trace()
+
+
+async def calm(app, trace):
+    """Wait until a worker's start is over: upkeep has tidied, the worker waits for news, and all is quiet."""
+    seen, since = -1, 0.0
+
+    def is_calm():
+        nonlocal seen, since
+        if seen != len(trace.everything()):
+            seen, since = len(trace.everything()), time.monotonic()
+        waits = queue_topic("default") in app.engine._bell._waiting
+        return "old" in trace.written and waits and time.monotonic() > since + QUIET_SECONDS
+
+    await until(is_calm)
+    trace.written.clear(), trace.read.clear()
+
+
+@step
+async def draw(n: int) -> int:
+    return n
+
+
+@step(key=lambda n: f"scene-{n}")
+async def keyed(n: int) -> int:
+    return n
+
+
+@step
+def narrate(n: int) -> int:
+    return n
+
+
+async def one_by_one(count):
+    for n in range(count):
+        await draw(n)
+
+
+async def one_by_one_with_keys(count):
+    for n in range(count):
+        await keyed(n)
+
+
+async def one_by_one_in_threads(count):
+    for n in range(count):
+        await narrate.aio(n)
+
+
+async def in_a_thread(count):
+    await asyncio.to_thread(lambda: [narrate(n) for n in range(count)])
+
+
+async def as_items(count):
+    await draw.map(range(count), at_once=1)
+
+
+WAYS = pytest.mark.parametrize("way", [one_by_one, one_by_one_with_keys, one_by_one_in_threads, in_a_thread, as_items])
+
+
+@WAYS
+@pytest.mark.parametrize("count", [10, 60])
+async def test_a_new_step_is_one_statement_in_one_transaction_and_the_rest_does_not_grow_with_them(
+    app, trace, way, count
+):
+    through = asyncio.Event()
+
+    @app.job(name="walk")
+    async def walk() -> None:
+        await way(count)
+        through.set()
+
+    await app.open()
+    await trace.watch(app.engine)
+    async with app.worker():
+        await calm(app, trace)
+        run = await walk.submit()
+        await through.wait()
+        read = set(trace.read)
+        await in_state(app, run, State.COMPLETED)
+
+    transactions = trace.transactions()
+    records = [one for one in transactions if "add_steps" in one]
+    assert records == [["add_steps"]] * count, "each was recorded on its own, and nothing else was done for it"
+    assert 3 <= len(transactions) - count <= AROUND, transactions
+    assert read <= {"next_due", "next_back"}, "the worker looked when to wake up, and nobody read anything else"
+    await app.close()
+
+
+@WAYS
+async def test_a_second_claim_reads_all_records_at_once_and_a_replayed_step_costs_nothing(app, trace, way):
+    count, costs = 60, {}
+    through = {1: asyncio.Event(), 2: asyncio.Event()}
+
+    @app.job(name="walk")
+    async def walk() -> None:
+        before = Counter(trace.everything())
+        await way(count)
+        costs[current().epoch] = Counter(trace.everything()) - before
+        through[current().epoch].set()
+        if current().epoch == 1:
+            await asyncio.sleep(30)
+
+    await app.open()
+    await trace.watch(app.engine)
+    run = await walk.submit()
+    async with app.worker():
+        await through[1].wait()
+    assert (await app.jobs.get(run.id)).state is State.AVAILABLE
+    assert costs[1]["add_steps"] == count
+
+    await app.jobs.pause("default")
+    async with app.worker():
+        await calm(app, trace)
+        await app.jobs.resume("default")
+        await through[2].wait()
+        await in_state(app, run, State.COMPLETED)
+
+    assert costs[2] == Counter(), "a replayed step costs nothing"
+    assert trace.read.count("steps") == 1, "all records are read at once"
+    assert "add_steps" not in trace.written
+    assert len(trace.transactions()) <= AROUND
+    await app.close()
+
+
+async def test_what_comes_at_once_shares_a_statement_and_a_transaction(app, trace):
+    count = 400
+
+    @app.job(name="spread")
+    async def spread() -> int:
+        return len(await draw.map(range(count), at_once=100))
+
+    await app.open()
+    await trace.watch(app.engine)
+    async with app.worker():
+        await calm(app, trace)
+        run = await spread.submit()
+        await in_state(app, run, State.COMPLETED)
+
+    records = [one for one in trace.transactions() if "add_steps" in one]
+    assert all(one == ["add_steps"] for one in records)
+    assert len(records) < count / 2
+    assert len(await app.engine.steps(run.id)) == count
+    await app.close()
+
+
+# Memory.
+
+ITEMS, EARLY = 10_000, 2_000
+
+
+def needed(job, count):
+    """Bytes that a map of so many items can't do without: its results, a record of each, and which calls were made."""
+    tracemalloc.start()
+    results, records, calls = [], {}, Counter()
+    for n in range(count):
+        # Each number and text is one of its own, as it is when an item has run.
+        path, at = f"nothing#{n:016x}", 1_700_000_000_000 + n
+        fields = {"job": job, "epoch": 1, "name": "nothing", "state": StepState.DONE}
+        records[path] = Step(path=path, result=f"{n}", started_at=at, finished_at=at + 1, **fields)
+        calls["", "nothing", f"{n:016x}"] += 1
+        results.append(int(f"{n}"))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return size
+
+
+async def test_a_map_of_ten_thousand_items_keeps_nothing_but_results_records_and_calls(app):
+    peaks = {}
+
+    @step(name="nothing")
+    async def nothing(n: int) -> int:
+        if n == EARLY:
+            peaks[EARLY] = tracemalloc.get_traced_memory()[1]
+        return n
+
+    @app.job(name="spread")
+    async def spread(count: int) -> int:
+        results = await nothing.map(range(count), at_once=100)
+        peaks[count] = tracemalloc.get_traced_memory()[1]
+        return len(results)
+
+    allowed = needed("0" * 36, ITEMS) - needed("0" * 36, EARLY)
+    async with app.worker():
+        await (await spread.submit(500)).result(20)  # what is made once, at the first use
+        tracemalloc.start()
+        try:
+            assert await (await spread.submit(ITEMS)).result(25) == ITEMS
+        finally:
+            tracemalloc.stop()
+
+    grown, more = peaks[ITEMS] - peaks[EARLY], ITEMS - EARLY
+    print(f"{grown / more:.0f} bytes an item; results, records and calls need {allowed / more:.0f}")
+    assert grown <= allowed * 1.2, (grown / more, allowed / more)
+    await app.close()
