@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar, overload
 
-from holdfast.core.codec import Codec, Signature
+from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import check_queue
-from holdfast.core.model import Options, Retry
+from holdfast.core.model import Options, Retry, State, Where
 from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
-from holdfast.jobs import Jobs
+from holdfast.jobs import Jobs, Status
 from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, check_callable, check_options, positive, retry_of
@@ -181,11 +181,16 @@ class App:
         """The run with this id, or NotFound."""
         job = await (await self.open()).get(id)
         spec = self.registry.get(job.type)
-        return Run(self.open, id, Codec[Any]() if spec is None else spec.signature.result)
+        return Run(self.open, id, None if spec is None else spec.signature)
+
+    async def review(self) -> "list[Status]":
+        """The jobs that need a person, oldest first: replay, resolve or discard each by `await app.run(id)`."""
+        jobs = await self.open()
+        return await jobs.statuses([job async for job in jobs.walk(Where(states=(State.REVIEW,)))])
 
     @property
     def jobs(self) -> Jobs:
-        """What else can be asked of the store's jobs: find, signal, replay, resolve, discard, pause."""
+        """What else can be asked of the store's jobs, once it is open (`await app.open()` gives the same)."""
         return self._jobs
 
     # Working.
@@ -284,6 +289,10 @@ class SyncApp:
     def run(self, id: str) -> SyncRun[Any]:
         """The run with this id, or NotFound."""
         return SyncRun(self.call, self.call(self._app.run(id)))
+
+    def review(self) -> "list[Status]":
+        """See App.review."""
+        return self.call(self._app.review())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""

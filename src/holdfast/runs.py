@@ -4,10 +4,10 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast.core.codec import Codec
+from holdfast.core.codec import Codec, Signature, canonical, parse
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import JobCancelled, JobFailed, WrongColour
 from holdfast.core.lifecycle import SETTLED
@@ -28,10 +28,11 @@ PROGRESS_SECONDS = 0.5
 class Run(Generic[R]):
     """One submitted job."""
 
-    def __init__(self, open: Callable[[], Awaitable[Jobs]], id: str, codec: Codec[Any]) -> None:
+    def __init__(self, open: Callable[[], Awaitable[Jobs]], id: str, signature: Signature | None) -> None:
         self.id = id
         self._open = open
-        self._codec = codec
+        self._signature = signature
+        self._codec: Codec[Any] = Codec[Any]() if signature is None else signature.result
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
@@ -68,13 +69,22 @@ class Run(Generic[R]):
         """Send it a named value. It wakes a job that waits for it, and else waits in its inbox."""
         await (await self._open()).signal(self.id, name, value)
 
-    async def replay(self, *, args: str | None = None, reason: str = "") -> None:
-        """Run it again from what it has recorded, when it is in review; with its own arguments or with edited ones."""
-        await (await self._open()).replay(self.id, args=args, reason=reason)
+    async def replay(self, *, args: Sequence[Any] | str | None = None, reason: str = "") -> None:
+        """Run it again from what it has recorded, when it is in review.
+
+        With its own arguments, or with edited ones: a sequence of them, or the JSON text of one. They must fit the job.
+        """
+        text = args if isinstance(args, str) else None
+        if args is not None and text is None:
+            text = canonical(list(args)) if self._signature is None else self._signature.encode(args, {})
+        if text is not None and self._signature is not None:
+            self._signature.decode(text)
+        await (await self._open()).replay(self.id, args=text, reason=reason)
 
     async def resolve(self, result: object = None, *, reason: str = "") -> None:
-        """Complete it with this result, when it is in review."""
-        await (await self._open()).resolve(self.id, result, reason=reason)
+        """Complete it with this result, when it is in review. It must be what the job promises to return."""
+        text = self._codec.encode(result)
+        await (await self._open()).resolve(self.id, parse(text), reason=reason)
 
     async def resolve_step(self, path: str, result: object = None, *, again: bool = False, reason: str = "") -> None:
         """Say of a step in doubt that it happened, with its result, or that it shall be done again."""
@@ -154,7 +164,7 @@ class SyncRun(Generic[R]):
         """See Run.signal."""
         self._call(self._run.signal(name, value))
 
-    def replay(self, *, args: str | None = None, reason: str = "") -> None:
+    def replay(self, *, args: Sequence[Any] | str | None = None, reason: str = "") -> None:
         """See Run.replay."""
         self._call(self._run.replay(args=args, reason=reason))
 

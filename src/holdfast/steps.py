@@ -58,11 +58,13 @@ class _Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<step {self.name}>"
 
-    def _for_async(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Callable[[], Awaitable[Any]]:
+    def _for_async(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key, *, item: bool = False
+    ) -> Callable[[], Awaitable[Any]]:
         """What to await for one call, whatever the step's colour. Its identity is settled here."""
         attempt = attempt_here()
         if attempt is not None:
-            call = Call(attempt, self.spec, args, kwargs, key)
+            call = Call(attempt, self.spec, args, kwargs, key, item=item)
             return lambda: run_async(call, body_of(call))
         plain = self._plain(args, kwargs)
         if self.spec.is_async:
@@ -105,7 +107,7 @@ class _Step(Generic[P, R]):
     async def _map_aio(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
         check_map(self.name, at_once, need)
         key = self.spec.key if key is None else key
-        tally = Tally(attempt_here(), self.name, items, need, lambda item: self._for_async((item,), {}, key))
+        tally = Tally(attempt_here(), self.name, items, need, lambda item: self._for_async((item,), {}, key, item=True))
         return await map_async(tally, at_once)
 
     def _map_sync(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:

@@ -6,13 +6,13 @@ the same however often the job is run, and a wait for it parks the job.
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from msgspec.structs import replace
 
-from holdfast.core.codec import Codec, canonical
+from holdfast.core.codec import Signature, canonical
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, LeaseLost, WrongColour
 from holdfast.core.keys import derived_id
@@ -75,10 +75,11 @@ class _Job(Generic[P, R]):
         """Submit the job with its own arguments, to be run by a worker.
 
         `key` gives one run for one key (for `key_for`, or while the run is kept); the same key with other arguments is
-        a KeyConflict. `delay` or `at` say when, `expires` until when it is still worth starting, `priority` goes from
+        a KeyConflict. `delay` or `at` say when, `expires` until when it is still worth running, `priority` goes from
         -100 to 100, higher first. Inside a job this is itself recorded: submitted once, however often the job is run.
         """
-        now = await (await self._open()).engine.now()
+        with _at_work():
+            now = await (await self._open()).engine.now()
         order = self._order(args, kwargs, now, key, key_for, queue, priority, delay, at, tags, meta, expires)
         (run,) = await self._submit([order])
         return run
@@ -89,7 +90,8 @@ class _Job(Generic[P, R]):
         A thousand go to the store in one act. Results come in the elements' order.
         """
         runs: list[Run[R]] = []
-        now = await (await self._open()).engine.now()
+        with _at_work():
+            now = await (await self._open()).engine.now()
         options = _checked(self.type, options)
         orders: list[Order] = []
         for call in calls:
@@ -101,30 +103,30 @@ class _Job(Generic[P, R]):
 
     async def _submit(self, orders: list[Order]) -> "list[Run[R]]":
         """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
-        attempt, codec = attempt_here(), self.spec.signature.result
+        attempt, signature = attempt_here(), self.spec.signature
         if attempt is None:
             accepted = await (await self._open()).submit(orders)
-            return [Run(self._open, one.id, codec) for one in accepted]
+            return [Run(self._open, one.id, signature) for one in accepted]
         group = f"~submit:{self.type}"
         names = [f"{order.args}\n{order.key or ''}" for order in orders]
         ids = [_child_id(attempt, group, name) for name in names]
-        family = ids[0]
-        accepted_ids = await self._give_birth(attempt, orders, ids, family)
+        # Each is a group of its own, so that it wakes its parent on its own.
+        accepted_ids = await self._give_birth(attempt, orders, ids, ids)
         return [
-            ChildRun(self._open, id, codec, attempt, family if id == ours else None)
+            ChildRun(self._open, id, signature, attempt, is_ours=id == ours)
             for id, ours in zip(accepted_ids, ids, strict=True)
         ]
 
-    async def _give_birth(self, attempt: Attempt, orders: list[Order], ids: list[str], group: str) -> list[str]:
+    async def _give_birth(self, attempt: Attempt, orders: list[Order], ids: list[str], groups: list[str]) -> list[str]:
         """Insert children, unless an earlier lease of this job has done so; answer with the ids that stand for them."""
-        known = await known_children(attempt)
-        if all(id in known for id in ids):
-            return ids
-        await attempt.admit()
-        jobs = await self._open()
         try:
             with attempt.at_work():
-                accepted = await attempt.persist(lambda: jobs.submit(orders, attempt.job.lease, ids=ids, group=group))
+                known = await known_children(attempt)
+                if all(id in known for id in ids):
+                    return ids
+                await attempt.admit()
+                jobs = await self._open()
+                accepted = await attempt.persist(lambda: jobs.submit(orders, attempt.job.lease, ids=ids, groups=groups))
         except LeaseLost as error:
             attempt.halt(LOST)
             raise Stopped(str(error)) from error
@@ -148,7 +150,8 @@ class _Job(Generic[P, R]):
         """A child for each item, all in one group, so that the last one to arrive wakes the job, and no other."""
         parent, name = PATH.get(), f"~map:{self.type}"
         group = f"{name}#{attempt.number(parent + name)}"
-        now = await (await self._open()).engine.now()
+        with attempt.at_work():
+            now = await (await self._open()).engine.now()
         taken, ids = [], []
         orders: list[Order] = []
         while (one := tally.take()) is not None:
@@ -163,10 +166,10 @@ class _Job(Generic[P, R]):
             ids.append(id)
             orders.append(order)
             if len(orders) == SUBMIT_AT_ONCE:
-                await self._give_birth(attempt, orders, ids[-len(orders) :], group)
+                await self._give_birth(attempt, orders, ids[-len(orders) :], [group] * len(orders))
                 orders = []
         if orders:
-            await self._give_birth(attempt, orders, ids[-len(orders) :], group)
+            await self._give_birth(attempt, orders, ids[-len(orders) :], [group] * len(orders))
         outcomes = await Parking.of(attempt).wait(group_wait(attempt, ids, group)) if ids else []
         for one, outcome in zip(taken, outcomes, strict=True):
             if outcome.job is not None:
@@ -213,11 +216,17 @@ class ChildRun(Run[R]):
     """A run that a job submitted. Inside that job, waiting for its result parks the job."""
 
     def __init__(
-        self, open: Callable[[], Awaitable[Jobs]], id: str, codec: Codec[R], attempt: Attempt, group: str | None
+        self,
+        open: Callable[[], Awaitable[Jobs]],
+        id: str,
+        signature: Signature,
+        attempt: Attempt,
+        *,
+        is_ours: bool,
     ) -> None:
-        super().__init__(open, id, codec)
+        super().__init__(open, id, signature)
         self._attempt = attempt
-        self._group = group
+        self._group = id if is_ours else None
 
     async def result(self, timeout: Duration | None = None) -> R:
         """See Run.result."""
@@ -335,6 +344,11 @@ def _checked(type: str, options: dict[str, Any]) -> dict[str, Any]:
                 f"{type}.submit_many takes no {name!r}; it takes {', '.join(o for o in OPTIONS if o != 'key')}"
             )
     return options
+
+
+def _at_work() -> AbstractContextManager[None]:
+    attempt = attempt_here()
+    return nullcontext() if attempt is None else attempt.at_work()
 
 
 def _child_id(attempt: Attempt, group: str, name: str) -> str:

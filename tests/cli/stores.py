@@ -164,7 +164,7 @@ def suspended(path: Path, asked: dict[str, dict[str, Any]], waits: tuple[tuple[W
             *(replace(wait, until=None if left is None else now + left) for wait, left in waits),
         )
         for group in [wait.name for wait in all_waits if wait.kind is WaitKind.CHILDREN]:
-            await jobs.submit([Order(type="draw")], job.lease, group=group)
+            await jobs.submit([Order(type="draw")], job.lease, groups=[group])
         at_rest = all(wait.kind is WaitKind.TIME for wait in all_waits)
         event, run_at = (Event.REST, all_waits[0].until) if at_rest else (Event.SUSPEND, None)
         change = decide(job, event, now, by="w-1", waits=all_waits, run_at=run_at, steps=tuple(records))

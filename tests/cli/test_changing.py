@@ -129,7 +129,7 @@ def test_a_child_that_is_cancelled_with_its_parent_is_not_refused(how: str, cli:
     async def work(jobs: Jobs) -> tuple[str, str]:
         await jobs.submit([Order(type="make_book", queue="books")])
         (parent,) = await jobs.engine.claim("w", ["books"], 1)
-        (child,) = await jobs.submit([Order(type="write", queue="books")], parent.lease, group="chapters")
+        (child,) = await jobs.submit([Order(type="write", queue="books")], parent.lease, groups=["chapters"])
         return parent.id, child.id
 
     family = in_store(cli.path, work)

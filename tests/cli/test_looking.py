@@ -161,7 +161,7 @@ def test_show_lists_the_children(cli: Cli):
     async def work(jobs: Jobs) -> str:
         await jobs.submit([Order(type="make_book", queue="books")])
         (parent,) = await jobs.engine.claim("w", ["books"], 1)
-        (child,) = await jobs.submit([Order(type="write")], parent.lease, group="chapters")
+        (child,) = await jobs.submit([Order(type="write")], parent.lease, groups=["chapters"])
         return f"{parent.id} {child.id}"
 
     parent, child = in_store(cli.path, work).split()

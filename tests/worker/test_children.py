@@ -365,3 +365,93 @@ async def test_a_late_result_stays_late(app, clock):
 
 async def _events_count(run, event, count):
     return (await events(run)).count(event) == count
+
+
+async def test_each_of_many_children_wakes_its_parent_on_its_own(app):
+    @app.job
+    async def child(n: int) -> int:
+        if n == 1:
+            await wait_for("go")
+        return n
+
+    @step(name="tell")
+    async def tell(id: str) -> None:
+        await (await app.run(id)).signal("go")
+
+    @app.job
+    async def parent() -> list[int]:
+        runs = await child.submit_many([0, 1])
+        first = await runs[0].result()
+        await tell(runs[1].id)
+        return [first, await runs[1].result()]
+
+    run = await parent.submit()
+    async with app.worker(at_once=1):
+        assert await run.result(15) == [0, 1]
+
+
+async def test_a_child_that_is_replayed_before_its_siblings_are_in_is_waited_for(app, clock):
+    broken, gate = [True], asyncio.Event()
+
+    @app.job(retries=0)
+    async def child(n: int) -> int:
+        if n == 0 and broken:
+            raise ValueError("no kelp")
+        if n == 0:
+            await wait_for("go")
+        if n == 1:
+            await gate.wait()
+        return n
+
+    @app.job(retries=0)
+    async def parent() -> list[int]:
+        return await child.map([0, 1])
+
+    run = await parent.submit()
+    async with app.worker(at_once=4, queues=["default"]):
+
+        async def first_failed():
+            jobs = await app.engine.find(Where(parent=run.id))
+            return next((job for job in jobs if job.state is State.REVIEW), None)
+
+        job = await until(first_failed)
+        broken.clear()
+        await app.jobs.replay(job.id)
+        await until(lambda: _pending(app, job.id))
+        gate.set()
+        await asyncio.sleep(0.3)
+        await app.jobs.signal(job.id, "go")
+        for _ in range(3):
+            clock.advance(6)
+            await asyncio.sleep(0.2)
+        assert await run.result(10) == [0, 1]
+
+
+async def test_a_result_may_be_asked_for_again_after_it_was_late(app, clock):
+    @app.job
+    async def child() -> int:
+        await wait_for("go")
+        return 7
+
+    @step(name="tell")
+    async def tell(id: str) -> None:
+        await (await app.run(id)).signal("go")
+
+    @app.job(retries=0)
+    async def parent() -> int:
+        run = await child.submit()
+        try:
+            return await run.result(timeout="1h")
+        except TimeoutError:
+            await tell(run.id)
+        return await run.result()
+
+    run = await parent.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        clock.advance(3_601)
+        assert await run.result(10) == 7
+
+
+async def _pending(app, id):
+    return (await app.jobs.get(id)).state is State.PENDING

@@ -1,5 +1,8 @@
 """Effects that happen once, and what a person says of one in doubt."""
 
+import asyncio
+import time
+
 import pytest
 
 from holdfast import current, step, wait_for
@@ -284,3 +287,31 @@ async def test_an_effect_whose_failure_was_answered_for_stays_answered_over_a_wa
         await run.signal("go")
         assert await run.result(5) == "not sent: reset by peer"
     assert SENT == ["42"]
+
+
+@pytest.mark.parametrize("how", ["gather", "map", "threads"])
+async def test_an_effect_that_is_asked_for_twice_at_once_happens_once(app, how):
+    @step(name="pay", effect="once", key=lambda order: order)
+    async def pay(order: str) -> str:
+        SENT.append(order)
+        await asyncio.sleep(0.1)
+        return f"paid {order}"
+
+    @step(name="pay_slowly", effect="once", key=lambda order: order)
+    def pay_slowly(order: str) -> str:
+        SENT.append(order)
+        time.sleep(0.1)
+        return f"paid {order}"
+
+    @app.job(retries=0)
+    async def order() -> list[str]:
+        if how == "map":
+            return await pay.map(["a", "a"])
+        if how == "threads":
+            return await pay_slowly.aio.map(["a", "a"])
+        return list(await asyncio.gather(pay("a"), pay("a")))
+
+    run = await order.submit()
+    async with app.worker():
+        assert await run.result(5) == ["paid a", "paid a"]
+    assert SENT == ["a"]

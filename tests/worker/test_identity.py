@@ -260,3 +260,27 @@ async def test_drift_is_bounded(app, interrupted):
     run = await app.job(job).submit()
     await interrupted.between(run)
     assert len((await entry_of(run, Event.COMPLETE)).note["drift"]) == 10
+
+
+async def test_equal_calls_from_different_tasks_are_noted(app):
+    @step(name="roll")
+    async def roll(n: int) -> int:
+        return n
+
+    @app.job
+    async def game() -> None:
+        await asyncio.gather(roll(1), roll(1))
+
+    @app.job
+    async def calm() -> None:
+        await roll(1)
+        await roll(1)
+        await roll.map([2, 2])
+
+    first, second = await game.submit(), await calm.submit()
+    async with app.worker():
+        await first.result(5)
+        await second.result(5)
+    (line,) = (await first.history())[-1].note["drift"]
+    assert "was called from different tasks, which may change places" in line
+    assert "drift" not in (await second.history())[-1].note

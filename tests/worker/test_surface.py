@@ -10,7 +10,7 @@ from holdfast import App, HoldfastError, JobCancelled, JobFailed, current, step
 from holdfast.core.errors import Invalid, StoreError, WrongColour
 from holdfast.core.model import State
 from holdfast.worker.context import NoJob
-from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, paths
+from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, paths
 
 
 @step
@@ -446,3 +446,27 @@ async def test_a_caller_hears_why_a_job_was_cancelled(app):
 def test_a_step_is_not_submitted(app):
     with pytest.raises(Invalid, match="<step draw> is a step, which runs inside a job"):
         app.sync.submit(draw, 1)
+
+
+async def test_review_in_python_is_checked_by_the_jobs_types(app):
+    @app.job(retries=0)
+    async def film(scenes: list[int]) -> int:
+        if not scenes:
+            raise ValueError("no scenes")
+        return sum(scenes)
+
+    first, second = await film.submit([]), await film.submit([])
+    async with app.worker():
+        await in_state(app, first, State.REVIEW)
+        await in_state(app, second, State.REVIEW)
+        assert [status.id for status in await app.review()] == [first.id, second.id]
+        with pytest.raises(Invalid, match="scenes"):
+            await first.replay(args=["kelp"])
+        with pytest.raises(Invalid, match="scenes"):
+            await first.replay(args='["kelp"]')
+        with pytest.raises(Invalid, match="result of film"):
+            await second.resolve("kelp")
+        await first.replay(args=[[1, 2]])
+        await second.resolve(7, reason="counted by hand")
+        assert (await first.result(5), await second.result(5)) == (3, 7)
+        assert await app.review() == []

@@ -470,3 +470,96 @@ async def test_equal_questions_are_told_apart(app):
             await in_state(app, run, State.PENDING)
             await app.jobs.answer(run.id, {"ok": question.name.endswith(".2")}, name=question.name)
         assert await run.result(5) == [False, True]
+
+
+# What a person does while the job stays in its slot, and what code does with its waits.
+
+
+@pytest.mark.parametrize("form", ["at once", "soon", "timeout"])
+async def test_a_signal_is_heard_by_a_job_that_asks_again_and_again(app, form):
+    @app.job(retries=0)
+    async def film() -> str:
+        for n in range(100):
+            try:
+                if form == "timeout":
+                    async with asyncio.timeout(0.1):
+                        return await wait_for("stop", as_=str)
+                return await wait_for("stop", as_=str, within=0 if form == "at once" else "100ms")
+            except TimeoutError:
+                await draw(n)
+                await asyncio.sleep(0.02)
+        return "never heard"
+
+    run = await film.submit()
+    async with app.worker():
+        await until(lambda: len(RAN) >= 3)
+        await run.signal("stop", "heard")
+        assert await run.result(10) == "heard"
+
+
+async def test_what_a_task_does_after_its_wait_is_not_cut_off_by_the_wait_of_the_job(app):
+    @app.job
+    async def film() -> None:
+        async def side() -> None:
+            await draw(await wait_for("x", as_=int))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(side())
+            await wait_for("y")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("x", 7)
+        await until(lambda: RAN == ["draw 7"])
+        await in_state(app, run, State.PENDING)
+        await run.signal("y")
+        assert await run.result(5) is None
+    assert RAN == ["draw 7"]
+
+
+async def test_a_wait_that_the_job_gave_up_takes_no_signal_from_the_next(app):
+    @app.job
+    async def film() -> str:
+        skip = asyncio.ensure_future(wait_for("skip", as_=str))
+        await asyncio.sleep(0.05)
+        await draw(1)
+        skip.cancel()
+        return await wait_for("skip", as_=str)
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("skip", "now")
+        assert await run.result(5) == "now"
+
+
+async def test_the_type_of_a_wait_may_change_while_the_job_waits(app):
+    kind: list[type] = [int]
+
+    @app.job
+    async def film() -> str:
+        return str(await wait_for("x", as_=kind[0]))
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        kind[0] = bool
+        await run.signal("x", 5)
+        await until(lambda: _suspends(run, 2))
+        await in_state(app, run, State.PENDING)
+        await run.signal("x", True)
+        assert await run.result(5) == "True"
+
+
+async def test_a_signal_may_be_large_and_not_too_large(app):
+    @app.job
+    async def film() -> int:
+        return len(await wait_for("x", as_=str))
+
+    run = await film.submit()
+    with pytest.raises(Invalid, match="at most 512 KiB"):
+        await run.signal("x", "x" * 600_000)
+    await run.signal("x", '"' * 250_000)
+    async with app.worker():
+        assert await run.result(5) == 250_000

@@ -225,3 +225,28 @@ async def test_two_workers_in_one_process_share_the_work_and_log_each_line_once(
             await run.result(5)
     for run in runs:
         assert len(await app.jobs.log(run.id)) == 1
+
+
+async def test_log_lines_of_a_running_step_are_kept(app, monkeypatch):
+    monkeypatch.setattr("holdfast.worker.loop.LOG_SECONDS", 0.05)
+    gate = asyncio.Event()
+
+    @step(name="slow")
+    async def slow() -> None:
+        logging.getLogger("mine").warning("half way")
+        await gate.wait()
+
+    @app.job
+    async def film() -> None:
+        await slow()
+
+    run = await film.submit()
+    async with app.worker():
+
+        async def told():
+            return [line for line in await app.jobs.log(run.id) if line.endswith("WARNING mine: half way")]
+
+        (line,) = await until(told)
+        gate.set()
+        await run.result(5)
+    assert line.partition(" ")[0].endswith("Z")

@@ -42,6 +42,9 @@ LOG_PATH = "~log"
 """The record under which a job's log lines are kept. No step's path begins with a tilde."""
 
 
+SIGNAL_NAME_LIMIT, SIGNAL_LIMIT = 200, 512 << 10
+"""How long a signal's name may be, and its value as text."""
+
 _WAITING = Where(states=(State.PENDING,))
 
 
@@ -68,11 +71,11 @@ class Jobs:
         parent: Lease | None = None,
         *,
         ids: Sequence[str] | None = None,
-        group: str | None = None,
+        groups: Sequence[str] = (),
     ) -> list[Inserted]:
         """Accept jobs, all or none. A key that is known gives the job that has it.
 
-        With `parent` they are children of the job that holds this lease, in a group of their own; their derived `ids`
+        With `parent` they are children of the job that holds this lease, each in its group; their derived `ids`
         make it safe to submit them again. Raises KeyConflict when a key stands for other arguments, and LeaseLost when
         the parent lost its lease.
         """
@@ -81,7 +84,7 @@ class Jobs:
             new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
         ]
         if parent is not None:
-            jobs = [replace(job, parent=parent.job, group=group) for job in jobs]
+            jobs = [replace(job, parent=parent.job, group=group) for job, group in zip(jobs, groups, strict=True)]
         return await self.engine.insert(jobs, parent)
 
     # Looking.
@@ -167,6 +170,11 @@ class Jobs:
     async def signal(self, id: str, name: str, value: object = None, *, by: str = "caller") -> Job:
         """Send a job a named value. It wakes one that waits for it, and else waits in the inbox."""
         text = canonical(value)
+        if not 0 < len(name) <= SIGNAL_NAME_LIMIT or len(text) > SIGNAL_LIMIT:
+            raise Invalid(
+                f"signal {name[:40]!r}: a name has 1 to {SIGNAL_NAME_LIMIT} characters, a value at most "
+                f"{SIGNAL_LIMIT >> 10} KiB; keep what is larger elsewhere and send a path or URL"
+            )
         job = await self.get(id)
         if job.state is State.PENDING:
             check_signal(job, await self.engine.steps(id), name, msgspec.json.decode(text))

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import BadValue
 from holdfast.core.forms import check_form
 from holdfast.core.model import Job, State, Step, StepState, Time, WaitKind
 
@@ -49,9 +50,17 @@ def questions_of(job: Job, steps: Sequence[Step]) -> list[Question]:
 
 def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> None:
     """Refuse a signal that can't be what the waiting job asked for; BadValue says why."""
-    for _, info in _open_waits(job, steps):
-        if info.get("name") == name:
-            check_form(value, info.get("schema", {}), "the answer" if name.startswith(ASK) else f"signal {name}")
+    where = "the answer" if name.startswith(ASK) else f"signal {name}"
+    trouble: BadValue | None = None
+    for info in [info for _, info in _open_waits(job, steps) if info.get("name") == name]:
+        try:
+            check_form(value, info.get("schema", {}), where)
+        except BadValue as error:
+            trouble = trouble or error
+        else:
+            return  # It fits one of the waits for it, and that one will take it.
+    if trouble is not None:
+        raise trouble
 
 
 def _open_waits(job: Job, steps: Sequence[Step]) -> list[tuple[Step, dict[str, Any]]]:

@@ -67,6 +67,7 @@ class Keeper:
         self._worker = worker
         self._rescue = Rescue(engine, lease_seconds=lease_seconds, chance=chance)
         self._wake = Wake(engine)
+        self._gone: set[str] = set()
         self._look_seconds = look_seconds
         self._upkeep_seconds = upkeep_seconds
         self._spawn = spawn
@@ -98,6 +99,10 @@ class Keeper:
         while not self._stopping:
             try:
                 present = await self._rescue.presences()
+                gone = {worker for worker, presence in present.items() if presence.gone}
+                if gone - self._gone:  # who died may have owed a parent the word that its children are in
+                    self._wake.soon()
+                self._gone = gone
                 self._tell(await self._rescue.dead(self._worker, present))
                 if await self.lead(present) and loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds

@@ -4,6 +4,7 @@ Must not decide what the end of the attempt means for the job (`core`), and must
 """
 
 import asyncio
+import concurrent.futures
 import inspect
 import threading
 import time
@@ -87,7 +88,11 @@ class Attempt:
         self.doubts: list[str] = []
         """Effects that were begun and not recorded, by this attempt or an earlier one."""
         self.used: set[int] = set()
-        """Signals that a wait of this job has taken or refused, by their versions."""
+        """Signals that a wait of this job has taken or is taking, by their versions."""
+        self.spent: set[int] = set()
+        """Those that are recorded with a wait, or that fitted none: they leave the inbox with the next change."""
+        self.once: dict[str, concurrent.futures.Future[Step]] = {}
+        """Effects that are under way, by their paths: who asks for one again waits for it."""
         self.root: asyncio.Task[Any] | None = None
         self.parking: object = None
         self.own_timeout: asyncio.Timeout | None = None
@@ -111,6 +116,7 @@ class Attempt:
         self._may_start = may_start
         self._changed = changed
         self._calls: Counter[str] = Counter()
+        self._callers: dict[str, int] = {}
         self._named: dict[str, StepSpec] = {}
         self._left: dict[str, dict[str, None]] = {}
         self._new: list[tuple[str, StepSpec]] = []
@@ -153,7 +159,7 @@ class Attempt:
 
     def taken(self) -> tuple[int, ...]:
         """The signals that the next change removes from the inbox."""
-        return tuple(signal.version for signal in self.job.inbox if signal.version in self.used)
+        return tuple(signal.version for signal in self.job.inbox if signal.version in self.spent)
 
     def wait_record(self, path: str, state: StepState, info: dict[str, Any]) -> Step:
         """The record of a wait: what it asked for, or what it was answered with."""
@@ -179,7 +185,9 @@ class Attempt:
         self.waits[record.path] = record
         if record.state is StepState.DONE:
             signal = record_info(record).get("signal")
-            self.used |= set() if signal is None else {signal}
+            if signal is not None:
+                self.used.add(signal)
+                self.spent.add(signal)
 
     # Identity.
 
@@ -188,6 +196,15 @@ class Attempt:
         with self._lock:
             nth = self._calls[call] = self._calls[call] + 1
             return nth
+
+    def note_caller(self, path: str, nth: int) -> None:
+        """Equal calls from different tasks may change places the next time: the history says so. On the loop."""
+        task = asyncio.current_task()
+        if nth == 1:
+            if task is not self.root:
+                self._callers[path] = id(task)
+        elif self._callers.get(path, id(self.root)) != id(task):
+            self.note_drift(f"{path} was called from different tasks, which may change places; give key= to tell them")
 
     def check_place(self, spec: StepSpec) -> None:
         """Two functions under one name in one run would answer for each other."""
@@ -272,8 +289,8 @@ class Attempt:
             self.threads += more
 
     async def is_still(self) -> None:
-        """Wait until no thread runs code of this job any more."""
-        while self.threads:  # noqa: ASYNC110 (a thread ends when it ends)
+        """Wait until no step and no thread of this job runs any more."""
+        while self.threads or self._running:  # noqa: ASYNC110 (a thread ends when it ends)
             await asyncio.sleep(FENCE_SECONDS)
 
     def end(self) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import SETTLED
@@ -19,9 +20,11 @@ from holdfast.worker.parking import Parked, until_of
 CHILD_PATH = "~child/"
 
 LOOK_MS = 5_000
-"""How often to look at a job that is not ours and that we wait for."""
+"""How often to look at a job that we wait for and whose end nobody will tell us of."""
 
-FAR: Time = 1 << 62
+
+TOLD_CHARACTERS = 500
+"""How much of a child's error message its parent keeps."""
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,40 +51,54 @@ async def known_children(attempt: Attempt) -> dict[str, Job]:
 
 def child_wait(attempt: Attempt, id: str, group: str | None, within_ms: int | None) -> Parked[Outcome]:
     """A wait for one child to settle. Without a group it is no child, but a job that somebody else submitted under the
-    same key: nobody wakes us when that settles, so we look again after a while.
+    same key: nobody wakes us when that settles.
     """
-    path = f"{CHILD_PATH}{id}"
+    path = ""
+    if within_ms is not None:
+        path = f"{CHILD_PATH}{id}#{attempt.number(CHILD_PATH + id)}"
     until = until_of(attempt, path, within_ms)
 
     async def look() -> list[Outcome] | None:
         record = attempt.waits.get(path)
         if record is None or not record_info(record).get("late"):
-            (outcome,) = await _outcomes(attempt, path, [id])
+            (outcome,) = await _outcomes(attempt, f"{CHILD_PATH}{id}", [id])
             if outcome is not None:
                 return [outcome]
             if until is None or attempt.now() < until:
-                if group is None:
-                    parked.wait = Wait(WaitKind.TIME, until=min(attempt.now() + LOOK_MS, until or FAR))
+                parked.wait = await _wait_for(attempt, group, until)
                 return None
             await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, {"late": True}))
         raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
 
-    kind = WaitKind.TIME if group is None else WaitKind.CHILDREN
-    parked = Parked(path if until is not None else "", Wait(kind, group or "", until), look)
+    parked = Parked(path, Wait(WaitKind.CHILDREN, group or "", until), look)
     return parked
 
 
 def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> Parked[list[Outcome]]:
     """A wait for all children of a group to settle."""
-    path = f"{CHILD_PATH}{group}"
 
     async def look() -> list[list[Outcome]] | None:
-        if await attempt.persist(lambda: attempt.engine.missing(attempt.job.id, group)):
-            return None
-        outcomes = await _outcomes(attempt, path, ids)
-        return [[outcome for outcome in outcomes if outcome is not None]]
+        wait = await _wait_for(attempt, group, None)
+        if wait.kind is WaitKind.TIME:
+            outcomes = [one for one in await _outcomes(attempt, f"{CHILD_PATH}{group}", ids) if one is not None]
+            if len(outcomes) == len(ids):
+                return [outcomes]
+        parked.wait = wait
+        return None
 
-    return Parked("", Wait(WaitKind.CHILDREN, group), look)
+    parked = Parked("", Wait(WaitKind.CHILDREN, group), look)
+    return parked
+
+
+async def _wait_for(attempt: Attempt, group: str | None, until: Time | None) -> Wait:
+    """What wakes the job: the last arrival of a group. Where none is to come, because the job is not ours or was
+    replayed by a person after it had settled, only time does, and we look again.
+    """
+    missing = 0 if group is None else await attempt.persist(partial(attempt.engine.missing, attempt.job.id, group))
+    if missing:
+        return Wait(WaitKind.CHILDREN, group or "", until)
+    look_at = attempt.now() + LOOK_MS
+    return Wait(WaitKind.TIME, until=look_at if until is None else min(look_at, until))
 
 
 async def _outcomes(attempt: Attempt, path: str, ids: Sequence[str]) -> list[Outcome | None]:
@@ -118,7 +135,8 @@ async def _read(attempt: Attempt, ids: Sequence[str]) -> dict[str, Job]:
 
 def _told(job: Job) -> Job:
     """What the parent is told of a child's failure, and what is kept of it."""
-    return Job(id=job.id, type=job.type, created_at=job.created_at, state=job.state, error=job.error)
+    error = job.error and replace(job.error, message=job.error.message[:TOLD_CHARACTERS], traceback="")
+    return Job(id=job.id, type=job.type, created_at=job.created_at, state=job.state, error=error)
 
 
 def _gone(id: str) -> Job:

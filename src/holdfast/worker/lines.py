@@ -5,6 +5,7 @@ Must not log anything itself, or it would hear itself.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -58,7 +59,9 @@ class Capture(logging.Handler):
     def __init__(self, keep: Callable[[str], None]) -> None:
         super().__init__()
         self._keep = keep
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S"))
+        form = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+        form.converter = time.gmtime  # Workers of one job may be in several time zones.
+        self.setFormatter(form)
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler.emit."""

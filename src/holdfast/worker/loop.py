@@ -24,7 +24,16 @@ from holdfast.core.outcome import doubt_text, failure_event, retry_at
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import say_stopped, wake_parent
-from holdfast.worker.attempt import CANCELLED, DOUBTED, LOST, RELEASED, STORE_RETRY_SECONDS, SUSPENDED, Attempt
+from holdfast.worker.attempt import (
+    CANCELLED,
+    DOUBTED,
+    LOG_SECONDS,
+    LOST,
+    RELEASED,
+    STORE_RETRY_SECONDS,
+    SUSPENDED,
+    Attempt,
+)
 from holdfast.worker.context import ATTEMPT, CAPTURING, RUNNING
 from holdfast.worker.faults import error_of
 from holdfast.worker.leases import Leases
@@ -99,6 +108,7 @@ class Worker:
             self._loop.create_task(self._claims(), name="holdfast claims"),
             self._loop.create_task(self._news(), name="holdfast news"),
         ]
+        self._logging = self._loop.create_task(self._keep_logs(), name="holdfast logs")
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
         """Claim nothing more, let what runs finish within the grace, hand over the rest, and take leave."""
@@ -115,6 +125,7 @@ class Worker:
                 task.cancel()
         finally:
             CAPTURING.stop()
+            self._logging.cancel()
             await self._leases.stop()
 
     def abort(self) -> None:
@@ -179,6 +190,18 @@ class Worker:
             except Exception as error:
                 log.warning("%s: hears nothing: %s: %s", self.id, type(error).__name__, error)
                 await asyncio.sleep(STORE_RETRY_SECONDS[-1])
+
+    async def _keep_logs(self) -> None:
+        """Write the new log lines of all running jobs now and then, so that a crash in a long step leaves its trace."""
+        while True:
+            await asyncio.sleep(LOG_SECONDS)
+            attempts = [attempt for attempt in self._attempts.values() if attempt.stop is None]
+            steps = [step for attempt in attempts for step in attempt.log_record()]
+            try:
+                if steps:
+                    await self._engine.record(steps)
+            except HoldfastError as error:
+                log.debug("log lines are written a little later: %s", error)
 
     # Beating.
 

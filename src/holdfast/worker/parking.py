@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.core.codec import canonical, parse
 from holdfast.core.durations import in_words
 from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
@@ -27,6 +28,7 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.engines.contract import job_topic
+from holdfast.jobs import Jobs
 from holdfast.worker.attempt import LOST, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
 
@@ -57,6 +59,8 @@ class Parked(Generic[T]):
         self.info = info or {}
         self.future: asyncio.Future[None] | None = None
         self.root = False
+        self.dropped = False
+        """Whether the job itself gave it up before: it takes nothing, and nobody wakes the job for it."""
 
 
 class Parking:
@@ -65,6 +69,7 @@ class Parking:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._parked: list[Parked[Any]] = []
+        self._dropped: list[str] = []
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.refused: list[str] = []
@@ -86,7 +91,8 @@ class Parking:
             raise Invalid(f"step {step}: a wait inside a step would hold its slot; wait in the job, between its steps")
         while True:
             attempt.check()
-            answer = await parked.look()
+            with attempt.at_work():
+                answer = await parked.look()
             if answer is not None:
                 return answer[0]
             parked.future = attempt.loop.create_future()
@@ -100,6 +106,10 @@ class Parking:
             self.stir()
             try:
                 await parked.future
+            except asyncio.CancelledError:
+                if attempt.stop is None and parked.path:
+                    self._dropped.append(parked.path)
+                raise
             finally:
                 self._parked.remove(parked)
                 attempt.stirred = self.stir if self._parked else None
@@ -135,11 +145,11 @@ class Parking:
         while self._parked and self._attempt.stop is None:
             self._changed.clear()
             if self._attempt.is_busy():
-                mark = await self._listen(mark)
+                mark = await self._listen(mark, LISTEN_SECONDS)
                 continue
             hold = self._hold()
             if hold is not None:
-                await self._is_changed(hold)
+                mark = await self._listen(mark, hold)
                 continue
             if not any(parked.root for parked in self._parked):
                 if await self._is_changed(CHILD_TASKS_SECONDS):
@@ -177,20 +187,20 @@ class Parking:
         except TimeoutError:
             return False
 
-    async def _listen(self, mark: int) -> int:
-        """While steps still run: hear of signals and children."""
+    async def _listen(self, mark: int, seconds: float) -> int:
+        """While the job stays in its slot: hear of signals and children."""
         attempt = self._attempt
         if all(parked.wait.kind is WaitKind.TIME for parked in self._parked):
-            await self._changed.wait()
+            await self._is_changed(seconds)
             return mark
-        hearing = attempt.loop.create_task(attempt.engine.wait([job_topic(attempt.job.id)], LISTEN_SECONDS, mark))
+        topics = [job_topic(attempt.job.id)]
+        hearing = attempt.loop.create_task(attempt.engine.wait(topics, min(seconds, LISTEN_SECONDS), mark))
         changing = attempt.loop.create_task(self._changed.wait())
         try:
             await asyncio.wait([hearing, changing], return_when=asyncio.FIRST_COMPLETED)
         finally:
             changing.cancel()
-            if not hearing.done():
-                hearing.cancel()
+            hearing.cancel()
         if hearing.done() and not hearing.cancelled() and hearing.exception() is None:
             mark = hearing.result()
             await self._refresh()
@@ -198,26 +208,34 @@ class Parking:
 
     async def _refresh(self) -> None:
         """Look what has come for this job meanwhile, and let every wait look again."""
+        await self.read_inbox()
+        for parked in self._parked:
+            _wake(parked.future)
+
+    async def read_inbox(self) -> None:
+        """Read the signals that came since the claim."""
         attempt = self._attempt
         (job,) = await attempt.persist(lambda: attempt.engine.get([attempt.job.id]))
         if job is None or job.state is not State.ACTIVE or job.epoch != attempt.job.epoch:
             attempt.halt(LOST)
-            return
-        attempt.job = replace(attempt.job, version=job.version, inbox=job.inbox)
-        for parked in self._parked:
-            _wake(parked.future)
+        else:
+            attempt.job = replace(attempt.job, version=job.version, inbox=job.inbox)
 
     async def _suspend(self) -> None:
         """Commit all parked waits, then end the attempt. What came in between makes the job go on."""
         attempt, parked = self._attempt, list(self._parked)
-        waits = tuple(dict.fromkeys(one.wait for one in parked))
+        waits = tuple(dict.fromkeys(one.wait for one in parked if not one.dropped))
+        if not waits:
+            await self._changed.wait()
+            return
         note: dict[str, Any] = {"waits": [words(wait, attempt.now()) for wait in waits]}
         if self.refused:
             note["refused"] = self.refused
-        steps = (*self._begun(parked), *attempt.log_record())
         attempt.closing = True
         try:
             now = await attempt.persist(attempt.engine.now)
+            if attempt.is_busy() or self._parked != parked:
+                return
             ends = [wait.until for wait in waits if wait.until is not None]
             at_rest = all(wait.kind is WaitKind.TIME for wait in waits)
             change = decide(
@@ -228,12 +246,15 @@ class Parking:
                 waits=waits,
                 run_at=min(ends) if at_rest else None,
                 takes=attempt.taken(),
-                steps=steps,
+                steps=(*self._begun(parked), *attempt.log_record()),
                 note=note,
             )
             (answer,) = await attempt.persist(lambda: attempt.engine.commit([change]))
             if isinstance(answer, Applied):
+                grown = any(one not in parked for one in self._parked)
                 attempt.halt(SUSPENDED)
+                if grown:  # a wait came while the others were written: run again, and wait for all of them
+                    await Jobs(attempt.engine).activate(attempt.job.id, by=attempt.job.worker or "")
             elif answer.reason == LEASE_LOST:
                 attempt.halt(LOST)
         finally:
@@ -242,13 +263,13 @@ class Parking:
             await self._refresh()
 
     def _begun(self, parked: list[Parked[Any]]) -> list[Step]:
-        """The records of waits that are written for the first time: what they ask, and until when they wait."""
+        """The records of waits: what they ask, and until when they wait; and those that the job has given up."""
         attempt = self._attempt
-        return [
-            attempt.wait_record(one.path, StepState.STARTED, {**one.info, "until": one.wait.until})
-            for one in parked
-            if one.path and one.path not in attempt.waits
-        ]
+        asked = [(one.path, {**one.info, "until": one.wait.until}) for one in parked if one.path and not one.dropped]
+        known = {path: record_info(record) for path, record in attempt.waits.items()}
+        begun = [attempt.wait_record(path, StepState.STARTED, info) for path, info in asked if known.get(path) != info]
+        given_up = [path for path in dict.fromkeys(self._dropped) if path not in dict(asked)]
+        return begun + [attempt.wait_record(path, StepState.DONE, {"dropped": True}) for path in given_up]
 
 
 # Kinds of waits.
@@ -278,23 +299,37 @@ def signal_wait(
     async def look() -> list[T] | None:
         record = attempt.waits.get(path)
         if record is not None and record.state is StepState.DONE:
+            if record_info(record).get("dropped"):
+                parked.dropped = True
+                return None
             return [_answer(record, name, within_ms, read)]
-        for signal in attempt.inbox(name):
-            try:
-                read(signal.value)
-            except Invalid as error:
-                attempt.used.add(signal.version)
-                Parking.of(attempt).refused.append(f"{name} from {signal.by or 'nobody'}: {error}")
-                attempt.log(f"signal {name} was refused: {error}")
-                continue
-            # Marked before it is recorded: another wait for the same name must not take it meanwhile.
-            attempt.used.add(signal.version)
-            return [_answer(await _settle(attempt, path, signal), name, within_ms, read)]
-        if until is not None and attempt.now() >= until:
-            return [_answer(await _settle(attempt, path, None), name, within_ms, read)]
-        return None
+        late = until is not None and attempt.now() >= until
+        if late:
+            await Parking.of(attempt).read_inbox()
+        signal = _first_fitting(attempt, name, read)
+        if signal is None and not late:
+            return None
+        # To its end, even if the wait is cancelled meanwhile: a signal is either recorded or still there.
+        settling = asyncio.ensure_future(_settle(attempt, path, signal))
+        return [_answer(await asyncio.shield(settling), name, within_ms, read)]
 
-    return Parked(path, Wait(WaitKind.SIGNAL, name, until), look, info)
+    parked = Parked(path, Wait(WaitKind.SIGNAL, name, until), look, info)
+    return parked
+
+
+def _first_fitting(attempt: Attempt, name: str, read: Callable[[str], Any]) -> Signal | None:
+    """The oldest signal of this name that fits; it is this wait's from now on. Those that don't are refused."""
+    for signal in attempt.inbox(name):
+        attempt.used.add(signal.version)
+        try:
+            read(signal.value)
+        except Invalid as error:
+            attempt.spent.add(signal.version)
+            Parking.of(attempt).refused.append(f"{name} from {signal.by or 'nobody'}: {error}")
+            attempt.log(f"signal {name} was refused: {error}")
+        else:
+            return signal
+    return None
 
 
 def until_of(attempt: Attempt, path: str, milliseconds: int | None) -> Time | None:
@@ -307,15 +342,21 @@ def until_of(attempt: Attempt, path: str, milliseconds: int | None) -> Time | No
 
 
 async def _settle(attempt: Attempt, path: str, signal: Signal | None) -> Step:
-    info: dict[str, Any] = {"late": True} if signal is None else {"signal": signal.version, "value": signal.value}
-    return await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, info))
+    info: dict[str, Any] = {"late": True}
+    if signal is not None:
+        info = {"signal": signal.version, "value": parse(signal.value)}
+    try:
+        return await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, info))
+    except BaseException:
+        attempt.used -= set() if signal is None else {signal.version}
+        raise
 
 
 def _answer(record: Step, name: str, within_ms: int | None, read: Callable[[str], T]) -> T:
     info = record_info(record)
     if info.get("late"):
         raise TimeoutError(f"{name} did not come within {in_words(within_ms or 0)}")
-    return read(info["value"])
+    return read(canonical(info["value"]))
 
 
 def words(wait: Wait, now: Time) -> str:

@@ -10,20 +10,21 @@ import contextvars
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical
 from holdfast.core.durations import in_words
-from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.errors import EffectInDoubt, Invalid, WrongColour
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
-from holdfast.worker.attempt import Attempt, Stopped, record_info
-from holdfast.worker.context import ATTEMPT, PATH
+from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped, record_info
+from holdfast.worker.context import ATTEMPT, PATH, loop_here
 from holdfast.worker.drift import arguments_key, differing, tags
 from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_name
 from holdfast.worker.registry import StepSpec
@@ -35,7 +36,14 @@ class Call:
     """One call of a step inside an attempt: where it is recorded, and its arguments in the recorded form."""
 
     def __init__(
-        self, attempt: Attempt, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
+        self,
+        attempt: Attempt,
+        spec: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: Any,
+        *,
+        item: bool = False,
     ) -> None:
         attempt.check_place(spec)
         self.attempt = attempt
@@ -45,14 +53,19 @@ class Call:
         self._done: Step | None = None
         self._value: Any = None
         self.keyed = key is not None
+        self.threads = 0
         self.has_intents = spec.effect == "once" or spec.undo is not None
         given = key(*args, **kwargs) if callable(key) else key
         parent = PATH.get()
         text = _key_text(given) if self.keyed else arguments_key(self.text)
         self.path = step_path(parent, spec.name, text)
         # One key is one effect: what is done once is not done again because it is asked for twice.
-        if spec.effect != "once" and (nth := attempt.number(self.path)) > 1:
-            self.path = step_path(parent, spec.name, text, nth)
+        if spec.effect != "once":
+            nth = attempt.number(self.path)
+            if not item and loop_here():
+                attempt.note_caller(self.path, nth)
+            if nth > 1:
+                self.path = step_path(parent, spec.name, text, nth)
 
     def answered(self) -> tuple[bool, Any]:
         """Whether the record answers this call, and with what. A failed record raises again."""
@@ -117,6 +130,27 @@ class Call:
         if self.spec.effect == "once":
             self.attempt.doubts.append(self.path)
 
+    def lead(self) -> tuple["concurrent.futures.Future[Step]", bool]:
+        """The effect that is under way under this path, and whether it is ours to bring about."""
+        fresh: concurrent.futures.Future[Step] = concurrent.futures.Future()
+        under_way = self.attempt.once.setdefault(self.path, fresh)
+        return under_way, under_way is fresh
+
+    @contextmanager
+    def leading(self, under_way: "concurrent.futures.Future[Step]") -> Iterator[None]:
+        """Tell those who ask for the same effect meanwhile what came of it."""
+        try:
+            yield
+            under_way.set_result(self.attempt.records[self.path])
+        except Exception as error:
+            under_way.set_exception(error)
+            raise
+        except BaseException:
+            under_way.set_exception(EffectInDoubt(f"step {self.path} was cut off: it may have happened"))
+            raise
+        finally:
+            self.attempt.once.pop(self.path, None)
+
     async def keep_failure(self, error: BaseException, started_at: Time) -> None:
         """An effect raised: it stays in doubt, and its error is what this attempt hears of it from now on."""
         told = canonical({"attempt": self.attempt.job.attempt})
@@ -138,6 +172,11 @@ class Call:
         if retry.strategy == "none" or never_retried(retry, type_name(error)):
             return None
         return next_delay(retry, failures, self.attempt.chance()) / 1_000
+
+    async def is_still(self) -> None:
+        """Wait until the thread of an earlier try has ended: two at once would pay twice."""
+        while self.threads:  # noqa: ASYNC110 (a thread ends when it ends)
+            await asyncio.sleep(FENCE_SECONDS)
 
     def too_slow(self) -> TimeoutError:
         """What a step that ran into its timeout raises."""
@@ -172,6 +211,16 @@ class Call:
 
 async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
     """Answer a call from its record, or run its body and record what came of it."""
+    if call.spec.effect != "once":
+        return await _run_async(call, body)
+    under_way, first = call.lead()
+    if not first:
+        return call.result(await asyncio.shield(asyncio.wrap_future(under_way)))
+    with call.leading(under_way):
+        return await _run_async(call, body)
+
+
+async def _run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
     answered, value = call.answered()
     if answered:
         return value
@@ -180,7 +229,10 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
         await attempt.admit()
     started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
-    token = PATH.set(call.path)
+    token, task = PATH.set(call.path), asyncio.current_task()
+    ours = task not in attempt.tasks
+    if ours and task is not None:
+        attempt.tasks.add(task)
     try:
         once = call.spec.effect == "once"
         if call.has_intents:
@@ -201,6 +253,8 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
         return call.result(await call.keep(step))
     finally:
         PATH.reset(token)
+        if ours and task is not None:
+            attempt.tasks.discard(task)
         attempt.leave(call.path)
 
 
@@ -228,7 +282,16 @@ def body_of(call: Call) -> Callable[[], Awaitable[Any]]:
 
     async def threaded() -> Any:
         args, kwargs = call.arguments()
-        return await in_thread(call.context(), lambda: call.spec.function(*args, **kwargs))
+        await call.is_still()
+
+        def work() -> Any:
+            try:
+                return call.spec.function(*args, **kwargs)
+            finally:
+                call.threads -= 1
+
+        call.threads += 1
+        return await in_thread(call.context(), work)
 
     return awaited if call.spec.is_async else threaded
 
@@ -303,6 +366,16 @@ def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
 
 def run_sync(call: Call) -> Any:
     """Answer a call from its record, or run its body in this thread and record what came of it."""
+    if call.spec.effect != "once":
+        return _run_sync(call)
+    under_way, first = call.lead()
+    if not first:
+        return call.result(under_way.result())
+    with call.leading(under_way):
+        return _run_sync(call)
+
+
+def _run_sync(call: Call) -> Any:
     answered, value = call.answered()
     if answered:
         return value
