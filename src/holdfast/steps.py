@@ -19,6 +19,7 @@ from holdfast.core.errors import Invalid, UnknownOption, WrongColour
 from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
+from holdfast.worker.isolation.place import check_importable
 from holdfast.worker.maps import Tally, map_async, map_sync
 from holdfast.worker.registry import UNDOABLE, StepSpec, check_function
 from holdfast.worker.steps import Call, body_of, in_thread, on_loop, run_async, run_sync
@@ -315,6 +316,9 @@ class StepDecorator:
         return _made(function, **self._options)
 
 
+_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb")
+
+
 @overload
 def step(  # type: ignore[overload-overlap]
     function: Callable[P, Coroutine[Any, Any, R]], /
@@ -335,6 +339,8 @@ def step(
     stale_after: Duration | None = None,
     effect: Literal["once"] | None = None,
     undo: Callable[[Any], Any] | None = None,
+    isolate: Literal["process"] | None = None,
+    memory_mb: int | None = None,
 ) -> StepDecorator: ...
 
 
@@ -348,8 +354,11 @@ def step(function: Any = None, /, **options: Any) -> Any:
     `effect="once"` never runs a call again by itself: if it was begun and not recorded, a person is asked whether it
     happened. It needs `key`. `undo` takes back what the step made when its job is cancelled, expired or discarded; it
     is given the step's result, or None when the step may have happened.
+
+    `isolate="process"` runs it in a process of its own, which a timeout or a cancel kills and whose crash is only this
+    step's failure; `memory_mb` limits what it may take there.
     """
-    check_options("@step", options, ("name", "key", "retries", "timeout", "stale_after", "effect", "undo"))
+    check_options("@step", options, _OPTIONS)
     return StepDecorator(**options) if function is None else _made(function, **options)
 
 
@@ -363,6 +372,8 @@ def _made(
     stale_after: Duration | None = None,
     effect: Any = None,
     undo: Any = None,
+    isolate: Any = None,
+    memory_mb: Any = None,
 ) -> Any:
     check_function(function, "step", name)
     if name is not None and (not isinstance(name, str) or not name or name.startswith("~")):
@@ -379,6 +390,8 @@ def _made(
         key=key,
         effect=_checked_effect(function.__name__, effect, key, retries),
         undo=check_callable("undo", undo),
+        isolated=_checked_isolation(function, isolate, memory_mb),
+        memory_mb=memory_mb,
     )
     if undo is not None:
         UNDOABLE.setdefault(spec.name, {})[function.__module__] = spec
@@ -395,6 +408,17 @@ def _checked_effect(name: str, effect: Any, key: Any, retries: Any) -> str | Non
     if retries != 0:
         raise Invalid(f"step {name}: effect='once' is never tried again by itself; leave out retries")
     return "once"
+
+
+def _checked_isolation(function: Any, isolate: Any, memory_mb: Any) -> bool:
+    name = function.__name__
+    if isolate not in (None, "process"):
+        raise Invalid(f"step {name}: isolate={isolate!r} is unknown; there is isolate='process'")
+    if memory_mb is not None and (isolate is None or type(memory_mb) is not int or memory_mb < 1):
+        raise Invalid(f"step {name}: memory_mb={memory_mb!r}: give megabytes, together with isolate='process'")
+    if isolate is not None:
+        check_importable(function)
+    return isolate is not None
 
 
 def check_callable(what: str, function: Any) -> Any:

@@ -95,6 +95,8 @@ class Attempt:
         """Effects that are under way, by their paths: who asks for one again waits for it."""
         self.root: asyncio.Task[Any] | None = None
         self.parking: object = None
+        self.isolate: Callable[..., Awaitable[str]]
+        """Runs a step in a process of its own: the worker's pool."""
         self.own_timeout: asyncio.Timeout | None = None
         """The timeout of the job itself, which counts anew from each claim."""
         self.stirred: Callable[[], None] | None = None

@@ -36,6 +36,7 @@ from holdfast.worker.attempt import (
 )
 from holdfast.worker.context import ATTEMPT, CAPTURING, RUNNING
 from holdfast.worker.faults import error_of
+from holdfast.worker.isolation.pool import Pool
 from holdfast.worker.leases import Leases
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec, Registry
@@ -82,6 +83,7 @@ class Worker:
         self._registry = registry
         self._poll_seconds = poll_seconds
         self._chance = chance
+        self._pool = Pool(at_once)
         self._attempts: dict[Lease, Attempt] = {}
         self._running: dict[asyncio.Task[None], Lease] = {}
         self._room = asyncio.Event()
@@ -126,6 +128,7 @@ class Worker:
         finally:
             CAPTURING.stop()
             self._logging.cancel()
+            await self._pool.close()
             await self._leases.stop()
 
     def abort(self) -> None:
@@ -278,6 +281,7 @@ class Worker:
             changed=self._leases.news,
             chance=self._chance,
         )
+        attempt.isolate = self._pool.run
         for lease, older in self._attempts.items():
             if lease.job == job.id:  # it was taken from us, and came back before we heard of it
                 older.halt(LOST)

@@ -26,6 +26,8 @@ class StepSpec(Struct, frozen=True, kw_only=True):
     key: Any
     effect: str | None = None
     undo: Callable[..., Any] | None = None
+    isolated: bool = False
+    memory_mb: int | None = None
 
 
 class JobSpec(Struct, frozen=True, kw_only=True):

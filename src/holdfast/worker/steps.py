@@ -24,9 +24,10 @@ from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
 from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped, record_info
-from holdfast.worker.context import ATTEMPT, PATH, loop_here
+from holdfast.worker.context import ATTEMPT, PATH, current, loop_here
 from holdfast.worker.drift import arguments_key, differing, tags
 from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_name
+from holdfast.worker.isolation.pool import IsolatedCall
 from holdfast.worker.registry import StepSpec
 
 T = TypeVar("T")
@@ -259,7 +260,7 @@ async def _run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def _within(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
-    if call.spec.timeout_ms is None:
+    if call.spec.timeout_ms is None or call.spec.isolated:  # whose time begins when its process has imported it
         return await body()
     try:
         async with asyncio.timeout(call.spec.timeout_ms / 1_000) as limit:
@@ -293,7 +294,23 @@ def body_of(call: Call) -> Callable[[], Awaitable[Any]]:
         call.threads += 1
         return await in_thread(call.context(), work)
 
+    if call.spec.isolated:
+        return lambda: _isolated(call)
     return awaited if call.spec.is_async else threaded
+
+
+async def _isolated(call: Call) -> Any:
+    """The function in a process of its own, whatever its colour. Cancelling this kills the process."""
+    spec = call.spec
+    asked = IsolatedCall(
+        step=spec.name,
+        function=spec.function,
+        args=call.text,
+        current=replace(current(), step=call.path),
+        memory_mb=spec.memory_mb,
+    )
+    timeout = None if spec.timeout_ms is None else spec.timeout_ms / 1_000
+    return spec.signature.result.decode(await call.attempt.isolate(asked, timeout=timeout))
 
 
 async def in_thread(context: contextvars.Context, work: Callable[[], T]) -> T:
@@ -417,6 +434,8 @@ def _admit(attempt: Attempt) -> None:
 
 def _timed(call: Call) -> Any:
     """The body, here. A thread can't be stopped from outside: a timeout is told when the body comes back."""
+    if call.spec.isolated:
+        return on_loop(call.attempt, _isolated(call))
     args, kwargs = call.arguments()
     began = time.monotonic()
     try:
