@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,38 @@ def test_ctrl_c_reaches_each_of_many_processes_as_ctrl_c(cli: Cli, tmp_path: Pat
 
     assert said.count(AGAIN[signal.SIGINT]) == 2
     assert running.returncode == 0
+
+
+BLOCKING = """
+import time
+from holdfast import App
+app = App()
+
+@app.job
+async def block() -> None:
+    print("blocking", flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    app.sync.submit(block)
+"""
+
+
+def test_a_second_signal_ends_a_worker_whose_loop_is_blocked(tmp_path: Path):
+    (tmp_path / "tale.py").write_text(BLOCKING)
+    subprocess.run([sys.executable, "tale.py"], cwd=tmp_path, check=True, timeout=30)
+    command = [sys.executable, "-m", "holdfast.cli", "worker", "tale.py:app", "--log-level", "error"]
+    running = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline().startswith("worker w-")
+    assert running.stdout.readline() == "blocking\n"
+
+    running.send_signal(signal.SIGTERM)
+    time.sleep(0.2)  # two signals of one kind at once are one
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=20)
+
+    assert "a job blocks the event loop" in said
+    assert running.returncode == 1

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -13,6 +14,9 @@ import click
 
 from holdfast.cli.load import load_app
 from holdfast.engines import engine_class
+
+BLOCKED_SECONDS = 1.0
+"""How long a second signal waits for an event loop that doesn't react."""
 
 RESTART_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 """How long to wait before a worker process that died is started again; the last one repeats."""
@@ -69,15 +73,37 @@ async def _work(app: Any, queues: list[str] | None, at_once: int) -> None:
 
         def told(number: signal.Signals) -> None:
             if first.done():
+                aborted.set()
                 running.abort()
             else:
                 first.set_result(number)
 
+        aborted = threading.Event()
+        heard = 0
+
+        def hear(number: int, _: Any) -> None:
+            # Not by the loop's own handlers: a job that blocks the loop would keep them from being called.
+            nonlocal heard
+            heard += 1
+            loop.call_soon_threadsafe(told, signal.Signals(number))
+            if heard == 2:
+                threading.Thread(target=_end_if_blocked, args=(aborted,), daemon=True).start()
+
         for one in AGAIN:
-            loop.add_signal_handler(one, told, one)
+            signal.signal(one, hear)
         click.echo(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
         click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
     click.echo("stopped")
+
+
+def _end_if_blocked(aborted: threading.Event) -> None:
+    """After a second signal: end a process whose event loop doesn't even hear that it shall stop."""
+    if not aborted.wait(BLOCKED_SECONDS):
+        click.echo(
+            "a job blocks the event loop (a blocking call in async code?): ended at once; its jobs are recovered",
+            err=True,
+        )
+        os._exit(1)
 
 
 def _supervise(processes: int) -> int:
