@@ -6,6 +6,8 @@ Must not decide what an end is (`lifecycle`). Each act looks first and may be re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
 from holdfast.core.model import Applied, Change, Conflict, Event, Job, State, Time, WaitKind, Where
@@ -90,3 +92,13 @@ async def say_stopped(engine: Engine, job: Job, *, by: str) -> None:
     if ours and undo is not None and undo.state is State.PENDING:
         change = decide(undo, Event.ACTIVATE, await engine.now(), by=by, note={"stopped": job.id})
         await engine.commit([change])
+
+
+async def go_on(engine: Engine, id: str, *, by: str, why: str) -> None:
+    """Let a job that waits run again now, if it still waits. Who was faster has done it."""
+    (job,) = await engine.get([id])
+    if job is not None and job.state in (State.PENDING, State.SCHEDULED):
+        event = Event.ACTIVATE if job.state is State.PENDING else Event.PROMOTE
+        now = await engine.now()
+        change = decide(job, event, now, by=by, note={"why": why})
+        await engine.commit([replace(change, job=replace(change.job, run_at=now))])

@@ -73,6 +73,7 @@ class Attempt:
         spec: JobSpec,
         engine: Engine,
         *,
+        claimed: float,
         may_start: Callable[[], bool],
         changed: Callable[[], None],
         chance: Callable[[], float],
@@ -87,6 +88,8 @@ class Attempt:
         """What earlier leases submitted, once it was asked for."""
         self.doubts: list[str] = []
         """Effects that were begun and not recorded, by this attempt or an earlier one."""
+        self.drops: list[str] = []
+        """Effects whose intent was written and which were not begun: a release takes it back."""
         self.used: set[int] = set()
         """Signals that a wait of this job has taken or is taking, by their versions."""
         self.spent: set[int] = set()
@@ -111,7 +114,7 @@ class Attempt:
         self.threads = 0
         """Threads that run code of this job: they can't be stopped from outside."""
         self._cancel_again = 0.0
-        self._started = time.monotonic()
+        self._started = claimed  # by our clock, when the claim was sent: the store's answer took its time
         self._moved = self._started
         limit = job.options.timeout_ms
         self._overdue = inf if limit is None else self._started + limit / 1_000

@@ -79,6 +79,10 @@ class Leases:
         """Whether a new step may start: our last beat that was answered is young enough."""
         return self._clock() < self._deadline
 
+    def is_over(self, since: float) -> bool:
+        """Whether a lease that was taken then, by our clock, may be over if nothing has renewed it."""
+        return time.monotonic() > since + self._lease_seconds * MARGIN
+
     async def start(self) -> None:
         """Beat once, here, so that trouble is told to whoever starts the worker; then go on in the thread."""
         await self._beat(leaving=False)

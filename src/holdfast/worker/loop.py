@@ -11,6 +11,7 @@ import random
 import re
 import secrets
 import socket
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -22,8 +23,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Error, Event, Job, Lease, Presence, State, Time
 from holdfast.core.outcome import doubt_text, failure_event, retry_at
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
-from holdfast.jobs import Jobs
-from holdfast.jobs.family import say_stopped, wake_parent
+from holdfast.jobs.family import go_on, say_stopped, wake_parent
 from holdfast.worker.attempt import (
     CANCELLED,
     DOUBTED,
@@ -169,10 +169,14 @@ class Worker:
 
     async def _claim(self, free: int) -> int:
         self._claiming = True
+        sent = time.monotonic()
         try:
             jobs = await self._engine.claim(self.id, self.queues, free)
             for job in jobs:
-                self._begin(job)
+                if self._leases.is_over(sent):  # no beat has named it, so nobody could tell us that it is lost
+                    self._aside(self._release(job.lease, "the answer to its claim came too late"))
+                else:
+                    self._begin(job, sent)
         finally:
             self._claiming = False
         return len(jobs)
@@ -259,9 +263,9 @@ class Worker:
 
     # Running.
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: Job, claimed: float) -> None:
         spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
-        run = self._unknown(job) if spec is None else self._run(self._attempt(job, spec))
+        run = self._unknown(job) if spec is None else self._run(self._attempt(job, spec, claimed))
         task = self._loop.create_task(run, name=f"holdfast {job.type} {job.id}")
         self._running[task] = job.lease
         task.add_done_callback(self._ended)
@@ -272,11 +276,12 @@ class Worker:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s: an attempt ended unexpectedly", self.id, exc_info=error)
 
-    def _attempt(self, job: Job, spec: JobSpec) -> Attempt:
+    def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
         attempt = Attempt(
             job,
             spec,
             self._engine,
+            claimed=claimed,
             may_start=self._leases.may_start,
             changed=self._leases.news,
             chance=self._chance,
@@ -299,7 +304,7 @@ class Worker:
                 attempt.load(await attempt.persist(lambda: self._engine.steps(job.id)))
             result, error = await self._handle(attempt)
             if attempt.closing and await attempt.is_suspended():  # it ended in the very moment of its suspend
-                await Jobs(self._engine).activate(job.id, by=self.id)
+                await go_on(self._engine, job.id, by=self.id, why="it ended while it was suspended")
             stop = attempt.stop
             attempt.end()
             now = await attempt.persist(self._engine.now)
@@ -357,7 +362,8 @@ class Worker:
             return self._doubted(attempt, error, now, note)
         if stop is not None:
             note |= {"steps": len(attempt.records), "why": stop}
-            return decide(job, Event.RELEASE, now, by=self.id, note=note, steps=steps)
+            drops = tuple(attempt.drops)
+            return decide(job, Event.RELEASE, now, by=self.id, note=note, steps=steps, drops=drops)
         if error is None:
             return decide(job, Event.COMPLETE, now, by=self.id, result=result, note=note, steps=steps)
         told = error_of(error)

@@ -28,7 +28,7 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.engines.contract import job_topic
-from holdfast.jobs import Jobs
+from holdfast.jobs.family import go_on
 from holdfast.worker.attempt import LOST, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
 
@@ -254,7 +254,8 @@ class Parking:
                 grown = any(one not in parked for one in self._parked)
                 attempt.halt(SUSPENDED)
                 if grown:  # a wait came while the others were written: run again, and wait for all of them
-                    await Jobs(attempt.engine).activate(attempt.job.id, by=attempt.job.worker or "")
+                    by = attempt.job.worker or ""
+                    await go_on(attempt.engine, attempt.job.id, by=by, why="it waits for more than was written")
             elif answer.reason == LEASE_LOST:
                 attempt.halt(LOST)
         finally:

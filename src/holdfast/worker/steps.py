@@ -165,6 +165,17 @@ class Call:
                 self.attempt.doubts.append(self.path)
             raise raised_again(failed)
 
+    @contextmanager
+    def not_yet(self) -> Iterator[None]:
+        """Between intent and effect: if we are stopped here, it did not happen, and the intent is taken back."""
+        try:
+            yield
+        except BaseException:
+            if self.spec.effect == "once":
+                self.attempt.doubts.remove(self.path)
+                self.attempt.drops.append(self.path)
+            raise
+
     def next_try(self, error: BaseException, failures: int) -> float | None:
         """Seconds until the next try; None when this failure is final."""
         retry = self.spec.retry
@@ -238,6 +249,8 @@ async def _run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
         once = call.spec.effect == "once"
         if call.has_intents:
             await call.begin(started_at)
+            with call.not_yet():
+                await attempt.admit()
         failures = 0
         while True:
             try:
@@ -404,6 +417,8 @@ def _run_sync(call: Call) -> Any:
         once = call.spec.effect == "once"
         if call.has_intents:
             on_loop(attempt, call.begin(started_at))
+            with call.not_yet():
+                _admit(attempt)
         failures = 0
         while True:
             try:
