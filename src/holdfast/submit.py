@@ -6,7 +6,7 @@ the same however often the job is run, and a wait for it parks the job.
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -78,8 +78,7 @@ class _Job(Generic[P, R]):
         a KeyConflict. `delay` or `at` say when, `expires` until when it is still worth running, `priority` goes from
         -100 to 100, higher first. Inside a job this is itself recorded: submitted once, however often the job is run.
         """
-        with _at_work():
-            now = await (await self._open()).engine.now()
+        now = await self._now()
         order = self._order(args, kwargs, now, key, key_for, queue, priority, delay, at, tags, meta, expires)
         (run,) = await self._submit([order])
         return run
@@ -90,8 +89,7 @@ class _Job(Generic[P, R]):
         A thousand go to the store in one act. Results come in the elements' order.
         """
         runs: list[Run[R]] = []
-        with _at_work():
-            now = await (await self._open()).engine.now()
+        now = await self._now()
         options = _checked(self.type, options)
         orders: list[Order] = []
         for call in calls:
@@ -100,6 +98,14 @@ class _Job(Generic[P, R]):
                 runs += await self._submit(orders)
                 orders = []
         return runs + (await self._submit(orders) if orders else [])
+
+    async def _now(self) -> Time:
+        """The store's time. Inside a job a store that is away for a while is waited for."""
+        attempt = attempt_here()
+        if attempt is None:
+            return await (await self._open()).engine.now()
+        with attempt.at_work():
+            return await attempt.persist(attempt.engine.now)
 
     async def _submit(self, orders: list[Order]) -> "list[Run[R]]":
         """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
@@ -150,8 +156,7 @@ class _Job(Generic[P, R]):
         """A child for each item, all in one group, so that the last one to arrive wakes the job, and no other."""
         parent, name = PATH.get(), f"~map:{self.type}"
         group = f"{name}#{attempt.number(parent + name)}"
-        with attempt.at_work():
-            now = await (await self._open()).engine.now()
+        now = await self._now()
         taken, ids = [], []
         orders: list[Order] = []
         while (one := tally.take()) is not None:
@@ -344,11 +349,6 @@ def _checked(type: str, options: dict[str, Any]) -> dict[str, Any]:
                 f"{type}.submit_many takes no {name!r}; it takes {', '.join(o for o in OPTIONS if o != 'key')}"
             )
     return options
-
-
-def _at_work() -> AbstractContextManager[None]:
-    attempt = attempt_here()
-    return nullcontext() if attempt is None else attempt.at_work()
 
 
 def _child_id(attempt: Attempt, group: str, name: str) -> str:

@@ -81,7 +81,7 @@ class Leases:
 
     def is_over(self, since: float) -> bool:
         """Whether a lease that was taken then, by our clock, may be over if nothing has renewed it."""
-        return time.monotonic() > since + self._lease_seconds * MARGIN
+        return self._clock() > since + self._lease_seconds * MARGIN
 
     async def start(self) -> None:
         """Beat once, here, so that trouble is told to whoever starts the worker; then go on in the thread."""

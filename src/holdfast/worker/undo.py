@@ -49,11 +49,13 @@ class _Undo:
 
     async def run(self) -> list[str]:
         """Undo all of it; UndoFailed names what is left over."""
-        (job,) = await self._engine.get([self._id])
+        attempt = attempt_here()
+        assert attempt is not None
+        (job,) = await attempt.persist(lambda: self._engine.get([self._id]))
         if job is None:
             return []
-        await cancel_children(self._engine, self._id, by=UNDO_TYPE)
-        steps = {step.path: step for step in await self._engine.steps(self._id)}
+        await attempt.persist(lambda: cancel_children(self._engine, self._id, by=UNDO_TYPE))
+        steps = {step.path: step for step in await attempt.persist(lambda: self._engine.steps(self._id))}
         for intent in reversed([step for path, step in steps.items() if path.startswith(UNDO_PATH)]):
             path = intent.path.removeprefix(UNDO_PATH)
             await self._try(path, self._undo_of(intent, steps.get(path)))
