@@ -49,7 +49,9 @@ def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
     'chapter#7/draw#a%2Fb#2'
     """
     # A quoted key has no star, so the hash of a long key is never taken for a short one.
-    shown = quote(key, safe=" :,=+@") if len(key) <= KEY_LIMIT else f"*{digest(key)}"
+    shown = key if key.isascii() and key.isalnum() else quote(key, safe=" :,=+@")
+    if len(key) > KEY_LIMIT:
+        shown = f"*{digest(key)}"
     path = f"{_quoted_name(name)}#{shown}"
     if nth > 1:
         path = f"{path}#{nth}"

@@ -106,6 +106,8 @@ class Attempt:
         """Called when a step ends while something is parked."""
         self.closing = False
         """While a suspend is being committed no step begins."""
+        self.told: str | None = None
+        """What a beat said of this attempt meanwhile: it counts, unless the suspend explains it."""
         self.arguments: dict[str, str] = {}
         self.chance = chance
         self.stop: str | None = None

@@ -229,8 +229,11 @@ class Worker:
         named = {running.job: running.epoch for running in presence.running}
         for id in (*beat.cancelled, *beat.lost):
             attempt = self._attempts.get(Lease(id, named[id]))
-            if attempt is not None and not attempt.closing:  # else it suspends just now, and hears of it by itself
-                attempt.halt(CANCELLED if id in beat.cancelled else LOST)
+            why = CANCELLED if id in beat.cancelled else LOST
+            if attempt is not None and attempt.closing:  # what looks lost may be its own suspend
+                attempt.told = why
+            elif attempt is not None:
+                attempt.halt(why)
         try:
             self._loop.call_soon_threadsafe(self._told, beat)
         except RuntimeError:  # the loop has ended

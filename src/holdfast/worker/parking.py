@@ -260,6 +260,8 @@ class Parking:
                 attempt.halt(LOST)
         finally:
             attempt.closing = False
+            if attempt.told is not None and attempt.stop is None:
+                attempt.halt(attempt.told)
         if attempt.stop is None:
             await self._refresh()
 
