@@ -1,0 +1,72 @@
+"""Replay a seed: `python -m tests.simulation 1234`, from the root of the repository.
+
+With `--story` all that happened is told line by line, with `--shrink` it is made as small as it can be while it still
+breaks the same law, and `--hash` prints nothing but a hash of what happened.
+"""
+
+import argparse
+import sys
+from dataclasses import replace
+
+from tests.simulation.bugs import BUGS, planted
+from tests.simulation.plan import Plan, draw_plan, smaller
+from tests.simulation.run import Verdict, command, play
+from tests.simulation.shapes import SHAPES
+
+
+def main() -> int:
+    """Run what was asked for; 1 when a law was broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("seeds", type=int, nargs="+", help="which seeds to run")
+    parser.add_argument("--engine", choices=("memory", "sqlite"), default="memory")
+    parser.add_argument("--bug", choices=tuple(BUGS), help="with this planted bug")
+    parser.add_argument("--story", action="store_true", help="tell all that happened")
+    parser.add_argument("--shrink", action="store_true", help="make a failing seed smaller")
+    parser.add_argument("--hash", action="store_true", help="print only a hash of what happened")
+    asked = parser.parse_args()
+    failed = False
+    with planted(asked.bug):
+        for seed in asked.seeds:
+            plan = draw_plan(seed, asked.engine, SHAPES)
+            verdict = play(seed, asked.engine, plan=plan, story=asked.story)
+            if asked.hash:
+                print(verdict.digest)
+                continue
+            if verdict.broken and asked.shrink:
+                verdict = play(seed, asked.engine, plan=shrunk(plan, verdict), story=asked.story)
+                tell_plan(verdict.plan)
+            tell(verdict, asked.bug)
+            failed = failed or bool(verdict.broken)
+    return int(failed)
+
+
+def shrunk(plan: Plan, verdict: Verdict) -> Plan:
+    """The smallest plan that breaks the same law: pieces are left out one by one, for as long as it still does."""
+    law = verdict.broken[0].partition(":")[0].split(" ")[-1]
+    while True:
+        for less in smaller(plan):
+            broken = play(plan.seed, plan.engine, plan=less).broken
+            if any(law in line for line in broken):
+                plan = less
+                break
+        else:
+            return replace(plan)
+
+
+def tell(verdict: Verdict, bug: str | None) -> None:
+    """What a run came to."""
+    for line in verdict.lines:
+        print(line)
+    plan = verdict.plan
+    print(f"seed {plan.seed} on {plan.engine}: {verdict.simulated:.1f} s, {verdict.acts} acts, hash {verdict.digest}")
+    for line in verdict.broken:
+        print(f"  {line}")
+    print(f"  {command(plan.seed, plan.engine, bug)}" if verdict.broken else "  every law holds")
+
+
+def tell_plan(plan: Plan) -> None:
+    """What is left of a plan."""
+    print(plan.tuning, plan.odds, *plan.hands, *plan.errands, *plan.asks, *plan.blows, sep="\n  ")
+
+
+sys.exit(main())

@@ -1,0 +1,364 @@
+"""Planted bugs: each spoils one thing in the product for a while, and the simulation must see it.
+
+Each has a name, the laws one of which must catch it, and what it puts in the place of what. Must not be used but to
+test the simulation itself.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+import holdfast.jobs
+import holdfast.steps
+import holdfast.submit
+import holdfast.worker.loop
+from holdfast.core.model import Event, State, StepState
+from holdfast.engines import tables
+from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.tables import Tables
+from holdfast.upkeep import rescue
+from holdfast.upkeep.keeper import Keeper
+from holdfast.upkeep.rescue import Rescue
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.leases import Leases
+from holdfast.worker.loop import Worker
+from holdfast.worker.maps import Tally
+from tests.simulation.run import patched
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One planted bug. `caught_by` begins the line of a law that must see it."""
+
+    name: str
+    caught_by: tuple[str, ...]
+    place: Any
+    attribute: str
+    spoil: Callable[[Any], Any]
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(name: str, caught_by: str, place: Any, attribute: str) -> Callable[[Callable[[Any], Any]], None]:
+    """Plant a bug: the function is given what is there, and answers with what is there instead."""
+
+    def enter(spoil: Callable[[Any], Any]) -> None:
+        BUGS[name] = Bug(name, tuple(caught_by.split()), place, attribute, spoil)
+
+    return enter
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """The product with this bug."""
+    with ExitStack() as stack:
+        if name is not None:
+            one = BUGS[name]
+            there = getattr(one.place, one.attribute)
+            stack.enter_context(patched(one.place, one.attribute, one.spoil(there)))
+        yield
+
+
+# The engine.
+
+
+@bug("a commit looks at no epoch", "S3 S4 S5 S7", tables, "refusal")
+def _(refusal: Any) -> Any:
+    return lambda head, change: refusal(head, replace(change, epoch=None))
+
+
+@bug("a record is not fenced", "S7", Tables, "record")
+def _(record: Any) -> Any:
+    return lambda self, step: self._record(step) if step.job in self.jobs else record(self, step)
+
+
+@bug("the last write of a step wins", "S9", Tables, "_record")
+def _(record: Any) -> Any:
+    def last_wins(self: Any, step: Any) -> Any:
+        self.steps.setdefault(step.job, {}).pop(step.path, None)
+        return record(self, step)
+
+    return last_wins
+
+
+@bug("a claim after a lapse keeps the epoch", "S5 S6", tables, "decide")
+def _(decide: Any) -> Any:
+    def same_epoch(job: Any, event: Any, now: int, **facts: Any) -> Any:
+        change = decide(job, event, now, **facts)
+        lapsed = event is Event.CLAIM and job.recoveries > 0
+        return replace(change, job=replace(change.job, epoch=job.epoch)) if lapsed else change
+
+    return same_epoch
+
+
+@bug("a claim doesn't promote what is due", "L1", Tables, "_promote")
+def _(promote: Any) -> Any:
+    return lambda self, queue, now: None
+
+
+@bug("a claim comes early", "S17", Tables, "claim")
+def _(claim: Any) -> Any:
+    return lambda self, worker, queues, limit, now: claim(self, worker, queues, limit, now + 400)
+
+
+@bug("what has expired is claimed", "S17", tables, "_expired")
+def _(expired: Any) -> Any:
+    return lambda job, now: False
+
+
+@bug("a paused queue goes on", "pause", Tables, "_exists")
+def _(exists: Any) -> Any:
+    return lambda self, name: False
+
+
+@bug("a signal is dropped while the job runs", "signals", tables, "applied")
+def _(applied: Any) -> Any:
+    def drops(head: Any, change: Any) -> Any:
+        return applied(head, replace(change, signal=None) if head.state is State.ACTIVE else change)
+
+    return drops
+
+
+@bug("a release loses the records", "S9", Tables, "_apply")
+def _(apply: Any) -> Any:
+    def forgets(self: Any, head: Any, change: Any) -> Any:
+        if change.event == Event.RELEASE:
+            change = replace(change, drops=tuple(self.steps.get(head.id, {})))
+        return apply(self, head, change)
+
+    return forgets
+
+
+@bug("one job is given to two claimers", "S6", MemoryEngine, "claim")
+def _(claim: Any) -> Any:
+    async def twice(self: Any, worker: str, queues: Any, limit: int) -> Any:
+        found = await claim(self, worker, queues, limit)
+        again, self.given = getattr(self, "given", []), found[:1]
+        return found or again[:limit]
+
+    return twice
+
+
+@bug("a key is forgotten", "S12", Tables, "_live_key")
+def _(live_key: Any) -> Any:
+    return lambda self, name, now: None
+
+
+@bug("an accepted job isn't kept", "S1", Tables, "insert")
+def _(insert: Any) -> Any:
+    def loses(self: Any, jobs: Any, parent: Any) -> Any:
+        answers = insert(self, jobs, parent)
+        if len(self.jobs) % 7 == 6 and parent is None and answers[0].new:
+            self._put(None, answers[0].id)
+        return answers
+
+    return loses
+
+
+@bug("an arrival is forgotten", "S23", Tables, "_arrive")
+def _(arrive: Any) -> Any:
+    def forgets(self: Any, child: Any) -> int:
+        return self.missing(child.parent, child.group or "") - 1
+
+    return forgets
+
+
+# Deciding.
+
+
+@bug("a failed attempt isn't counted", "S16 storm", holdfast.worker.loop, "decide")
+def _(decide: Any) -> Any:
+    def uncounted(job: Any, event: Any, now: int, **facts: Any) -> Any:
+        change = decide(job, event, now, **facts)
+        return replace(change, job=replace(change.job, attempt=job.attempt)) if event is Event.FAIL else change
+
+    return uncounted
+
+
+@bug("a retry comes at once", "S17", holdfast.worker.loop, "retry_at")
+def _(retry_at: Any) -> Any:
+    return lambda job, now, chance: now
+
+
+@bug("a signal doesn't wake", "L1 signals", holdfast.jobs, "deliver")
+def _(deliver: Any) -> Any:
+    def asleep(job: Any, name: str, value: str, now: int, *, by: str = "") -> Any:
+        change = deliver(replace(job, waits=()), name, value, now, by=by)
+        return replace(change, job=job)
+
+    return asleep
+
+
+# The worker.
+
+
+@bug("the fence never closes", "S10f S10z", Leases, "may_start")
+def _(may_start: Any) -> Any:
+    return lambda self: True
+
+
+@bug("what a beat answers is ignored", "S24 L5 S10z", Worker, "_told_from_afar")
+def _(told: Any) -> Any:
+    return lambda self, presence, beat: None
+
+
+@bug("a cancel is ignored after the first beat", "S24 L5", Worker, "_told_from_afar")
+def _(told: Any) -> Any:
+    def ignores(self: Any, presence: Any, beat: Any) -> None:
+        first, self.has_beaten = not hasattr(self, "has_beaten"), True
+        told(self, presence, beat if first else replace(beat, cancelled=()))
+
+    return ignores
+
+
+@bug("a stray lease is kept", "L1", Worker, "_told")
+def _(told: Any) -> Any:
+    return lambda self, beat: told(self, replace(beat, stray=()))
+
+
+@bug("a step is recorded before it runs", "S9", holdfast.steps, "run_async")
+def _(run_async: Any) -> Any:
+    async def early(call: Any, body: Any) -> Any:
+        answered, value = call.answered()
+        if answered:
+            return value
+        await call.keep(call.done("e0", call.attempt.now()))
+        return await body()
+
+    return early
+
+
+@bug("records are not read", "S10", Attempt, "load")
+def _(load: Any) -> Any:
+    return lambda self, steps: None
+
+
+@bug("a failed step runs again in its attempt", "S10", Attempt, "recorded")
+def _(recorded: Any) -> Any:
+    def done_only(self: Any, path: str, spec: Any, *, keyed: bool) -> Any:
+        step = recorded(self, path, spec, keyed=keyed)
+        return None if step is not None and step.state is StepState.FAILED else step
+
+    return done_only
+
+
+@bug("a halted handler is not cancelled", "L5 S24 L6", Attempt, "_cancel")
+def _(cancel: Any) -> Any:
+    return lambda self: None
+
+
+@bug("a stopping worker keeps its jobs", "L6", Worker, "_outcome")
+def _(outcome: Any) -> Any:
+    return lambda self, attempt, stop, *rest: None if stop == "released" else outcome(self, attempt, stop, *rest)
+
+
+@bug("a worker claims more than its slots", "S18", Worker, "_claim")
+def _(claim: Any) -> Any:
+    return lambda self, free: claim(self, self.at_once)
+
+
+@bug("a map runs all items at once", "S18", Tally, "at_once")
+def _(at_once: Any) -> Any:
+    return lambda self, limit: at_once(self, 100)
+
+
+@bug("a child has another id each time", "S23 L1", holdfast.submit, "derived_id")
+def _(derived_id: Any) -> Any:
+    return lambda parent, name: derived_id(parent, f"{name} {holdfast.submit.attempt_here().job.epoch}")
+
+
+@bug("claims end at the first trouble", "L1 L4", Worker, "_claims")
+def _(claims: Any) -> Any:
+    async def once(self: Any) -> None:
+        claim = self._claim
+
+        async def strict(free: int) -> int:
+            try:
+                taken: int = await claim(free)
+            except Exception:
+                self._quiet = self._stopping = True
+                raise
+            return taken
+
+        self._claim = strict
+        await claims(self)
+
+    return once
+
+
+@bug("beats end at the first trouble", "L1 L4", Leases, "_try_beat")
+def _(try_beat: Any) -> Any:
+    async def strict(self: Any, *, leaving: bool) -> None:
+        try:
+            await self._beat(leaving=leaving)
+        except Exception:
+            self._stopping = True
+
+    return strict
+
+
+# Upkeep.
+
+
+@bug("a rescue expects no version", "S3 S4 S5", rescue, "decide")
+def _(decide: Any) -> Any:
+    return lambda *args, **facts: replace(decide(*args, **facts), version=None)
+
+
+@bug("every rescue counts as progress", "S16", rescue, "_progressed")
+def _(progressed: Any) -> Any:
+    return lambda job, steps, history: True
+
+
+@bug("no step counts as progress", "S16", rescue, "_progressed")
+def _(progressed: Any) -> Any:
+    return lambda job, steps, history: False
+
+
+@bug("the silent are believed in", "L1 L3", Rescue, "is_dead")
+def _(is_dead: Any) -> Any:
+    return lambda self, presence, now: presence.gone
+
+
+@bug("the living are taken for dead", "L: S10z", Rescue, "is_dead")
+def _(is_dead: Any) -> Any:
+    return lambda self, presence, now: presence.gone or now - presence.beat_at > self._lease_ms / 8
+
+
+@bug("orphans are left alone", "L1 L3", Rescue, "orphans")
+def _(orphans: Any) -> Any:
+    async def none(self: Any, by: str) -> list[Any]:
+        return []
+
+    return none
+
+
+@bug("a stale stage is left alone", "L3", Rescue, "stale")
+def _(stale: Any) -> Any:
+    async def none(self: Any, by: str) -> list[Any]:
+        return []
+
+    return none
+
+
+@bug("what has expired is left alone", "L1", Keeper, "_expire")
+def _(expire: Any) -> Any:
+    async def none(self: Any) -> None:
+        pass
+
+    return none
+
+
+@bug("nobody takes over the lead", "L1 L3", Keeper, "lead")
+def _(lead: Any) -> Any:
+    async def first_only(self: Any, present: Any) -> bool:
+        records = await self._engine.records("leader")
+        if records and f'"{self._worker}"' not in records[0].value:
+            return False
+        return bool(await lead(self, present))
+
+    return first_only

@@ -1,0 +1,291 @@
+"""The jobs of a simulation, of many shapes. Each returns the tokens of the effects that it is made of.
+
+Must not check anything, and must not know who runs them or what goes wrong.
+"""
+
+import asyncio
+from typing import Any
+
+from holdfast import App, ItemsFailed, JobCancelled, JobFailed, Settings, current, sleep, step, wait_for
+from holdfast.core.model import Retry
+from holdfast.submit import AsyncJob
+from tests.simulation.scene import Broken, Handling, program, scene
+
+# Steps.
+
+BRIEF = Retry(retries=2, strategy="exponential", initial_ms=300, factor=2.0, cap_ms=2_000)
+ONCE_MORE = Retry(retries=1, strategy="constant", initial_ms=200, jitter=False)
+STEP_TRIES = Retry(retries=3, strategy="constant", initial_ms=150)
+STALE_SECONDS = 2.5
+TIMEOUT_SECONDS = 1.5
+NAP_SECONDS = 3.0
+
+
+@step
+async def make(n: int, after: str = "") -> str:
+    return await scene().effect(n, after)
+
+
+@step
+async def outer(n: int) -> list[str]:
+    effect = scene().begin((n,))
+    inside = await make(n, "inside")
+    return [inside, await scene().finish(effect)]
+
+
+@step(retries=STEP_TRIES)
+async def stubborn(n: int, fails: int) -> str:
+    return await scene().effect(n, fails=fails)
+
+
+@step(key=lambda n: f"k{n}")
+async def keyed(n: int) -> str:
+    return await scene().effect(n)
+
+
+@step
+async def brittle(n: int) -> str:
+    return await scene().effect(n, fails=1_000_000)
+
+
+async def take_back(value: str | None) -> None:
+    await scene().undo(value)
+
+
+async def clean_up(n: int, m: int) -> None:
+    await scene().undo([n, m])
+
+
+@step(effect="once", key=lambda n: f"once{n}")
+async def pay(n: int) -> str:
+    return await scene().effect(n)
+
+
+@step(undo=take_back)
+async def rent(n: int, after: str = "") -> str:
+    return await scene().effect(n, after)
+
+
+@step(stale_after=STALE_SECONDS)
+async def hang(n: int, epochs: int) -> str:
+    return await scene().effect(n, seconds=60.0 if current().epoch <= epochs else None)
+
+
+# Jobs. Each returns the tokens of the effects that it is made of.
+
+TEMPLATE = App("memory:", settings=Settings())
+SHAPES: dict[str, float] = {}
+KEEP = "30d"
+
+
+def shape(weight: float, **options: Any) -> Any:
+    """Make a job of a function, known by its name, taken so often; 0 for a child, which has one argument."""
+
+    def enter(function: Any) -> Any:
+        async def run(*args: int) -> list[str]:
+            here, world = current(), scene().world
+            handling = Handling(here.job_id, here.epoch, program().name, world.now)
+            scene().handlings.append(handling)
+            try:
+                tokens: list[str] = await function(*args)
+                return tokens
+            finally:
+                handling.ended = world.now
+
+        async def handler(n: int, m: int) -> list[str]:
+            return await run(n, m)
+
+        async def single(n: int) -> list[str]:
+            return await run(n)
+
+        if weight:
+            SHAPES[function.__name__] = weight
+        decorated = TEMPLATE.job(name=function.__name__, **({"retries": BRIEF, "keep": KEEP} | options))
+        decorated(handler if weight else single)
+        return function
+
+    return enter
+
+
+@shape(2)
+async def line(n: int, m: int) -> list[str]:
+    tokens = [""]
+    for place in range(n):
+        tokens.append(await make(place, tokens[-1]))
+    return tokens[1:]
+
+
+@shape(2)
+async def pace(n: int, m: int) -> list[str]:
+    tokens = []
+    for place in range(n):
+        await asyncio.sleep(scene().random.random() * m)
+        tokens.append(await make(place))
+    return tokens
+
+
+@shape(2)
+async def fan(n: int, m: int) -> list[str]:
+    return await make.map(range(n * 2), at_once=m)
+
+
+@shape(1)
+async def nest(n: int, m: int) -> list[str]:
+    first, second = await asyncio.gather(outer(n), keyed(m))
+    return [*first, second]
+
+
+@shape(1)
+async def flaky(n: int, m: int) -> list[str]:
+    token = await make(n)
+    if current().attempt < min(m, 3):
+        raise Broken("not yet")
+    return [token]
+
+
+@shape(1, retries=ONCE_MORE)
+async def doomed(n: int, m: int) -> list[str]:
+    await make(n)
+    raise Broken("never")
+
+
+@shape(1)
+async def trying(n: int, m: int) -> list[str]:
+    return [await stubborn(n, m)]
+
+
+@shape(1)
+async def planb(n: int, m: int) -> list[str]:
+    try:
+        return [await brittle(n)]
+    except Broken:
+        return [await make(n, "b"), await make(m, "b2")]
+
+
+@shape(0.5)
+async def stale(n: int, m: int) -> list[str]:
+    return [await make(n), await hang(n, min(m, 2))]
+
+
+@shape(0.5, timeout=TIMEOUT_SECONDS)
+async def tardy(n: int, m: int) -> list[str]:
+    token = await make(n)
+    await asyncio.sleep(10.0 if current().attempt < min(m, 3) else 0.01)
+    return [token]
+
+
+@shape(0.4, timeout=TIMEOUT_SECONDS)
+async def deaf(n: int, m: int) -> list[str]:
+    token = await make(n)
+    world = scene().world
+    end = world.now + (4.0 * m if current().attempt == 1 else 0.1)
+    while world.now < end and not world.over:
+        try:
+            await asyncio.sleep(0.5)
+        except asyncio.CancelledError:
+            pass
+    return [token]
+
+
+@shape(0.5)
+async def poison(n: int, m: int) -> list[str]:
+    token = await make(n)
+    if current().epoch <= m + (2 if n == 4 else -1):
+        scene().poisoned.append(program())
+        program().kill()
+        await asyncio.sleep(3_600)
+    return [token]
+
+
+@shape(1.2)
+async def family(n: int, m: int) -> list[str]:
+    await make(n)
+    first = await job("line").submit(1, m)
+    more = await job("flaky").submit_many([(place, m) for place in range(n)])
+    await make(n, "end")
+    return [first.id, *(run.id for run in more)]
+
+
+@shape(0.5)
+async def staged(n: int, m: int) -> list[str]:
+    return [await make(n)]
+
+
+@shape(1)
+async def nap(n: int, m: int) -> list[str]:
+    first = await make(n, "before")
+    await sleep(NAP_SECONDS)
+    return [first, await make(n, "after")]
+
+
+@shape(1.5)
+async def listen(n: int, m: int) -> list[str]:
+    first = await make(n, "before")
+    try:
+        value = await wait_for("go", as_=int, within=None if m > 1 else 5.0)
+    except TimeoutError:
+        return [first, await make(m, "late")]
+    return [first, await make(m, f"go {value}")]
+
+
+@shape(1)
+async def juggle(n: int, m: int) -> list[str]:
+    """Steps, a sleep and signals, all at once."""
+
+    async def hear(place: int) -> str:
+        return await make(place, f"go {await wait_for('go', as_=int)}")
+
+    async def doze() -> str:
+        await sleep(m * 1.2)
+        return await make(m, "dozed")
+
+    found = await asyncio.gather(make(n), doze(), *(hear(place) for place in range(min(n, 2))))
+    return list(found)
+
+
+@shape(1.2)
+async def clan(n: int, m: int) -> list[str]:
+    """Waits for one child, then for a group of them; some may fail."""
+    first = await job("line").submit(1, m)
+    tokens = []
+    try:
+        tokens += await first.result()
+    except (JobFailed, JobCancelled):
+        pass
+    try:
+        for found in await job("child").map(range(n), at_once=None if m > 1 else 2):
+            tokens += found
+    except ItemsFailed as failed:
+        tokens += [token for found in failed.results if found for token in found]
+    return [*tokens, await make(n, "end")]
+
+
+@shape(0)
+async def child(n: int) -> list[str]:
+    token = await make(n)
+    if n == 3:
+        raise Broken("this one fails")
+    return [token]
+
+
+@shape(1.2)
+async def buy(n: int, m: int) -> list[str]:
+    first = await make(n)
+    return [first, *[await pay(place) for place in range(m)]]
+
+
+@shape(1.5, cleanup=clean_up)
+async def lodge(n: int, m: int) -> list[str]:
+    tokens = list(await asyncio.gather(*(rent(place) for place in range(m))))
+    await asyncio.sleep(scene().random.random() * n)
+    tokens.append(await rent(n, "more"))
+    if n == 4:
+        raise Broken("a person will discard it")
+    return tokens
+
+
+def job(type: str, app: App | None = None) -> AsyncJob[Any, Any]:
+    """A job of the running process's app, to submit it."""
+    spec = TEMPLATE.registry.get(type)
+    assert spec is not None
+    return AsyncJob((app or program().app).open, spec)

@@ -1,0 +1,112 @@
+"""The seeded simulation: every law holds in every run, every run can be repeated, and every planted bug is found.
+
+With --soak each item runs fifty times as many seeds. A failing seed prints the one command that replays it.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from holdfast.core.model import Event
+from tests.simulation.bugs import BUGS, planted
+from tests.simulation.plan import BLOWS
+from tests.simulation.run import ROOT, command, play
+
+MEMORY_ITEMS, SQLITE_ITEMS = 18, 4
+SEEDS_AN_ITEM, SEEDS_OF_SQLITE = (100, 5_000), (50, 1_000)
+"""How many seeds each item runs, usually and with --soak: 2,000 in all."""
+
+CAUGHT_WITHIN = 400
+"""In how many seeds a planted bug must have shown itself."""
+
+TOLD = 3
+"""How many failing seeds of one item are told in full."""
+
+KNOWN: dict[str, str] = {}
+"""Bugs of the product that are found and not yet repaired: what the broken law says, and what is wrong and where."""
+
+
+def broken_by(seed: int, engine: str = "memory") -> list[str]:
+    """The laws that a seed breaks, but for what is known."""
+    return [line for line in play(seed, engine).broken if not any(re.search(known, line) for known in KNOWN)]
+
+
+def run_seeds(seeds: range, engine: str) -> None:
+    """Run seeds; the message has what each of those that failed broke, and how to replay it."""
+    failed = [
+        "\n".join([f"seed {seed} on {engine}", *broken, command(seed, engine)])
+        for seed in seeds
+        if (broken := broken_by(seed, engine))
+    ]
+    assert not failed, f"{len(failed)} of {len(seeds)} seeds failed\n" + "\n\n".join(failed[:TOLD])
+
+
+@pytest.mark.parametrize("item", range(MEMORY_ITEMS))
+def test_every_law_holds_whatever_goes_wrong(item, rounds):
+    seeds = rounds(*SEEDS_AN_ITEM)
+
+    run_seeds(range(item * seeds, (item + 1) * seeds), "memory")
+
+
+@pytest.mark.parametrize("item", range(SQLITE_ITEMS))
+def test_every_law_holds_on_sqlite_too(item, rounds):
+    seeds = rounds(*SEEDS_OF_SQLITE)
+
+    run_seeds(range(item * seeds, (item + 1) * seeds), "sqlite")
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+def test_a_seed_gives_the_same_run_in_every_python(engine):
+    seeds = [str(seed) for seed in range(8)]
+
+    def hashes(hash_seed: str, order: list[str]) -> list[str]:
+        command = [sys.executable, "-m", "tests.simulation", "--hash", "--engine", engine, *order]
+        told = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return told.stdout.split()
+
+    first = hashes("1", seeds)
+
+    assert len(set(first)) == len(seeds)
+    assert first == hashes("4242", seeds[::-1])[::-1]
+
+
+def test_every_event_and_every_fault_is_tried():
+    happened: Counter[str] = Counter()
+    for seed in range(200):
+        happened += play(seed).happened
+
+    for event in Event:
+        assert happened[f"event {event}"] >= 5, event
+    for kind in BLOWS:
+        assert happened[f"fault {kind}"] >= 5, kind
+    for answer in (
+        "submit unknown",
+        "cancel ok",
+        "cancel refused",
+        "signal ok",
+        "result ok",
+        "replay ok",
+        "stale record",
+    ):
+        assert happened[answer] >= 5, answer
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug):
+    with planted(bug):
+        for seed in range(CAUGHT_WITHIN):
+            if any(line.startswith(BUGS[bug].caught_by) for line in broken_by(seed)):
+                return
+
+    pytest.fail(f"{CAUGHT_WITHIN} seeds did not show that {bug}")
