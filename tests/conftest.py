@@ -1,8 +1,14 @@
-"""What all tests share: `--soak`, which makes the random ones run long."""
+"""What all tests share: `--soak`, which makes the random ones run long, and an end to a test that hangs."""
 
+import faulthandler
+import os
 import signal
+from collections.abc import Iterator
 
 import pytest
+
+HUNG_SECONDS = 300.0
+"""A test that takes so long hangs: its process tells where each thread is, and ends. With --soak nothing does."""
 
 # Where tests are started in the background, the system's Ctrl-C is ignored, and so it would be in every process that a
 # test starts to try it on.
@@ -12,6 +18,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="many more rounds of kills, races and random lives")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--soak"):
+        config.pluginmanager.register(Watchdog())
+
+
+class Watchdog:
+    """Ends the process of a test that hangs. pytest-xdist then names the test, and goes on with the rest."""
+
+    def __init__(self) -> None:
+        self._stderr = os.dup(2)  # Later on, pytest keeps what goes there to itself.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Iterator[None]:
+        faulthandler.dump_traceback_later(HUNG_SECONDS, file=self._stderr, exit=True)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture
