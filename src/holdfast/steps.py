@@ -66,7 +66,7 @@ class _Step(Generic[P, R]):
         attempt = attempt_here()
         if attempt is not None:
             call = Call(attempt, self.spec, args, kwargs, key, item=item)
-            return lambda: run_async(call, body_of(call))
+            return lambda: run_async(call, body_of(self.spec))
         plain = self._plain(args, kwargs)
         if self.spec.is_async:
             return plain
@@ -78,7 +78,7 @@ class _Step(Generic[P, R]):
         if attempt is not None:
             call = Call(attempt, self.spec, args, kwargs, key)
             if self.spec.is_async:
-                return lambda: on_loop(attempt, run_async(call, body_of(call)))
+                return lambda: on_loop(attempt, run_async(call, body_of(self.spec)))
             return lambda: run_sync(call)
         plain = self._plain(args, kwargs)
         return (lambda: asyncio.run(plain())) if self.spec.is_async else plain

@@ -37,7 +37,7 @@ def _uuid7(milliseconds: int, bits: int) -> str:
 
 def digest(*texts: str) -> str:
     """A hash of texts, the same in every process and every Python: 32 hexadecimal digits of SHA-256."""
-    return sha256("".join(f"{len(text)}:{text}" for text in texts).encode()).hexdigest()[:32]
+    return sha256("".join([f"{len(text)}:{text}" for text in texts]).encode()).hexdigest()[:32]
 
 
 def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:

@@ -9,7 +9,7 @@ import inspect
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from holdfast.worker.drift import DRIFT_LINES, not_asked
 from holdfast.worker.faults import storable
 from holdfast.worker.lines import Lines
 from holdfast.worker.registry import JobSpec, StepSpec, place_of
+from holdfast.worker.together import Together
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ class Attempt:
         self._overdue = inf if limit is None else self._started + limit / 1_000
         self._may_start = may_start
         self._changed = changed
-        self._calls: Counter[str] = Counter()
+        self._calls: dict[str, int] = {}
         self._callers: dict[str, int] = {}
         self._named: dict[str, StepSpec] = {}
         self._left: dict[str, dict[str, None]] = {}
@@ -137,6 +138,7 @@ class Attempt:
         self._made: Counter[str] = Counter()
         self._said: tuple[str, int | None, int | None, str] | None = None
         self._said_first: tuple[str, int] = ("", 0)
+        self._together = Together(self._write)
         self._lines = Lines()
         self._log_due = self._started + LOG_SECONDS
         self._lock = threading.Lock()
@@ -201,7 +203,7 @@ class Attempt:
     def number(self, call: str) -> int:
         """Which of the equal calls this one is: the first, the second, …"""
         with self._lock:
-            nth = self._calls[call] = self._calls[call] + 1
+            nth = self._calls[call] = self._calls.get(call, 0) + 1
             return nth
 
     def note_caller(self, path: str, nth: int) -> None:
@@ -355,6 +357,10 @@ class Attempt:
             else:
                 self.records[intent.path] = intent
 
+    async def is_written(self) -> None:
+        """Wait for the records of steps that are done although nobody waits for them any more."""
+        await self._together.done()
+
     def doubt(self, path: str) -> Stopped:
         """An effect may have happened: this attempt does nothing more, and a person is asked."""
         self.doubts.append(path)
@@ -383,12 +389,18 @@ class Attempt:
 
     async def _recorded(self, steps: list[Step]) -> Step:
         """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
-        answer, *_ = await self.persist(lambda: self.engine.record(steps))
+        if len(self._running) > 1:
+            answer = await self._together.add(steps)
+        else:  # alone: nothing to wait for, and nothing to wait with
+            answer, *_ = await self._write(steps)
         if isinstance(answer, Conflict):
             self.halt(LOST)
             raise Stopped(f"{answer.reason}: job {self.job.id}, epoch {self.job.epoch}")
         assert isinstance(answer, Recorded)
         return answer.step
+
+    async def _write(self, steps: Sequence[Step]) -> Sequence[Recorded | Conflict]:
+        return await self.persist(lambda: self.engine.record(steps))
 
     # What a person sees.
 

@@ -310,6 +310,7 @@ class Worker:
                 await go_on(self._engine, job.id, by=self.id, why="it ended while it was suspended")
             stop = attempt.stop
             attempt.end()
+            await attempt.is_written()
             now = await attempt.persist(self._engine.now)
             change = self._outcome(attempt, stop, result, error, now)
             if change is not None:

@@ -76,6 +76,12 @@ class Tally(Generic[T]):
             self._results.append(None)
             return Taken(len(self._results) - 1, item, self._prepare)
 
+    def adopt(self, walker: "asyncio.Task[None]") -> None:
+        """A task that walks through the items is cancelled with its attempt."""
+        if self._attempt is not None:
+            self._attempt.tasks.add(walker)
+            walker.add_done_callback(self._attempt.tasks.discard)
+
     def settle(self, taken: Taken[T], value: Any) -> None:
         """One item is done."""
         self._results[taken.index] = value
@@ -128,7 +134,7 @@ async def map_async(tally: Tally[Awaitable[Any]], at_once: int) -> list[Any]:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(tally.at_once(at_once)):
-            group.create_task(walk())
+            tally.adopt(group.create_task(walk()))
     return tally.outcome()
 
 

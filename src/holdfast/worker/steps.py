@@ -10,7 +10,7 @@ import contextvars
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -49,6 +49,7 @@ class Call:
         attempt.check_place(spec)
         self.attempt = attempt
         self.spec = spec
+        self.item = item
         self.text, *copies = spec.signature.copied(args, kwargs)
         self._copies: Any = copies
         self._done: Step | None = None
@@ -84,7 +85,7 @@ class Call:
         """A record's value in the type that the function promises, or its error."""
         if step.state is StepState.FAILED:
             raise raised_again(step)
-        if step == self._done:
+        if step is self._done or step == self._done:
             return self._value
         return self.spec.signature.result.decode(step.result or "null")
 
@@ -221,10 +222,16 @@ class Call:
 # Async: on the loop.
 
 
-async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
+Body = Callable[[Call], Coroutine[Any, Any, Any]]
+"""One try of a call: the function with its own copy of the arguments."""
+
+
+def run_async(call: Call, body: Body) -> Coroutine[Any, Any, Any]:
     """Answer a call from its record, or run its body and record what came of it."""
-    if call.spec.effect != "once":
-        return await _run_async(call, body)
+    return _run_once(call, body) if call.spec.effect == "once" else _run_async(call, body)
+
+
+async def _run_once(call: Call, body: Body) -> Any:
     under_way, first = call.lead()
     if not first:
         return call.result(await asyncio.shield(asyncio.wrap_future(under_way)))
@@ -232,7 +239,7 @@ async def run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
         return await _run_async(call, body)
 
 
-async def _run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
+async def _run_async(call: Call, body: Body) -> Any:
     answered, value = call.answered()
     if answered:
         return value
@@ -241,9 +248,12 @@ async def _run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
         await attempt.admit()
     started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
-    token, task = PATH.set(call.path), asyncio.current_task()
-    ours = task not in attempt.tasks
-    if ours and task is not None:
+    token = PATH.set(call.path)
+    # A task that this call brings into the attempt is cancelled with it. Those of a map are in it already.
+    task = None if call.item else asyncio.current_task()
+    if task in attempt.tasks:
+        task = None
+    if task is not None:
         attempt.tasks.add(task)
     try:
         once = call.spec.effect == "once"
@@ -252,9 +262,10 @@ async def _run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
             with call.not_yet():
                 await attempt.admit()
         failures = 0
+        timeless = call.spec.timeout_ms is None or call.spec.isolated  # whose time begins when it is imported there
         while True:
             try:
-                step = call.done(await _within(call, body), started_at)
+                step = call.done(await (body(call) if timeless else _within(call, body)), started_at)
                 break
             except Exception as error:
                 failures += 1
@@ -267,49 +278,49 @@ async def _run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
         return call.result(await call.keep(step))
     finally:
         PATH.reset(token)
-        if ours and task is not None:
+        if task is not None:
             attempt.tasks.discard(task)
         attempt.leave(call.path)
 
 
-async def _within(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
-    if call.spec.timeout_ms is None or call.spec.isolated:  # whose time begins when its process has imported it
-        return await body()
+async def _within(call: Call, body: Body) -> Any:
+    assert call.spec.timeout_ms is not None
     try:
         async with asyncio.timeout(call.spec.timeout_ms / 1_000) as limit:
-            return await body()
+            return await body(call)
     except TimeoutError:
         if limit.expired():
             raise call.too_slow() from None
         raise
 
 
-def body_of(call: Call) -> Callable[[], Awaitable[Any]]:
-    """The function with its own copy of the arguments; a `def` function runs in a thread."""
+def body_of(spec: StepSpec) -> Body:
+    """How a step's function is run on the loop: a `def` function runs in a thread."""
+    if spec.isolated:
+        return _isolated
+    return _awaited if spec.is_async else _threaded
 
-    async def awaited() -> Any:
-        args, kwargs = call.arguments()
+
+async def _awaited(call: Call) -> Any:
+    args, kwargs = call.arguments()
+    try:
+        return await call.spec.function(*args, **kwargs)
+    except LOUD as error:
+        raise Escaped(error) from error
+
+
+async def _threaded(call: Call) -> Any:
+    args, kwargs = call.arguments()
+    await call.is_still()
+
+    def work() -> Any:
         try:
-            return await call.spec.function(*args, **kwargs)
-        except LOUD as error:
-            raise Escaped(error) from error
+            return call.spec.function(*args, **kwargs)
+        finally:
+            call.threads -= 1
 
-    async def threaded() -> Any:
-        args, kwargs = call.arguments()
-        await call.is_still()
-
-        def work() -> Any:
-            try:
-                return call.spec.function(*args, **kwargs)
-            finally:
-                call.threads -= 1
-
-        call.threads += 1
-        return await in_thread(call.context(), work)
-
-    if call.spec.isolated:
-        return lambda: _isolated(call)
-    return awaited if call.spec.is_async else threaded
+    call.threads += 1
+    return await in_thread(call.context(), work)
 
 
 async def _isolated(call: Call) -> Any:

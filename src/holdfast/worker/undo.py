@@ -93,7 +93,7 @@ class _Undo:
         assert attempt is not None
         call = Call(attempt, _SPEC, (path,), {}, path)
 
-        async def within() -> None:
+        async def within(_: Call) -> None:
             token = UNDONE.set((self._id, path if path != "cleanup" else ""))
             try:
                 await work()

@@ -1,0 +1,65 @@
+"""Records that go together: what the steps of one attempt record in one turn of the loop is one call to the store.
+
+A map of a thousand items would otherwise ask a thousand times. Must not know what a record means.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from holdfast.core.errors import Invalid
+from holdfast.core.model import Conflict, Recorded, Step
+
+Answer = Recorded | Conflict
+
+TOGETHER_LIMIT = 200
+"""How many records go to the store in one call, so that no store is asked for work without bounds."""
+
+
+class Together:
+    """The records of one attempt that wait for the end of this turn. Belongs to the loop."""
+
+    def __init__(self, write: Callable[[Sequence[Step]], Awaitable[Sequence[Answer]]]) -> None:
+        self._write = write
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[list[Step], asyncio.Future[Answer]]] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def add(self, steps: list[Step]) -> "asyncio.Future[Answer]":
+        """Hand in records that belong to one another; the answer to the first of them is told."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._send)
+        self._waiting.append((steps, future))
+        return future
+
+    async def done(self) -> None:
+        """Wait until all that was handed in is written, also what nobody waits for any more."""
+        self._send()
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def _send(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for start in range(0, len(waiting), TOGETHER_LIMIT):
+            task = self._loop.create_task(self._written(waiting[start : start + TOGETHER_LIMIT]))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def _written(self, waiting: "list[tuple[list[Step], asyncio.Future[Answer]]]") -> None:
+        try:
+            answers = iter(await self._write([step for steps, _ in waiting for step in steps]))
+        except BaseException as error:
+            if isinstance(error, Invalid) and len(waiting) > 1:  # one of them is to blame, and only that one
+                for one in waiting:
+                    await self._written([one])
+                return
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for steps, future in waiting:
+            first, *_ = [next(answers) for _ in steps]
+            if not future.done():  # whoever waited may have been cancelled; what is recorded, is recorded
+                future.set_result(first)
