@@ -126,9 +126,9 @@ class Work:
         for job in await self._app.engine.get(list(began)):
             if job is None or (job.state is State.ACTIVE and job.epoch == began[job.id][0]):
                 continue
-            if self._began[job.id] == began[job.id]:  # Else its next attempt has begun meanwhile.
+            if self._began[job.id] == began[job.id]:  # Else its next attempt has begun, and told of this one.
                 del self._began[job.id]
-            self._teller.ended(job, began[job.id][1], now)
+                self._teller.ended(job, began[job.id][1], now)
         for job in await self._app.engine.get(list(self._held)):
             if job is not None and job.version > self._held[job.id]:
                 since = self._held.pop(job.id)
@@ -155,6 +155,8 @@ class Work:
             attempt = ATTEMPT.get()
             assert attempt is not None, "only a worker runs this"
             job = attempt.job
+            if job.id in self._began:  # A short try may be over before anybody looks.
+                self._teller.ended(job, self._began[job.id][1], job.claimed_at or 0)
             self._began[job.id] = (job.epoch, job.attempt, job.key or job.id)
             return self._kept(await self._called(self._given(job, value)))
 
