@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-HUNG_SECONDS = 300.0
+HUNG_SECONDS = 600.0
 """A test that takes so long hangs: its process tells where each thread is, and ends. With --soak nothing does."""
 
 # Where tests are started in the background, the system's Ctrl-C is ignored, and so it would be in every process that a

@@ -15,7 +15,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-CALLS_LIMIT = 400_000
+CALLS_LIMIT = 60_000
 """More callbacks than this in one run is a storm: something asks again and again without a pause."""
 
 END_ROUNDS = 50
