@@ -58,7 +58,6 @@ _REFUSED = {
     sqlite3.SQLITE_ATTACH: "another file can't be attached: it would not be in the same transaction",
     sqlite3.SQLITE_DETACH: "nothing is attached that could be detached",
     sqlite3.SQLITE_ANALYZE: "ANALYZE belongs into a connection of your own",
-    sqlite3.SQLITE_REINDEX: "REINDEX belongs into a connection of your own",
     sqlite3.SQLITE_CREATE_TEMP_TABLE: "what is temporary would outlive the step; use a table of your own, or a WITH",
 }
 """What is never done on this connection, and why."""
@@ -94,6 +93,8 @@ def refusal(action: int, first: str | None, second: str | None, database: str | 
         return None
     if action in _FIRST or action in _SECOND:
         return _table_refusal(action, first or "", (first if action in _FIRST else second) or "", database)
+    if action == sqlite3.SQLITE_REINDEX:  # also what fills a new index
+        return f"{first} is Holdfast's own index; name yours" if (first or "").lower() in own_names() else None
     if action == sqlite3.SQLITE_FUNCTION:
         return f"{second}() is not to be had here" if (second or "").lower() in _FUNCTIONS else None
     if action == sqlite3.SQLITE_PRAGMA:

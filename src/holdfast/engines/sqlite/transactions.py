@@ -105,7 +105,7 @@ class Transactions:
             return self._run(hold)
         except BaseException as error:
             self.close()  # which takes back what was not committed
-            if isinstance(error, sqlite3.OperationalError | OSError) or type(error) is sqlite3.DatabaseError:
+            if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
                 raise plainly(error, self._path) from error
             raise
         finally:
