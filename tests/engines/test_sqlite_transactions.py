@@ -6,6 +6,7 @@ import os
 import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -616,3 +617,37 @@ def test_a_full_disk_is_the_store_s_trouble_and_not_the_body_s(tiny_disk, run):
     store.do(put(1))
     assert store.rows() == [1]
     run(store.engine.close())
+
+
+def test_other_processes_have_their_turn_between_transactions_one_after_the_other(store, monkeypatch):
+    """SQLite looks every 0.1 s whether the file is free: without a gap it would hardly ever look at the right time."""
+    monkeypatch.setattr(transactions, "HELD_SECONDS", 0.2)
+
+    async def scene():
+        held = threading.Event()
+
+        def body(db):
+            held.set()
+            time.sleep(0.3)
+
+        def other():
+            connection = sqlite3.connect(store.path, timeout=1.5, isolation_level=None)
+            with closing(connection):
+                for n in range(3):
+                    held.clear()
+                    assert held.wait(5)
+                    connection.execute("insert into mine (n) values (?)", (100 + n,))
+
+        waiting = asyncio.ensure_future(asyncio.to_thread(other))
+
+        async def walk(walker):
+            n = 0
+            while not waiting.done():
+                await store.transact(body, f"pay#{walker}.{n}")
+                n += 1
+
+        await asyncio.gather(*map(walk, range(4)))
+        await waiting
+
+    store.run(asyncio.wait_for(scene(), 15))
+    assert store.rows() == [100, 101, 102]
