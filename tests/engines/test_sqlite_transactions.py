@@ -232,6 +232,10 @@ def test_it_reads_and_writes_as_sqlite_does(store):
 
 
 def test_tables_views_indexes_triggers_and_savepoints_of_one_s_own(store):
+    store.sql("insert into mine (n) values (9)")
+    store.sql("analyze")
+    store.sql("delete from mine")
+
     def body(db):
         for statement in (
             "create table log (id integer primary key autoincrement, what text)",
@@ -251,7 +255,9 @@ def test_tables_views_indexes_triggers_and_savepoints_of_one_s_own(store):
             "insert into mine (n) values (2)",
             "rollback to a",
             "release a",
+            "insert into pair select value, 'j' || value from json_each('[2,3]')",
             "drop index log_what",
+            "drop table pair",
             "drop trigger through",
             "create virtual table words using fts5 (text)",
             "insert into words values ('a hold fast')",

@@ -96,7 +96,17 @@ def engines_page() -> str:
         )
         for one in promised
     )
-    head = ("engine", "for", "durable", "used by", "wake-ups reach", "atomic children", "transactional", "clock", "limit")
+    head = (
+        "engine",
+        "for",
+        "durable",
+        "used by",
+        "wake-ups reach",
+        "atomic children",
+        "transactional",
+        "clock",
+        "limit",
+    )
     return ENGINES.format(table=_table(head, rows))
 
 

@@ -27,9 +27,10 @@ INTERRUPT_SECONDS = 0.02
 _TROUBLE = frozenset(
     {
         *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
-        *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM),
+        *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY),
     }
 )
+"""What the store can't do just now, whatever the statement is."""
 
 _SCHEMA = frozenset({"sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema", "sqlite_sequence"})
 """What SQLite writes itself when it creates, alters and drops; nobody else can."""
@@ -117,6 +118,8 @@ def _table_refusal(action: int, name: str, table: str, database: str | None) -> 
         if action == sqlite3.SQLITE_READ:
             return f"{name} is Holdfast's own table, whose shape may change; ask current() or app.jobs"
         return f"{table} is Holdfast's own, as all that begins with {RESERVED!r}; keep yours in tables of your own"
+    if action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_DELETE) and table.startswith("sqlite_stat"):
+        return None  # SQLite tidies up there when it drops a table
     if table.startswith("sqlite_") and table not in _SCHEMA:
         return f"{table} is SQLite's own; keep yours in tables of your own"
     if database == "temp" and action != sqlite3.SQLITE_READ and table not in _SCHEMA:
@@ -192,7 +195,8 @@ class Session:
             return Invalid(f"tx(): {self._denied}")
         if self._over is not None:
             return self._over()
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _TROUBLE:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF in _TROUBLE and code != sqlite3.SQLITE_CORRUPT_VTAB:  # which is a search index of the user's
             self.trouble = error
         return error
 
