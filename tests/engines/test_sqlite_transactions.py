@@ -657,3 +657,41 @@ def test_other_processes_have_their_turn_between_transactions_one_after_the_othe
 
     store.run(asyncio.wait_for(scene(), 15))
     assert store.rows() == [100, 101, 102]
+
+
+def test_an_error_that_rolled_all_back_is_the_body_s_own(store):
+    put_one = put(1)
+
+    def body(db):
+        put_one(db)
+        db.execute("insert or rollback into mine (n) values (1)")
+
+    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+        store.do(body)
+    assert (store.rows(), store.records()) == ([], [])
+    store.do(put(2))
+    assert (store.rows(), store.records()) == ([2], ["pay#1"])
+
+
+def test_a_body_that_leaves_a_statement_running_is_taken_back_whole(store):
+    """The statement is interrupted at the body's end, and takes the transaction with it: no record may stay alone."""
+    store.sql("create table big (n)")
+    running = threading.Event()
+
+    def work(db):
+        running.set()
+        with pytest.raises(Invalid, match="the step is over"):
+            db.execute(f"insert into big {FOREVER.replace('count(*)', 'n')}")
+
+    def body(db):
+        put(1)(db)
+        thread = threading.Thread(target=work, args=(db,))
+        thread.start()
+        assert running.wait(5)
+        time.sleep(0.1)
+
+    with pytest.raises(Invalid, match="has left one running in a thread"):
+        store.do(body)
+    assert (store.rows(), store.records()) == ([], [])
+    store.do(put(2))
+    assert (store.rows(), store.records()) == ([2], ["pay#1"])

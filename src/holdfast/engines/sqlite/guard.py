@@ -83,8 +83,8 @@ def step_is_over() -> Exception:
 def rolled_back() -> Exception:
     """What a connection says whose transaction a statement has ended."""
     return Invalid(
-        "tx(): a statement has rolled back the whole transaction (OR ROLLBACK, RAISE(ROLLBACK)), and nothing of this "
-        "step is kept; use OR ABORT, OR IGNORE or a savepoint"
+        "tx(): a statement has rolled back the whole transaction (OR ROLLBACK, RAISE(ROLLBACK)), or the body has left "
+        "one running in a thread; nothing of this step is kept: use OR ABORT or a savepoint, and wait for threads"
     )
 
 
@@ -159,10 +159,6 @@ class Session:
             self._db.set_authorizer(None)
         finally:
             self._lock.release()
-
-    def is_rolled_back(self) -> bool:
-        """Whether a statement of the body has ended the transaction. What came after it was not carried out."""
-        return self._over is rolled_back
 
     def cursor(self) -> sqlite3.Cursor:
         """One more cursor, which ends with this session."""

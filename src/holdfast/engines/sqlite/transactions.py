@@ -131,7 +131,10 @@ class Transactions:
         if answer is None or (isinstance(answer, Recorded) and answer.step.state is StepState.STARTED):
             self._let_fill(db, hold)
             answer = acts.record(hold.steps)[0] if hold.steps else None
-        db.execute(SQL.commit if hold.steps else SQL.rollback)
+        if hold.steps:
+            db.execute(SQL.commit)
+        elif db.in_transaction:
+            db.execute(SQL.rollback)
         return answer
 
     def _let_fill(self, db: sqlite3.Connection, hold: Hold) -> None:
@@ -146,7 +149,7 @@ class Transactions:
             raise session.trouble
         if not in_time:
             raise _too_long(hold.step)
-        if session.is_rolled_back() and hold.steps:
+        if hold.steps and not db.in_transaction:  # or the record would be written alone
             raise rolled_back()
 
     def _connected(self) -> sqlite3.Connection:
