@@ -277,13 +277,13 @@ async def _run_async(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
 
 async def _within(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
     # An isolated step's time begins when its process has imported it, a transaction's when the store is its own.
-    if call.spec.isolated or call.spec.effect == TRANSACTION:
+    if call.spec.timeout_ms is None or call.spec.isolated or call.spec.effect == TRANSACTION:
         return await body()
     return await timed(call, body)
 
 
 async def timed(call: Call, body: Callable[[], Awaitable[Any]]) -> Any:
-    """The body, for as long as the step's timeout lets it."""
+    """The body, for as long as the step's timeout lets it, if there is one."""
     if call.spec.timeout_ms is None:
         return await body()
     try:
