@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.waiting import wait_for as wait_for
     from holdfast.worker.context import current as current
     from holdfast.worker.context import progress as progress
+    from holdfast.worker.context import tx as tx
 
 # Names are looked up when they are asked for, so that the command line starts without loading all of it.
 _HOMES = {
@@ -37,6 +38,7 @@ _HOMES = {
     "wait_for": "holdfast.waiting",
     "current": "holdfast.worker.context",
     "progress": "holdfast.worker.context",
+    "tx": "holdfast.worker.context",
 }
 
 __all__ = list(_HOMES)

@@ -17,12 +17,13 @@ from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, UnknownOption, WrongColour
 from holdfast.core.model import Retry
-from holdfast.core.outcome import check_retry
+from holdfast.core.outcome import TRANSACTION, check_retry
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
 from holdfast.worker.isolation.place import check_importable
 from holdfast.worker.maps import Tally, map_async, map_sync
 from holdfast.worker.registry import UNDOABLE, StepSpec, check_function
-from holdfast.worker.steps import Call, body_of, in_thread, on_loop, run_async, run_sync
+from holdfast.worker.steps import in_thread, on_loop, run_async, run_sync
+from holdfast.worker.transactions import call_of, whole_body
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,8 +66,8 @@ class _Step(Generic[P, R]):
         """What to await for one call, whatever the step's colour. Its identity is settled here."""
         attempt = attempt_here()
         if attempt is not None:
-            call = Call(attempt, self.spec, args, kwargs, key, item=item)
-            return lambda: run_async(call, body_of(self.spec))
+            call = call_of(attempt, self.spec, args, kwargs, key, item=item)
+            return lambda: run_async(call, whole_body(self.spec))
         plain = self._plain(args, kwargs)
         if self.spec.is_async:
             return plain
@@ -76,9 +77,9 @@ class _Step(Generic[P, R]):
         """What to call for one call in blocking code, whatever the step's colour."""
         attempt = attempt_here()
         if attempt is not None:
-            call = Call(attempt, self.spec, args, kwargs, key)
-            if self.spec.is_async:
-                return lambda: on_loop(attempt, run_async(call, body_of(self.spec)))
+            call = call_of(attempt, self.spec, args, kwargs, key)
+            if self.spec.is_async or self.spec.effect == TRANSACTION:
+                return lambda: on_loop(attempt, run_async(call, whole_body(self.spec)))
             return lambda: run_sync(call)
         plain = self._plain(args, kwargs)
         return (lambda: asyncio.run(plain())) if self.spec.is_async else plain
@@ -337,7 +338,7 @@ def step(
     retries: int | Retry = 0,
     timeout: Duration | None = None,
     stale_after: Duration | None = None,
-    effect: Literal["once"] | None = None,
+    effect: Literal["once", "transaction"] | None = None,
     undo: Callable[[Any], Any] | None = None,
     isolate: Literal["process"] | None = None,
     memory_mb: int | None = None,
@@ -352,8 +353,11 @@ def step(function: Any = None, /, **options: Any) -> Any:
     no progress before it is stopped and recovered.
 
     `effect="once"` never runs a call again by itself: if it was begun and not recorded, a person is asked whether it
-    happened. It needs `key`. `undo` takes back what the step made when its job is cancelled, expired or discarded; it
-    is given the step's result, or None when the step may have happened.
+    happened. It needs `key`. `effect="transaction"` gives the body the store's own connection, `tx()`: what it writes
+    and the step's record are one transaction, so it happens exactly once. That needs an engine that is an SQL database.
+
+    `undo` takes back what the step made when its job is cancelled, expired or discarded; it is given the step's result,
+    or None when the step may have happened.
 
     `isolate="process"` runs it in a process of its own, which a timeout or a cancel kills and whose crash is only this
     step's failure; `memory_mb` limits what it may take there.
@@ -388,21 +392,27 @@ def _made(
         timeout_ms=positive("timeout", timeout),
         stale_after_ms=positive("stale_after", stale_after),
         key=key,
-        effect=_checked_effect(function.__name__, effect, key, retries),
+        effect=_checked_effect(function.__name__, effect, key, retries, isolate),
         undo=check_callable("undo", undo),
         isolated=_checked_isolation(function, isolate, memory_mb),
         memory_mb=memory_mb,
     )
+    if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
+        raise Invalid(f"step {spec.name}: its undo is a transaction too; give it the step's colour, def or async def")
     if undo is not None:
         UNDOABLE.setdefault(spec.name, {})[function.__module__] = spec
     return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
 
 
-def _checked_effect(name: str, effect: Any, key: Any, retries: Any) -> str | None:
+def _checked_effect(name: str, effect: Any, key: Any, retries: Any, isolate: Any) -> str | None:
     if effect is None:
         return None
+    if effect == TRANSACTION:
+        if isolate is not None:
+            raise Invalid(f"step {name}: a transaction can't cross into a process of its own; leave out isolate")
+        return TRANSACTION
     if effect != "once":
-        raise Invalid(f"step {name}: effect={effect!r} is unknown; there is effect='once'")
+        raise Invalid(f"step {name}: effect={effect!r} is unknown; there are 'once' and 'transaction'")
     if key is None:
         raise Invalid(f"step {name}: effect='once' needs key=, so that a person can say which effect is meant")
     if retries != 0:

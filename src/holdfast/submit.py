@@ -22,7 +22,7 @@ from holdfast.runs import Run, failure_of
 from holdfast.steps import Key, _AsyncOne, _SyncOne, check_map
 from holdfast.worker.attempt import LOST, Attempt, Stopped
 from holdfast.worker.children import child_wait, group_wait, known_children
-from holdfast.worker.context import PATH, attempt_here, loop_here, plain_call
+from holdfast.worker.context import PATH, attempt_here, check_no_tx, loop_here, plain_call
 from holdfast.worker.maps import Tally, map_async
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec
@@ -101,6 +101,7 @@ class _Job(Generic[P, R]):
 
     async def _now(self) -> Time:
         """The store's time. Inside a job a store that is away for a while is waited for."""
+        check_no_tx("submitting a job")
         attempt = attempt_here()
         if attempt is None:
             return await (await self._open()).engine.now()

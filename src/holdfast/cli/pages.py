@@ -90,12 +90,23 @@ def engines_page() -> str:
             one.processes,
             one.wakes,
             "yes" if one.atomic_children else "no",
+            one.transactions,
             one.clock,
             one.limit,
         )
         for one in promised
     )
-    head = ("engine", "for", "durable", "used by", "wake-ups reach", "atomic children", "clock", "limit")
+    head = (
+        "engine",
+        "for",
+        "durable",
+        "used by",
+        "wake-ups reach",
+        "atomic children",
+        "transactional",
+        "clock",
+        "limit",
+    )
     return ENGINES.format(table=_table(head, rows))
 
 
@@ -215,7 +226,8 @@ history entry are one act, and a recorded step stands. This table tells where th
 {table}
 
 *Durable* is what acknowledged work survives. *Atomic children*: whether a change and the jobs that it brings along are
-one act. *Clock*: whose time decides what is due and whose lease is over.
+one act. *Transactional*: which steps may write to the store's own database in the transaction of their record, with
+[`effect="transaction"`](../guides/effects.md). *Clock*: whose time decides what is due and whose lease is over.
 """
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -71,6 +71,10 @@ ONCE = '{"effect":"once"}'
 """What is written at the start of a step with `effect="once"`."""
 
 
+TRANSACTION = "transaction"
+"""The effect of a step that writes to the store itself, in the transaction of its record."""
+
+
 FAILED_ONCE_PATH = "~failed/"
 """Beside an effect in doubt that raised: its error, which is raised again as long as the same attempt goes on."""
 

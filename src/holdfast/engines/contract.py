@@ -11,9 +11,10 @@ expects with what it holds (`lifecycle.refusal`) and writes what it says (`lifec
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 from msgspec import DecodeError, Struct, json
 from msgspec.structs import astuple
@@ -114,6 +115,8 @@ class Guarantees(Struct, frozen=True):
     clock: str
     """Whose clock counts: "this machine's" or "the server's"."""
     limit: str
+    transactions: str = "no"
+    """Which steps may write to the store in the transaction of their own record: "no", "def steps" or "all steps"."""
 
     @property
     def shared(self) -> bool:
@@ -262,6 +265,25 @@ class Engine(ABC):
 
         A hint, not a promise: it may return early, never with data. Laws: news between two calls are not missed by
         the second one when it is given the first one's mark; a wait for a queue ends when a job of it becomes due.
+        """
+
+
+Body = Callable[[Any], Awaitable[Sequence[Step]]]
+"""What a transaction is filled with: it is given a connection, and answers with what to record, the step first."""
+
+
+class Transactional(ABC):
+    """The trait of engines that are SQL databases, in which users keep tables of their own (`transactions`)."""
+
+    @abstractmethod
+    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
+        """Write what a step does and the step's record in one transaction; `step` tells job, epoch and path.
+
+        Laws: the lease is compared first, in the same transaction; a stale epoch, or a job that isn't active, is a
+        Conflict, and the body doesn't run. Nor does it run where a record is done or failed: that one is the answer, so
+        the act is safe to repeat. What the body raises takes back all of it and is raised here, as is a cancellation.
+        The connection is of no use once the body has ended, and can neither end the transaction nor reach the engine's
+        own tables. An engine may bound how long a body takes: then TimeoutError, and nothing was written.
         """
 
 

@@ -5,6 +5,7 @@ What arrives while one batch is under way is the next batch: that is group commi
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -37,7 +38,8 @@ class Lane(Generic[Work]):
     """Runs `run(tickets)` on its own thread for everything that is waiting; `run` fills in answers or errors.
 
     With `inline=True` there is no thread: each piece runs at once where it is asked for, as a simulation needs it.
-    The thread is a daemon and idles without a poll. `done` is called once, after the last piece of work.
+    The thread is a daemon and idles without a poll. `done` is called once, after the last piece of work. Work that
+    `alone` picks out is a batch of its own, so that nobody waits for more than one such piece.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class Lane(Generic[Work]):
         *,
         inline: bool = False,
         done: Callable[[], None] = lambda: None,
+        alone: Callable[[Work], bool] | None = None,
     ) -> None:
         self._name = name
         self._run = run
         self._inline = inline
         self.done = done
+        self._is_alone = alone
         self._queue: SimpleQueue[Ticket[Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -98,21 +102,31 @@ class Lane(Generic[Work]):
         return f"{self._name} is closed; open the store again before using it"
 
     def _work(self) -> None:
-        while True:
-            ticket = self._queue.get()
-            batch: list[Ticket[Work]] = []
-            while ticket is not None:
-                batch.append(ticket)
-                if len(batch) == BATCH_LIMIT:
-                    break
-                try:
-                    ticket = self._queue.get_nowait()
-                except Empty:
-                    break
+        alone: deque[Ticket[Work]] = deque()
+        is_open = True
+        while is_open or alone:
+            batch, is_open = self._collect(wait=not alone) if is_open else ([], False)
+            if self._is_alone is not None:
+                alone.extend([ticket for ticket in batch if self._is_alone(ticket.work)])
+                if alone:
+                    batch = [ticket for ticket in batch if not self._is_alone(ticket.work)]
             if batch:
                 self._do(batch)
-            if ticket is None:
-                return
+            if alone:
+                self._do([alone.popleft()])
+
+    def _collect(self, *, wait: bool) -> tuple[list[Ticket[Work]], bool]:
+        """What is waiting, and whether more may come."""
+        batch: list[Ticket[Work]] = []
+        try:
+            while len(batch) < BATCH_LIMIT:
+                ticket = self._queue.get(block=wait and not batch)
+                if ticket is None:
+                    return batch, False
+                batch.append(ticket)
+        except Empty:
+            pass
+        return batch, True
 
     def _do(self, batch: list[Ticket[Work]]) -> None:
         try:

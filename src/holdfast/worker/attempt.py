@@ -372,20 +372,28 @@ class Attempt:
 
         What is finished while we are being told to stop is still kept, if the lease is ours.
         """
-        if self.stop not in (None, RELEASED):
-            self.check()
+        self.check_kept()
         steps = [step]
         if arguments is not None:
-            steps.append(_beside(step, ARGS_PATH + step.path, StepState.DONE, arguments))
+            steps.append(beside(step, ARGS_PATH + step.path, StepState.DONE, arguments))
         if time.monotonic() > self._log_due:
             steps += self.log_record()
         standing = await self._recorded(steps)
-        self.records[step.path] = standing
-        self._made[step.name] += 1
-        if step.path in self.doubts:
-            self.doubts.remove(step.path)
-        self.move()
+        self.kept(standing)
         return standing
+
+    def check_kept(self) -> None:
+        """Raise Stopped unless what is finished now is still to be recorded."""
+        if self.stop not in (None, RELEASED):
+            self.check()
+
+    def kept(self, standing: Step) -> None:
+        """The record of a step is in the store: from now on it answers."""
+        self.records[standing.path] = standing
+        self._made[standing.name] += 1
+        if standing.path in self.doubts:
+            self.doubts.remove(standing.path)
+        self.move()
 
     async def _recorded(self, steps: list[Step]) -> Step:
         """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
@@ -393,10 +401,13 @@ class Attempt:
             answer = await self._together.add(steps)
         else:  # alone: nothing to wait for, and nothing to wait with
             answer, *_ = await self._write(steps)
+        return self.granted(answer)
+
+    def granted(self, answer: Recorded | Conflict) -> Step:
+        """The record that stands; or stop, because the lease is somebody else's."""
         if isinstance(answer, Conflict):
             self.halt(LOST)
             raise Stopped(f"{answer.reason}: job {self.job.id}, epoch {self.job.epoch}")
-        assert isinstance(answer, Recorded)
         return answer.step
 
     async def _write(self, steps: Sequence[Step]) -> Sequence[Recorded | Conflict]:
@@ -489,10 +500,10 @@ class Attempt:
         step = Step(
             job=self.job.id, epoch=self.job.epoch, path=LOG_PATH, name="", state=StepState.STARTED, started_at=now
         )
-        return (_beside(step, LOG_PATH, StepState.STARTED, canonical(lines)),)
+        return (beside(step, LOG_PATH, StepState.STARTED, canonical(lines)),)
 
 
-def _beside(step: Step, path: str, state: StepState, result: str) -> Step:
+def beside(step: Step, path: str, state: StepState, result: str) -> Step:
     """A record that goes with a step's and is none of the job's own steps: its path begins with a tilde."""
     name = path.partition("/")[0]
     return msgspec.structs.replace(step, path=path, name=name, state=state, result=result, error=None)

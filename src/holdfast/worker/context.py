@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.keys import idempotency_key
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.lines import Capturing
@@ -26,6 +26,8 @@ RUNNING: "weakref.WeakSet[Attempt]" = weakref.WeakSet()
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 PATH: ContextVar[str] = ContextVar("holdfast_path", default="")
+TX: ContextVar[Any] = ContextVar("holdfast_tx", default=None)
+"""The store's connection, in the body of a transactional step."""
 
 
 def _keep_line(line: str) -> None:
@@ -103,6 +105,25 @@ def progress(done: int | None = None, total: int | None = None, text: str = "") 
     attempt = ATTEMPT.get()
     if attempt is not None:
         attempt.say(done, total, text)
+
+
+def tx() -> Any:
+    """The store's connection, inside a step with `effect="transaction"`: what is written with it and the step's record
+    are one transaction. On SQLite it has `execute`, `executemany` and `cursor`, as those of `sqlite3`.
+    """
+    connection = TX.get()
+    if connection is None:
+        raise Invalid("tx(): no transaction runs here; call it in a step with effect='transaction' of a submitted job")
+    return connection
+
+
+def check_no_tx(what: str) -> None:
+    """Refuse what would wait for the store, inside a transaction for which the store waits."""
+    if TX.get() is not None:
+        step = PATH.get().rpartition("/")[2]
+        raise Invalid(
+            f"step {step}: {what} inside a transaction would wait for itself; do it in the job, after the step"
+        )
 
 
 def attempt_here() -> Attempt | None:

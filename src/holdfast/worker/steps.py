@@ -21,10 +21,10 @@ from holdfast.core.durations import in_words
 from holdfast.core.errors import EffectInDoubt, Invalid, WrongColour
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
-from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, never_retried, next_delay
+from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, TRANSACTION, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
 from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped, record_info
-from holdfast.worker.context import ATTEMPT, PATH, current, loop_here
+from holdfast.worker.context import ATTEMPT, PATH, check_no_tx, current, loop_here
 from holdfast.worker.drift import arguments_key, differing, tags
 from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_name
 from holdfast.worker.isolation.pool import IsolatedCall
@@ -46,6 +46,7 @@ class Call:
         *,
         item: bool = False,
     ) -> None:
+        check_no_tx("another step")
         attempt.check_place(spec)
         self.attempt = attempt
         self.spec = spec
@@ -56,7 +57,7 @@ class Call:
         self._value: Any = None
         self.keyed = key is not None
         self.threads = 0
-        self.has_intents = spec.effect == "once" or spec.undo is not None
+        self.has_intents = spec.effect == "once" or (spec.undo is not None and spec.effect != TRANSACTION)
         given = key(*args, **kwargs) if callable(key) else key
         parent = PATH.get()
         text = _key_text(given) if self.keyed else arguments_key(self.text)
@@ -120,8 +121,10 @@ class Call:
         intents = [begun] if self.spec.effect == "once" else []
         path = UNDO_PATH + self.path
         if self.spec.undo is not None and path not in self.attempt.waits:
-            told = canonical({"step": self.spec.name, "place": self.spec.function.__module__})
-            intents.append(replace(begun, path=path, name=UNDO_PATH[:-1], result=told, finished_at=None))
+            told = {"step": self.spec.name, "place": self.spec.function.__module__}
+            if self.spec.effect == TRANSACTION:
+                told["effect"] = TRANSACTION
+            intents.append(replace(begun, path=path, name=UNDO_PATH[:-1], result=canonical(told), finished_at=None))
         return [replace(intent, finished_at=None) for intent in intents]
 
     async def begin(self, started_at: Time) -> None:
@@ -262,10 +265,12 @@ async def _run_async(call: Call, body: Body) -> Any:
             with call.not_yet():
                 await attempt.admit()
         failures = 0
-        timeless = call.spec.timeout_ms is None or call.spec.isolated  # whose time begins when it is imported there
+        spec = call.spec
+        # An isolated step's time begins when its process has imported it, a transaction's when the store is its own.
+        timeless = spec.timeout_ms is None or spec.isolated or spec.effect == TRANSACTION
         while True:
             try:
-                step = call.done(await (body(call) if timeless else _within(call, body)), started_at)
+                step = call.done(await (body(call) if timeless else timed(call, body)), started_at)
                 break
             except Exception as error:
                 failures += 1
@@ -283,8 +288,10 @@ async def _run_async(call: Call, body: Body) -> Any:
         attempt.leave(call.path)
 
 
-async def _within(call: Call, body: Body) -> Any:
-    assert call.spec.timeout_ms is not None
+async def timed(call: Call, body: Body) -> Any:
+    """The body, for as long as the step's timeout lets it, if there is one."""
+    if call.spec.timeout_ms is None:
+        return await body(call)
     try:
         async with asyncio.timeout(call.spec.timeout_ms / 1_000) as limit:
             return await body(call)
@@ -384,6 +391,11 @@ def _settle(
 
 def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
     """Run a piece of work on the worker's loop, and wait for it here in a thread. It is cancelled with the attempt."""
+    try:
+        check_no_tx("a call that the store answers")
+    except Invalid:
+        work.close()
+        raise
 
     async def adopted() -> T:
         task = asyncio.current_task()

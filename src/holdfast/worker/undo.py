@@ -9,9 +9,12 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core.codec import Signature
 from holdfast.core.errors import NotFound, UndoFailed
 from holdfast.core.model import Job, Options, Retry, Step, StepState
+from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Engine
 from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE, cancel_children
 from holdfast.worker.attempt import record_info
@@ -19,6 +22,7 @@ from holdfast.worker.context import UNDONE, attempt_here
 from holdfast.worker.faults import type_name
 from holdfast.worker.registry import UNDOABLE, JobSpec, Registry, StepSpec
 from holdfast.worker.steps import Call, in_thread, run_async
+from holdfast.worker.transactions import call_of, whole_body
 
 UNDO_RETRY = Retry(retries=2, initial_ms=500)
 """How often one undo is tried before it counts as failed for this attempt."""
@@ -58,7 +62,7 @@ class _Undo:
         steps = {step.path: step for step in await attempt.persist(lambda: self._engine.steps(self._id))}
         for intent in reversed([step for path, step in steps.items() if path.startswith(UNDO_PATH)]):
             path = intent.path.removeprefix(UNDO_PATH)
-            await self._try(path, self._undo_of(intent, steps.get(path)))
+            await self._try(path, self._undo_of(intent, steps.get(path)), record_info(intent).get("effect"))
         spec = self._registry.get(job.type)
         if spec is None or spec.cleanup is None:
             if job.options.cleanup:
@@ -87,11 +91,13 @@ class _Undo:
 
         return undo
 
-    async def _try(self, path: str, work: Callable[[], Awaitable[Any]]) -> None:
-        """Run one undo as a step of this job. A failure is remembered, and the next one has its turn."""
+    async def _try(self, path: str, work: Callable[[], Awaitable[Any]], effect: str | None = None) -> None:
+        """Run one undo as a step of this job, of the same kind as the step that it takes back. A failure is remembered,
+        and the next one has its turn.
+        """
         attempt = attempt_here()
         assert attempt is not None
-        call = Call(attempt, _SPEC, (path,), {}, path)
+        call = call_of(attempt, _TRANSACTION if effect == TRANSACTION else _SPEC, (path,), {}, path)
 
         async def within(_: Call) -> None:
             token = UNDONE.set((self._id, path if path != "cleanup" else ""))
@@ -101,7 +107,7 @@ class _Undo:
                 UNDONE.reset(token)
 
         try:
-            await run_async(call, within)
+            await run_async(call, whole_body(call.spec, within))
             self._undone.append(path)
         except Exception as error:
             self._left.append(f"{path} ({type_name(error)}: {error})")
@@ -128,3 +134,4 @@ _SPEC = StepSpec(
     stale_after_ms=None,
     key=None,
 )
+_TRANSACTION = replace(_SPEC, effect=TRANSACTION, is_async=False)

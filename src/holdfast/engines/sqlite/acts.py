@@ -261,12 +261,20 @@ class Acts:
         return answers
 
     def _standing(self, step: Step) -> Recorded | Conflict:
+        answer = self.standing(step)
+        assert answer is not None, "it was either refused or written"
+        return answer
+
+    def standing(self, step: Step) -> Recorded | Conflict | None:
+        """What there is against a record: a lease that isn't current, or one that is there already."""
         head = self._heads([step.job]).get(step.job)
         if head is None:
             return Conflict(step.job, NO_SUCH_JOB)
         if head.epoch != step.epoch or head.state is not State.ACTIVE:
             return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
         row = self._db.execute(self._sql.step, {"job": step.job, "path": step.path}).fetchone()
+        if row is None:
+            return None
         standing = rows.step_of(row)
         return Recorded(standing, standing == step)
 

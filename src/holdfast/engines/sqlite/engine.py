@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.errors import StoreBusy, StoreClosed, StoreDamaged, StoreError
+from holdfast.core.errors import Invalid, StoreBusy, StoreClosed, StoreDamaged, StoreError
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -39,9 +39,11 @@ from holdfast.engines.bell import Bell
 from holdfast.engines.contract import (
     PRUNE_LIMIT,
     WORKER,
+    Body,
     Clock,
     Engine,
     Guarantees,
+    Transactional,
     at_most,
     check_changes,
     check_jobs,
@@ -58,12 +60,17 @@ from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.live import Live
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, plainly, prepare, told_plainly
+from holdfast.engines.sqlite.transactions import Hold, Transactions
 
 T = TypeVar("T")
 Look = Callable[[sqlite3.Connection], Any]
 
 DEAF_POLL_SECONDS = 0.5
 """How often a waiter looks by itself where the folder can't hold a socket."""
+
+
+HOLD = "hold"
+"""The kind of act in which the writer holds a transaction for somebody who fills it."""
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -73,7 +80,7 @@ class Act(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
 
 
-class SqliteEngine(Engine):
+class SqliteEngine(Engine, Transactional):
     """Jobs in one SQLite file, shared by all processes of one machine."""
 
     guarantees = Guarantees(
@@ -86,6 +93,7 @@ class SqliteEngine(Engine):
         atomic_children=True,
         clock="this machine's",
         limit="millions of jobs; one writer at a time",
+        transactions="def steps",
     )
 
     def __init__(self, path: Path, clock: Clock = system_clock, *, inline: bool = False) -> None:
@@ -97,6 +105,7 @@ class SqliteEngine(Engine):
         self._pid: int | None = None
         self._opening = threading.Lock()
         self._writer: sqlite3.Connection | None = None
+        self._transactions = Transactions(path)
         self._file: os.stat_result | None = None
         self._write: Lane[Act]
         self._reads: dict[str, Lane[Look]]
@@ -120,7 +129,7 @@ class SqliteEngine(Engine):
         """See Engine.open."""
         with self._opening:
             if self._pid != os.getpid():
-                self._write = Lane(f"the writer of {self.path}", self._transact, inline=self._inline)
+                self._write = Lane(f"the writer of {self.path}", self._transact, inline=self._inline, alone=_is_hold)
                 # A long walk must not keep a short look waiting, nor either of them a worker's beat.
                 self._reads = {name: self._reader(name) for name in ("look", "walk", "beat")}
                 self._pid = os.getpid()
@@ -146,6 +155,7 @@ class SqliteEngine(Engine):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        self._transactions.close()
         self._live.close()
 
     def _reader(self, name: str) -> Lane[Look]:
@@ -171,6 +181,9 @@ class SqliteEngine(Engine):
     # Writing: all that waits is one transaction.
 
     def _transact(self, tickets: Sequence[Ticket[Act]]) -> None:
+        if _is_hold(tickets[0].work):
+            self._hold(tickets[0])
+            return
         try:
             news = self._attempt(self._connected(), tickets)
         except StoreError as error:
@@ -189,6 +202,14 @@ class SqliteEngine(Engine):
             if news:
                 self._bell.ring(news)
                 self._live.tell(news)
+
+    def _hold(self, ticket: Ticket[Act]) -> None:
+        """A transactional step, in a transaction of its own: it can't take back what others have written."""
+        try:
+            self._connected()
+            ticket.answer = self._transactions.run(*ticket.work.args)
+        except Exception as error:
+            ticket.error = error
 
     def _attempt(self, db: sqlite3.Connection, tickets: Sequence[Ticket[Act]]) -> set[str]:
         """Run all acts in one transaction. Acts of one kind go together: they came at once, so any order is right."""
@@ -283,6 +304,14 @@ class SqliteEngine(Engine):
         check_steps(steps)
         answer: list[Recorded | Conflict] = await self._do("record", steps)
         return answer
+
+    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
+        """See Transactional.transact. The writer waits for the body, so a body has `LIMIT_SECONDS`."""
+        check_steps([step])
+        if self._inline:
+            raise Invalid(f"step {step.name}: without threads nobody can fill a transaction that the writer holds")
+        hold = Hold(step)
+        return await hold.filled(body, self._do(HOLD, hold))
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune. Tidies away the files of dead workers, too."""
@@ -402,6 +431,7 @@ class SqliteEngine(Engine):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        self._transactions.close()
 
     def go_on(self) -> None:
         """After a fork, in the parent."""
@@ -420,6 +450,10 @@ class SqliteEngine(Engine):
         if self._pid != os.getpid():
             why = "not open" if self._pid is None else "was opened before this process was forked"
             raise StoreClosed(f"{self.path}: {why}; open it here first")
+
+
+def _is_hold(act: Act) -> bool:
+    return act.kind == HOLD
 
 
 async def _at_once(call: Callable[[], None]) -> None:

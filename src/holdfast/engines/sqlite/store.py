@@ -3,6 +3,7 @@
 Must not run an act. A file that is refused here has not been written.
 """
 
+import functools
 import os
 import re
 import sqlite3
@@ -24,7 +25,9 @@ from holdfast.core.errors import (
 from holdfast.engines.sql import migrations
 
 APPLICATION_ID = int.from_bytes(b"Hold")
-BUSY_MS = 5_000
+BUSY_MS = 10_000
+"""How long to wait for the file's lock: longer than anybody of ours may hold it (`transactions.LIMIT_SECONDS`)."""
+
 STATEMENTS = 256
 WAL_RETRY_SECONDS = 0.01
 
@@ -114,6 +117,18 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 def schema_version(connection: sqlite3.Connection) -> int:
     """The number of the last migration that this file has had."""
     return int(connection.execute("pragma user_version").fetchone()[0])
+
+
+@functools.cache
+def own_names() -> frozenset[str]:
+    """The names of all tables, views and indexes that are ours: what the migrations make of an empty database."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        for _, script in migrations(_PACKAGE):
+            database.executescript(script)
+        return frozenset(row[0].lower() for row in database.execute("select name from sqlite_schema"))
+    finally:
+        database.close()
 
 
 @contextmanager

@@ -1,0 +1,194 @@
+"""Transactions, on engines that have them: the lease is compared first, and body and record are one act.
+
+What a body writes is in a store's own language, so here it writes nothing; an engine's own tests say what it may.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from holdfast.conformance.dump import dump
+from holdfast.conformance.given import StoreClock, claimed, done, job, step, taken_over
+from holdfast.core.errors import BadValue
+from holdfast.core.model import LEASE_LOST, NO_SUCH_JOB, Conflict, Event, Recorded, Step, StepState
+from holdfast.engines.contract import Body, Engine, Transactional
+
+
+@pytest.fixture
+def store(engine: Engine) -> Transactional:
+    """The engine, as one that has transactions."""
+    if engine.guarantees.transactions == "no":
+        pytest.skip("this engine has no transactions for steps")
+    return cast(Transactional, engine)
+
+
+class Bodies:
+    """Bodies that are counted, and what they were given."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def __call__(self, *steps: Step, first: Callable[[], Any] = lambda: None) -> Body:
+        """A body that has these to record."""
+
+        async def body(connection: Any) -> Sequence[Step]:
+            self.given.append(connection)
+            first()
+            return steps
+
+        return body
+
+
+@pytest.fixture
+def body() -> Bodies:
+    """Makes bodies."""
+    return Bodies()
+
+
+async def test_what_a_body_gives_is_recorded_the_step_first(
+    engine: Engine, store: Transactional, clock: StoreClock, body: Bodies
+) -> None:
+    held = await claimed(engine, clock)
+    paid, beside = step(held, "pay#1"), step(held, "~args/pay#1")
+
+    answer = await store.transact(step(held, "pay#1", StepState.STARTED), body(paid, beside))
+
+    assert answer == Recorded(paid, True)
+    assert await engine.steps(held.id) == [paid, beside]
+    assert len(body.given) == 1
+    assert body.given[0] is not None
+
+
+async def test_what_was_only_begun_is_run_and_replaced(
+    engine: Engine, store: Transactional, clock: StoreClock, body: Bodies
+) -> None:
+    held = await claimed(engine, clock)
+    begun = step(held, "pay#1", StepState.STARTED)
+    await engine.record([begun])
+
+    assert await store.transact(begun, body(step(held, "pay#1"))) == Recorded(step(held, "pay#1"), True)
+
+
+@pytest.mark.parametrize("state", [StepState.DONE, StepState.FAILED])
+async def test_where_a_record_stands_no_body_runs(
+    engine: Engine, store: Transactional, clock: StoreClock, body: Bodies, state: StepState
+) -> None:
+    held = await claimed(engine, clock)
+    standing = step(held, "pay#1", state)
+    await engine.record([standing])
+
+    answer = await store.transact(step(held, "pay#1", StepState.STARTED), body(step(held, "pay#1", result="2")))
+
+    assert isinstance(answer, Recorded)
+    assert answer.step == standing
+    assert (await engine.steps(held.id), body.given) == ([standing], [])
+
+
+async def test_under_a_stale_lease_no_body_runs_and_nothing_is_written(
+    engine: Engine, store: Transactional, clock: StoreClock, body: Bodies
+) -> None:
+    held = await claimed(engine, clock)
+    await taken_over(engine, clock, held)
+    before = await dump(engine)
+
+    answer = await store.transact(step(held, "pay#1", StepState.STARTED), body(step(held, "pay#1")))
+
+    assert isinstance(answer, Conflict)
+    assert (answer.reason, body.given) == (LEASE_LOST, [])
+    assert await dump(engine) == before
+
+
+async def test_a_job_that_is_not_active_or_not_there_is_a_conflict(
+    engine: Engine, store: Transactional, clock: StoreClock, body: Bodies
+) -> None:
+    held = await claimed(engine, clock)
+    await done(engine, clock, held, Event.COMPLETE)
+
+    over = await store.transact(step(held, "pay#1", StepState.STARTED), body(step(held, "pay#1")))
+    gone = await store.transact(step(job(clock), "pay#1", StepState.STARTED), body(step(held, "pay#1")))
+
+    assert isinstance(over, Conflict)
+    assert isinstance(gone, Conflict)
+    assert (over.reason, gone.reason, body.given) == (LEASE_LOST, NO_SUCH_JOB, [])
+
+
+class Odd(Exception):
+    """Raised by a body."""
+
+
+async def test_what_a_body_raises_is_raised_and_nothing_is_written(
+    engine: Engine, store: Transactional, clock: StoreClock, body: Bodies
+) -> None:
+    held = await claimed(engine, clock)
+    error = Odd("no")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(Odd) as caught:
+        await store.transact(step(held, "pay#1", StepState.STARTED), body(step(held, "pay#1"), first=fail))
+
+    assert caught.value is error
+    assert await engine.steps(held.id) == []
+    assert isinstance(await store.transact(step(held, "pay#1"), body(step(held, "pay#1"))), Recorded)
+
+
+async def test_a_record_that_no_store_could_keep_takes_the_body_back(
+    engine: Engine, store: Transactional, clock: StoreClock, body: Bodies
+) -> None:
+    held = await claimed(engine, clock)
+
+    with pytest.raises(BadValue):
+        await store.transact(step(held, "pay#1", StepState.STARTED), body(step(held, "pay#1", result="\0")))
+
+    assert await engine.steps(held.id) == []
+
+
+async def test_a_caller_who_is_cancelled_leaves_nothing_and_the_store_goes_on(
+    engine: Engine, store: Transactional, clock: StoreClock
+) -> None:
+    held = await claimed(engine, clock)
+    begun = asyncio.Event()
+
+    async def endless(connection: Any) -> Sequence[Step]:
+        begun.set()
+        await asyncio.sleep(60)
+        return [step(held, "pay#1")]
+
+    task = asyncio.ensure_future(store.transact(step(held, "pay#1", StepState.STARTED), endless))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert await engine.record([step(held, "plain#1")]) == [Recorded(step(held, "plain#1"), True)]
+    assert [one.path for one in await engine.steps(held.id)] == ["plain#1"]
+
+
+async def test_many_at_once_are_each_whole(
+    engine: Engine, store: Transactional, clock: StoreClock, body: Bodies
+) -> None:
+    held = await claimed(engine, clock)
+
+    def fail() -> None:
+        raise Odd
+
+    answers = await asyncio.gather(
+        *(
+            store.transact(
+                step(held, f"pay#{n}", StepState.STARTED),
+                body(step(held, f"pay#{n}"), first=fail if n % 3 == 0 else lambda: None),
+            )
+            for n in range(12)
+        ),
+        engine.record([step(held, "plain#1")]),
+        return_exceptions=True,
+    )
+
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, Odd)] == [0, 3, 6, 9]
+    assert {one.path for one in await engine.steps(held.id)} == {
+        "plain#1",
+        *(f"pay#{n}" for n in range(12) if n % 3),
+    }

@@ -1,0 +1,113 @@
+"""Transactional steps: what the body writes with `tx()` and the step's record are one transaction of the store.
+
+Must not know any store: an engine whose guarantees say so has the trait `Transactional`.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from holdfast.core.codec import canonical
+from holdfast.core.errors import Invalid, StoreError
+from holdfast.core.model import Step, StepState, Time
+from holdfast.core.outcome import TRANSACTION
+from holdfast.engines.contract import Guarantees, Transactional
+from holdfast.worker.attempt import ARGS_PATH, Attempt, beside
+from holdfast.worker.context import TX
+from holdfast.worker.drift import tags
+from holdfast.worker.registry import StepSpec
+from holdfast.worker.steps import Body, Call, body_of, timed
+
+
+def call_of(
+    attempt: Attempt, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, *, item: bool = False
+) -> Call:
+    """One call of a step, of whichever kind."""
+    kind = TransactionCall if spec.effect == TRANSACTION else Call
+    return kind(attempt, spec, args, kwargs, key, item=item)
+
+
+def whole_body(spec: StepSpec, body: Body | None = None) -> Body:
+    """What to await for a call: its function or another body, and around it the transaction, if it has one."""
+    inner = body or body_of(spec)
+    if spec.effect != TRANSACTION:
+        return inner
+
+    def transact(call: Call) -> Coroutine[Any, Any, Step]:
+        assert isinstance(call, TransactionCall)
+        return call.transact(inner)
+
+    return transact
+
+
+class _Raised(Exception):
+    """Around an error that the body raised and that looks like the store's: it is not waited out."""
+
+    def __init__(self, error: StoreError) -> None:
+        self.error = error
+
+
+class TransactionCall(Call):
+    """A call whose record is written together with what its body does. To `run_async`, its value is that record."""
+
+    _standing: Step | None = None
+
+    async def transact(self, body: Body) -> Step:
+        """Run the body in a transaction; answer with the record that stands. After trouble with the store, again."""
+        attempt = self.attempt
+        check_store(self.spec, attempt.engine.guarantees)
+        engine = cast(Transactional, attempt.engine)
+        await self.is_still()  # here, where nobody waits for us
+        started_at = attempt.now()
+        begun = replace(self._step(StepState.STARTED, started_at), finished_at=None)
+
+        async def fill(connection: Any) -> list[Step]:
+            token = TX.set(connection)
+            try:
+                value = await timed(self, body)
+            except StoreError as error:
+                raise _Raised(error) from error
+            finally:
+                TX.reset(token)
+            attempt.check_kept()
+            return self._records(value, started_at)
+
+        try:
+            answer = await attempt.persist(lambda: engine.transact(begun, fill))
+        except _Raised as raised:
+            raise raised.error from raised.error.__cause__
+        self._standing = attempt.granted(answer)
+        attempt.kept(self._standing)
+        return self._standing
+
+    def _records(self, value: Any, started_at: Time) -> list[Step]:
+        """What is recorded with the effect: the result, and that it can be undone. So an undo never has a doubt."""
+        done = super().done(value, started_at)
+        records = [done, *self.intents(started_at)]
+        if self.keyed:
+            records.append(beside(done, ARGS_PATH + self.path, StepState.DONE, canonical(tags(self.text))))
+        return records
+
+    def done(self, value: Any, started_at: Time) -> Step:
+        """The record, which `transact` has written already."""
+        assert isinstance(value, Step)
+        return value
+
+    async def keep(self, step: Step) -> Step:
+        """Record a failure. What succeeded has been kept."""
+        return step if step is self._standing else await super().keep(step)
+
+
+def check_store(spec: StepSpec, store: Guarantees) -> None:
+    """Refuse a transactional step where the store has no transactions, or none for its colour."""
+    if store.transactions == "no":
+        raise Invalid(
+            f"step {spec.name}: effect='transaction' needs an SQL store, and {store.name} is none; "
+            "keep the jobs in sqlite:///…, or use effect='once' with key="
+        )
+    if spec.is_async and store.transactions == "def steps":
+        raise Invalid(
+            f"step {spec.name}: on {store.name} a transaction holds the one writer, which must not wait for async "
+            "code; write it as a def step"
+        )
