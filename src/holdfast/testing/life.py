@@ -1,0 +1,281 @@
+"""One life of a job under test: submitted, killed at one boundary, rescued, and brought to its end.
+
+Must not judge what came of it (`verdict`). Two event loops: that of the worker that is killed, which then stands still,
+and that of the one who goes on.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any, Self
+
+from msgspec import Struct
+
+from holdfast.app import App
+from holdfast.core.codec import parse
+from holdfast.core.lifecycle import SETTLED
+from holdfast.core.model import Job, State, Step, StepState, WaitKind
+from holdfast.core.outcome import in_doubt
+from holdfast.jobs import Jobs
+from holdfast.jobs.questions import ASK
+from holdfast.runs import Run
+from holdfast.submit import _Job
+from holdfast.testing.memory import GRACE_SECONDS, idle
+from holdfast.testing.moments import Boundary
+from holdfast.testing.store import Clock, Store, moved
+from holdfast.testing.verdict import Outcome, Stuck
+from holdfast.testing.watch import Mortal, Watch
+from holdfast.upkeep.rescue import Rescue
+from holdfast.upkeep.wake import Wake
+from holdfast.worker.attempt import LOST
+
+UPKEEP = "upkeep"
+"""Who rescues, in the history."""
+
+THREADS_SECONDS = 10.0
+"""How long threads that a killed worker left behind may take to end."""
+
+ROUNDS = 3
+"""How often what a killed worker left behind is cancelled, before it is left alone."""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is the same in all lives."""
+
+    app: App
+    job: _Job[Any, Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    signals: Mapping[str, Any]
+    cancel_at: str | None
+    doubt: Any
+    within: float
+    effects: Callable[[], int]
+
+
+class Life:
+    """A life; a context manager, at whose end what the killed worker left behind is unwound."""
+
+    def __init__(self, plan: Plan, target: Boundary | None) -> None:
+        self._plan = plan
+        self._clock = Clock()
+        self._store = Store(self._clock)
+        self._jobs = Jobs(self._store)
+        self._watch = Watch(self._store, target)
+        self._run: Run[Any]
+        self._doubts: list[str] = []
+        self._recorded = 0
+        self._loops: list[asyncio.AbstractEventLoop] = []
+        self._threads: ThreadPoolExecutor
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(moved(self._plan.app, self._store))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._unwind()
+        finally:
+            self._stack.close()
+
+    def run(self) -> Outcome:
+        """From the submit to the end."""
+        before = self._plan.effects()
+        stuck: str | None = None
+        try:
+            self._on_a_loop(self._live(again=False))
+            if self._watch.is_killed:
+                self._recorded = sum(1 for job in self._store.all_jobs() for _ in self._steps(job))
+                self._let_threads_end()
+                self._on_a_loop(self._live(again=True))
+        except Stuck as trouble:
+            stuck = str(trouble)
+        return self._outcome(self._plan.effects() - before, stuck)
+
+    # Loops.
+
+    def _on_a_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this on a loop of its own, until it is done or the loop is stopped by a kill."""
+        loop = asyncio.new_event_loop()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="holdfast-testing")
+        loop.set_default_executor(self._threads)
+        self._loops.append(loop)
+        task = loop.create_task(work)
+
+        def stop(_: object) -> None:
+            loop.stop()
+
+        task.add_done_callback(stop)
+        loop.run_forever()
+        if task.done():
+            task.result()
+        task.remove_done_callback(stop)
+
+    def _let_threads_end(self) -> None:
+        """Threads can't be killed: what they are in the middle of happens, and they are told to stop after that."""
+        ending = Thread(target=self._threads.shutdown, daemon=True)
+        ending.start()
+        ending.join(THREADS_SECONDS)
+        attempts = list(self._watch.attempts.values())
+        if any(attempt.threads and not attempt.spec.is_async for attempt in attempts):
+            self._unwind()  # it waits for an answer from its loop, which will never come
+        end = monotonic() + THREADS_SECONDS
+        while any(attempt.threads for attempt in attempts) and monotonic() < end:
+            sleep(0.001)
+
+    def _unwind(self) -> None:
+        """End what is left on our loops. The store doesn't hear of it."""
+        loops, self._loops = self._loops, []
+        for attempt in self._watch.attempts.values():
+            if attempt.stop is None:
+                attempt.stop = LOST
+        for loop in loops:
+            threads = ThreadPoolExecutor(thread_name_prefix="holdfast-testing")
+            loop.set_default_executor(threads)
+            loop.run_until_complete(_ended())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            threads.shutdown(wait=False, cancel_futures=True)
+            loop.close()
+
+    # Living.
+
+    async def _live(self, *, again: bool) -> None:
+        plan = self._plan
+        try:
+            async with asyncio.timeout(plan.within) as limit:
+                if again:
+                    await self._rescue()
+                else:
+                    self._run = await plan.job.submit(*plan.args, **plan.kwargs)
+                worker = Mortal(self._store, plan.app.registry, self._watch, queues=plan.app._queues())
+                await worker.start()
+                try:
+                    await self._to_the_end(worker)
+                finally:
+                    await worker.stop(GRACE_SECONDS)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Stuck(f"it did not come to its end within {plan.within:g} s: {await self._run.status()}") from None
+
+    async def _rescue(self) -> None:
+        """What the upkeep of another process does when it sees a worker die."""
+        rescue = Rescue(self._store, lease_seconds=self._plan.app.settings.lease_seconds)
+        await rescue.dead(UPKEEP, await rescue.presences())
+        await Wake(self._store).parents(UPKEEP)
+
+    async def _to_the_end(self, worker: Mortal) -> None:
+        """Answer what is waited for, let time pass, and say what happened, until all jobs have settled."""
+        while True:
+            await idle(self._store, worker, self._plan.within)
+            if await self._resolve():
+                continue
+            waiting = [job for job in self._store.all_jobs() if job.state not in SETTLED]
+            if not waiting:
+                return
+            if not await self._answer(waiting):
+                due = self._store.next_moment()
+                if due is None:
+                    raise Stuck(_nobody_answers(waiting[0]))
+                self._clock.advance_to(due)
+                await Wake(self._store).parents(UPKEEP)
+
+    async def _answer(self, waiting: list[Job]) -> bool:
+        """Send the signals that were given for what is waited for; whether there were any."""
+        plan, sent = self._plan, False
+        for job in waiting:
+            for wait in job.waits if job.state is State.PENDING else ():
+                if wait.kind is not WaitKind.SIGNAL:
+                    continue
+                name = "ask" if wait.name.startswith(ASK) else wait.name
+                if plan.cancel_at in (name, wait.name) and job.id == self._run.id:
+                    await self._run.cancel("crash_everywhere: cancel_at")
+                    return True
+                given = plan.signals.get(wait.name, plan.signals.get(name, _NOTHING))
+                if given is not _NOTHING:
+                    value = given(await self._question(job, wait.name)) if callable(given) else given
+                    await self._jobs.signal(job.id, wait.name, value)
+                    sent = True
+                    break  # it goes on, and what it waits for then may be something else
+        return sent
+
+    async def _question(self, job: Job, name: str) -> Any:
+        asked = [question.value for question in await self._jobs.questions(job.id) if question.name == name]
+        return asked[0] if asked else None
+
+    async def _resolve(self) -> bool:
+        """Say of effects in doubt what happened, as a person would who has looked; whether there were any."""
+        if not self._watch.is_killed:
+            return False
+        found = [
+            (job.id, path)
+            for job in self._store.all_jobs()
+            if job.state is State.REVIEW
+            for path in in_doubt(self._steps(job))
+        ]
+        for id, path in found[:1]:  # one word lets the job go on
+            self._doubts.append(path)
+            happened, doubt = self._watch.happened.get(path), self._plan.doubt
+            if callable(doubt):
+                await self._jobs.resolve_step(id, path, doubt(path))
+            elif doubt == "truth" and happened is not None and happened.state is StepState.DONE:
+                await self._jobs.resolve_step(id, path, parse(happened.result or "null"))
+            else:
+                await self._jobs.resolve_step(id, path, again=True)
+        return bool(found)
+
+    # Looking back.
+
+    def _steps(self, job: Job) -> list[Step]:
+        return [step for step in self._store.all_steps(job.id) if not step.path.startswith("~")]
+
+    def _outcome(self, effects: int, stuck: str | None) -> Outcome:
+        jobs = self._store.all_jobs()
+        made = Counter(job.type for job in jobs)
+        made.update(f"{job.type}: {step.name}" for job in jobs for step in self._steps(job))
+        watch = self._watch
+        return Outcome(
+            job=next(job for job in jobs if job.id == self._run.id),
+            made=made,
+            effects=effects,
+            boundaries=watch.boundaries,
+            is_killed=watch.is_killed,
+            killed_at=watch.killed_at,
+            doubts=self._doubts,
+            recorded=self._recorded,
+            ran_again=watch.ran_again,
+            unasked=watch.unasked,
+            drift=watch.drift,
+            stuck=stuck,
+        )
+
+
+_NOTHING = object()
+
+
+def _nobody_answers(job: Job) -> str:
+    names = [wait.name for wait in job.waits if wait.kind is WaitKind.SIGNAL]
+    if not names:
+        return f"job {job.id} ({job.type}) is {job.state} and nothing will wake it"
+    name = "ask" if names[0].startswith(ASK) else names[0]
+    return f"it waits for {names[0]!r}, and nobody answers; give signals={{{name!r}: …}}"
+
+
+async def _ended() -> None:
+    """Cancel all that is left on this loop, and wait for it."""
+    ours = asyncio.current_task()
+    for _ in range(ROUNDS):
+        left = [task for task in asyncio.all_tasks() if task is not ours]
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        done, _ = await asyncio.wait(left, timeout=THREADS_SECONDS / ROUNDS)
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # whatever it was, it was not in the life that is looked at
