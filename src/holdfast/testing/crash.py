@@ -3,7 +3,6 @@
 Must not judge a life (`verdict`), and must not touch the App's own store. Each life has a store of its own, in memory.
 """
 
-import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, Literal
@@ -18,9 +17,7 @@ from holdfast.testing.life import Life, Plan
 from holdfast.testing.moments import AFTER_END, Boundary
 from holdfast.testing.provider import Provider
 from holdfast.testing.verdict import Outcome, check, check_first
-
-LIVES_LIMIT = 2_000
-"""How many boundaries a job may have. What more would find, a shorter list finds too."""
+from holdfast.worker.context import loop_here
 
 Doubt = Literal["truth", "again"] | Callable[[str], Any]
 Effects = Provider | Sized | Callable[[], int]
@@ -65,8 +62,8 @@ def crash_everywhere(
     `args` and `kwargs` are what `job.submit` takes. `signals` answers waits by their names, and "ask" the questions; a
     function is called with the question. A wait that nobody answers is over when its `within` is, and no time is spent
     on that. `cancel_at` cancels the job when it waits for that signal. A step with effect="once" that is in doubt is
-    resolved by who knows what happened ("truth"); "again" has it done again, and a function gives its result by its
-    path. `within` bounds each life.
+    resolved as by a person who knows what happened ("truth"), or has it done again ("again"), or looks: a function of
+    the step's path, which returns the result or raises LookupError. `within` bounds each life.
 
     Blocks. In an async test: `await asyncio.to_thread(crash_everywhere, job, …)`.
     """
@@ -94,10 +91,6 @@ def _crash(plan: Plan, repeats: int, same: Callable[[Any], Any]) -> list[Crash]:
         clean = first.run()
     check_first(plan, clean)
     boundaries = clean.boundaries
-    if len(boundaries) > LIVES_LIMIT:
-        raise Invalid(
-            f"crash_everywhere({plan.job.type}): {len(boundaries)} boundaries, up to {LIVES_LIMIT}; give it less to do"
-        )
     crashes: dict[Boundary, Crash] = {}
     for boundary in _telling_first(boundaries):
         with Life(plan, boundary) as life:
@@ -133,9 +126,7 @@ def _counter(effects: Effects | None) -> Callable[[], int]:
 
 def _apart(work: Callable[[], list[Crash]]) -> list[Crash]:
     """Do it here, or in a thread if an event loop runs here: each life has loops of its own."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not loop_here():
         return work()
     answer: list[Any] = []
 

@@ -18,29 +18,29 @@ from msgspec import Struct
 from holdfast.app import App
 from holdfast.core.codec import parse
 from holdfast.core.lifecycle import SETTLED
-from holdfast.core.model import Job, State, Step, StepState, WaitKind
+from holdfast.core.model import Job, State, Step, WaitKind
 from holdfast.core.outcome import in_doubt
 from holdfast.jobs import Jobs
 from holdfast.jobs.questions import ASK
 from holdfast.runs import Run
 from holdfast.submit import _Job
-from holdfast.testing.memory import GRACE_SECONDS, idle
-from holdfast.testing.moments import Boundary
+from holdfast.testing.memory import GRACE_SECONDS, LOOK_SECONDS, idle
+from holdfast.testing.moments import AFTER_INTENT, Boundary
 from holdfast.testing.store import Clock, Store, moved
-from holdfast.testing.verdict import Outcome, Stuck
+from holdfast.testing.verdict import SAME, Outcome, Stuck
 from holdfast.testing.watch import Mortal, Watch
 from holdfast.upkeep.rescue import Rescue
 from holdfast.upkeep.wake import Wake
-from holdfast.worker.attempt import LOST
+from holdfast.worker.attempt import LOST, Attempt
 
 UPKEEP = "upkeep"
 """Who rescues, in the history."""
 
+BOUNDARIES_LIMIT = 2_000
+"""How many boundaries a job may have. What more would find, a shorter list finds too."""
+
 THREADS_SECONDS = 10.0
 """How long threads that a killed worker left behind may take to end."""
-
-ROUNDS = 3
-"""How often what a killed worker left behind is cancelled, before it is left alone."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -123,21 +123,22 @@ class Life:
         ending.join(THREADS_SECONDS)
         attempts = list(self._watch.attempts.values())
         if any(attempt.threads and not attempt.spec.is_async for attempt in attempts):
-            self._unwind()  # it waits for an answer from its loop, which will never come
+            self._unwind()  # its thread waits for an answer from the loop, which stands still
         end = monotonic() + THREADS_SECONDS
         while any(attempt.threads for attempt in attempts) and monotonic() < end:
-            sleep(0.001)
+            sleep(LOOK_SECONDS)
 
     def _unwind(self) -> None:
         """End what is left on our loops. The store doesn't hear of it."""
         loops, self._loops = self._loops, []
-        for attempt in self._watch.attempts.values():
+        attempts = list(self._watch.attempts.values())
+        for attempt in attempts:
             if attempt.stop is None:
                 attempt.stop = LOST
         for loop in loops:
             threads = ThreadPoolExecutor(thread_name_prefix="holdfast-testing")
             loop.set_default_executor(threads)
-            loop.run_until_complete(_ended())
+            loop.run_until_complete(_ended([attempt for attempt in attempts if attempt.loop is loop]))
             loop.run_until_complete(loop.shutdown_asyncgens())
             threads.shutdown(wait=False, cancel_futures=True)
             loop.close()
@@ -172,7 +173,7 @@ class Life:
     async def _to_the_end(self, worker: Mortal) -> None:
         """Answer what is waited for, let time pass, and say what happened, until all jobs have settled."""
         while True:
-            await idle(self._store, worker, self._plan.within)
+            await idle(self._store, worker, self._plan.within, self._check)
             if await self._resolve():
                 continue
             waiting = [job for job in self._store.all_jobs() if job.state not in SETTLED]
@@ -184,6 +185,13 @@ class Life:
                     raise Stuck(_nobody_answers(waiting[0]))
                 self._clock.advance_to(due)
                 await Wake(self._store).parents(UPKEEP)
+
+    def _check(self) -> None:
+        if len(self._watch.boundaries) > BOUNDARIES_LIMIT:
+            raise Stuck(
+                f"it comes to more than {BOUNDARIES_LIMIT} boundaries. Give it less to do; or does it ask for "
+                f"something new each time its code runs? {SAME}"
+            )
 
     async def _answer(self, waiting: list[Job]) -> bool:
         """Send the signals that were given for what is waited for; whether there were any."""
@@ -220,14 +228,27 @@ class Life:
         ]
         for id, path in found[:1]:  # one word lets the job go on
             self._doubts.append(path)
-            happened, doubt = self._watch.happened.get(path), self._plan.doubt
-            if callable(doubt):
-                await self._jobs.resolve_step(id, path, doubt(path))
-            elif doubt == "truth" and happened is not None and happened.state is StepState.DONE:
-                await self._jobs.resolve_step(id, path, parse(happened.result or "null"))
-            else:
-                await self._jobs.resolve_step(id, path, again=True)
+            result, again = None, False
+            try:
+                result = self._happened(path)
+            except LookupError:
+                again = True
+            await self._jobs.resolve_step(id, path, result, again=again)
         return bool(found)
+
+    def _happened(self, path: str) -> Any:
+        """The result of an effect in doubt; LookupError if it did not happen, or shall be done again anyway."""
+        doubt, watch = self._plan.doubt, self._watch
+        if callable(doubt):
+            return doubt(path)
+        if doubt == "truth" and path in watch.happened:
+            return parse(watch.happened[path].result or "null")
+        if doubt == "truth" and (path, watch.target and watch.target.when) != (watch.killed_at, AFTER_INTENT):
+            raise Stuck(
+                f"{path} was under way when its worker was killed, and only who was called knows whether it happened; "
+                "give doubt= a function of the path that looks: it returns the result, or raises LookupError"
+            )
+        raise LookupError(path)
 
     # Looking back.
 
@@ -266,16 +287,18 @@ def _nobody_answers(job: Job) -> str:
     return f"it waits for {names[0]!r}, and nobody answers; give signals={{{name!r}: …}}"
 
 
-async def _ended() -> None:
-    """Cancel all that is left on this loop, and wait for it."""
-    ours = asyncio.current_task()
-    for _ in range(ROUNDS):
-        left = [task for task in asyncio.all_tasks() if task is not ours]
-        if not left:
+async def _ended(attempts: list[Attempt]) -> None:
+    """Cancel all that is left on this loop, and what threads bring to it, until nothing is left or it is too late."""
+    ours, end = asyncio.current_task(), monotonic() + THREADS_SECONDS
+    seen: set[asyncio.Task[Any]] = set()
+    while monotonic() < end:
+        left = asyncio.all_tasks() - {ours}
+        if not left and not any(attempt.threads for attempt in attempts):
             return
-        for task in left:
+        for task in left & seen:  # one that has not begun would leave its work behind unawaited
             task.cancel()
-        done, _ = await asyncio.wait(left, timeout=THREADS_SECONDS / ROUNDS)
-        for task in done:
+        seen |= left
+        await asyncio.sleep(LOOK_SECONDS / 2)
+        for task in seen - asyncio.all_tasks():
             if not task.cancelled():
                 task.exception()  # whatever it was, it was not in the life that is looked at

@@ -5,15 +5,20 @@ Must not touch the App's own store. For blocking tests as for async ones: `with`
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Self
 
 from holdfast.app import App
 from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.model import Job
 from holdfast.jobs import Jobs
 from holdfast.testing.store import Clock, Store, can_go_on, moved
 from holdfast.upkeep.keeper import Keeper
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.loop import Worker
+from holdfast.worker.parking import Parking
+from holdfast.worker.registry import JobSpec
 
 LOOK_SECONDS = 0.002
 """How often to look whether anything can still go on."""
@@ -23,6 +28,19 @@ MOVES_LIMIT = 10_000
 
 GRACE_SECONDS = 0.2
 """How long what runs may take to finish when the test is over."""
+
+
+PATIENCE_SECONDS = 0.05
+"""How long only tasks that a job started may be parked before it suspends: tests wait for it, and it is no second."""
+
+
+class Impatient(Worker):
+    """A worker that lets jobs suspend sooner."""
+
+    def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
+        attempt = super()._attempt(job, spec, claimed)
+        Parking.of(attempt).patience_seconds = PATIENCE_SECONDS
+        return attempt
 
 
 def in_memory(app: App, *, at_once: int = 8) -> "InMemory":
@@ -50,7 +68,7 @@ class InMemory:
     async def __aenter__(self) -> Self:
         settings, store = self.app.settings, self._store
         self._stack.enter_context(moved(self.app, store))
-        self._worker = Worker(store, self.app.registry, queues=self.app._queues(), at_once=self._at_once)
+        self._worker = Impatient(store, self.app.registry, queues=self.app._queues(), at_once=self._at_once)
         self._keeper = Keeper(
             store,
             self._worker.id,
@@ -113,10 +131,11 @@ class SyncInMemory:
         self.app.sync.call(self._test.advance(by))
 
 
-async def idle(store: Store, worker: Worker, within: Duration) -> None:
+async def idle(store: Store, worker: Worker, within: Duration, check: Callable[[], None] = lambda: None) -> None:
     """Wait until no job can go on by itself, and the worker has done what follows from the last one."""
     end = time.monotonic() + milliseconds(within) / 1_000
     while (jobs := can_go_on(store, worker.queues, await Jobs(store).paused())) or worker.is_busy():
+        check()
         if time.monotonic() > end:
             what = [f"job {job.id} ({job.type}): {await Jobs(store).status(job.id)}" for job in jobs[:1]]
             raise TimeoutError(f"something still goes on after {within}: {', '.join(what) or 'a job that has ended'}")

@@ -248,16 +248,15 @@ class _Answer(BaseHTTPRequestHandler):
         except ValueError:
             body = text.decode(errors="replace")
         call, trouble, kept = provider._begin(self.path, body, self.headers.get("Idempotency-Key"))
-        status = 0
+        answer = None
         try:
             answer = provider._work(call, trouble, kept)
-            if answer is None:
-                self.close_connection = True
-            else:
-                status = answer[0]
-                self._say(*answer, None if trouble is None else trouble.retry_after)
-        finally:
-            provider._end(call, status)
+        finally:  # before it is sent: who has heard the answer finds it counted
+            provider._end(call, 0 if answer is None else answer[0])
+        if answer is None:
+            self.close_connection = True
+        else:
+            self._say(*answer, None if trouble is None else trouble.retry_after)
 
     do_PUT = do_PATCH = do_DELETE = do_GET = do_POST
 

@@ -4,7 +4,7 @@ Must not run anything. The first thing that is wrong is told, in the order in wh
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from holdfast.testing.moments import BEFORE_EFFECT, BEFORE_RECORD, Boundary
 
 SAME = (
     "Decide only by the job's arguments, by what steps returned and by signals; what is random or reads a clock goes "
-    "into a step"
+    "into a step."
 )
 AGAIN = (
     "A step runs again when its worker dies before its record. Hand current().idempotency_key to the provider, make it "
@@ -56,24 +56,29 @@ def check_first(plan: Any, clean: Outcome) -> None:
 
 def check(plan: Any, at: Boundary, clean: Outcome, life: Outcome, *, repeats: int, same: Callable[[Any], Any]) -> None:
     """Raise AssertionError unless this life came to the same as the first."""
-    for found in (
-        _not_reached(life),
-        _unasked(life),
-        life.stuck,
-        _other_end(clean, life),
-        _ran_again(life),
-        _other_steps(clean, life),
-        _other_result(plan, clean, life, same),
-        _other_effects(at, clean, life, repeats),
-    ):
+    for found in _findings(plan, at, clean, life, repeats, same):
         if found is not None:
             where = f"{at}" + (f", at {life.killed_at}" if life.killed_at else "")
             killed = f"its worker was killed ({where}) and another went on" if life.is_killed else f"looking for: {at}"
-            raise AssertionError(f"crash_everywhere({plan.job.type}): {killed}.\n{found}.")
+            raise AssertionError(f"crash_everywhere({plan.job.type}): {killed}.\n{found}")
+
+
+def _findings(
+    plan: Any, at: Boundary, clean: Outcome, life: Outcome, repeats: int, same: Callable[[Any], Any]
+) -> Iterator[str | None]:
+    """What may be wrong, what explains most first; each is looked for only if what is before it was not found."""
+    yield _not_reached(life)
+    yield _unasked(life)
+    yield life.stuck
+    yield _other_end(clean, life)
+    yield _ran_again(life)
+    yield _other_steps(clean, life)
+    yield _other_result(plan, clean, life, same)
+    yield _other_effects(at, clean, life, repeats)
 
 
 def _not_reached(life: Outcome) -> str | None:
-    if life.is_killed:
+    if life.is_killed or life.stuck is not None:
         return None
     return f"The first run came there, and this one, of the same job, never did. {SAME}"
 
@@ -92,13 +97,13 @@ def _unasked(life: Outcome) -> str | None:
 def _other_end(clean: Outcome, life: Outcome) -> str | None:
     if life.job.state is clean.job.state:
         return None
-    return f"The job, which {_ended(clean.job)} at first, now {_ended(life.job)}"
+    return f"The job, which {_ended(clean.job)} at first, now {_ended(life.job)}."
 
 
 def _ran_again(life: Outcome) -> str | None:
     if not life.ran_again:
         return None
-    return f"Step {life.ran_again[0]} was recorded, and ran again. That must never be: please tell Holdfast's authors"
+    return f"Step {life.ran_again[0]} was recorded, and ran again. That must never be: please tell Holdfast's authors."
 
 
 def _other_steps(clean: Outcome, life: Outcome) -> str | None:
@@ -109,6 +114,8 @@ def _other_steps(clean: Outcome, life: Outcome) -> str | None:
 
 
 def _other_result(plan: Any, clean: Outcome, life: Outcome, same: Callable[[Any], Any]) -> str | None:
+    if clean.job.state is not State.COMPLETED:
+        return None
     decode = plan.job.spec.signature.result.decode
     first, now = (same(decode(outcome.job.result or "null")) for outcome in (clean, life))
     if first == now:
@@ -130,7 +137,7 @@ def _other_effects(at: Boundary, clean: Outcome, life: Outcome, repeats: int) ->
         told += ", although the step had not begun: it is another one that runs beside it, or code between steps"
     elif at.when == BEFORE_RECORD:
         told += f": that of {at.step} happened again"
-    return f"{told}. {AGAIN}{more}"
+    return f"{told}. {AGAIN}{more}."
 
 
 def _ended(job: Job) -> str:

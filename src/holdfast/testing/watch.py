@@ -8,10 +8,10 @@ import asyncio
 from collections import Counter
 
 from holdfast.core.model import Change, Event, Job, Lease, Step
+from holdfast.testing.memory import Impatient
 from holdfast.testing.moments import BEFORE_EFFECT, BEFORE_RECORD, Boundary, Moment
 from holdfast.testing.store import Store
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry
 
 
@@ -71,7 +71,7 @@ class Watch:
             self.drift += change.note.get("drift", [])
 
 
-class Mortal(Worker):
+class Mortal(Impatient):
     """A worker that can be killed before a step begins."""
 
     def __init__(self, store: Store, registry: Registry, watch: Watch, *, queues: tuple[str, ...]) -> None:
