@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -13,6 +14,7 @@ from holdfast import App, ask, current, sleep, step, wait_for
 from holdfast.core.errors import Invalid
 from holdfast.testing import Crash, Provider, crash_everywhere
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.context import CAPTURING
 
 app = App("sqlite:////no/such/folder/jobs.db")
 made: list[Any] = []
@@ -414,6 +416,26 @@ def test_a_provider_counts_for_itself_and_async_tests_hand_it_to_a_thread():
             return len(await asyncio.to_thread(crash_everywhere, charged, effects=provider))
 
     assert asyncio.run(main()) == 7
+
+
+def test_nothing_is_left_behind():
+    @app.job(name="transient")
+    def transient() -> str:
+        return carve(1) + draw.sync("sea")
+
+    @app.job(name="transient_too")
+    async def transient_too() -> list[str]:
+        return await asyncio.gather(carve.aio(1), draw("sea"), asyncio.to_thread(str, 1))
+
+    before = set(threading.enumerate())
+    capturing = CAPTURING._users
+    crash_everywhere(transient)
+    crash_everywhere(transient_too)
+    left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+    for thread in left:
+        thread.join(5)
+    assert [thread.name for thread in left if thread.is_alive()] == []
+    assert CAPTURING._users == capturing
 
 
 def test_it_works_where_an_event_loop_runs():

@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.app import App
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid
-from holdfast.submit import _Job
+from holdfast.submit import AsyncJob, SyncJob
 from holdfast.testing.life import Life, Plan
 from holdfast.testing.moments import AFTER_END, Boundary
 from holdfast.testing.provider import Provider
@@ -36,7 +36,7 @@ class Crash(Struct, frozen=True):
 
 
 def crash_everywhere(
-    job: Any,
+    job: AsyncJob[..., Any] | SyncJob[..., Any],
     /,
     *args: Any,
     effects: Effects | None = None,
@@ -68,7 +68,7 @@ def crash_everywhere(
     Blocks. In an async test: `await asyncio.to_thread(crash_everywhere, job, …)`.
     """
     app = getattr(getattr(job, "_open", None), "__self__", None)
-    if not isinstance(job, _Job) or not isinstance(app, App):
+    if not isinstance(job, AsyncJob | SyncJob) or not isinstance(app, App):
         raise Invalid(f"crash_everywhere: {job!r} is no job; give a function that @app.job decorates")
     if doubt not in ("truth", "again") and not callable(doubt):
         raise Invalid(f"doubt={doubt!r}: give 'truth', 'again', or a function of the step's path")

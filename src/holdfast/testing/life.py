@@ -69,8 +69,7 @@ class Life:
         self._run: Run[Any]
         self._doubts: list[str] = []
         self._recorded = 0
-        self._loops: list[asyncio.AbstractEventLoop] = []
-        self._threads: ThreadPoolExecutor
+        self._loops: dict[asyncio.AbstractEventLoop, ThreadPoolExecutor] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -102,9 +101,7 @@ class Life:
     def _on_a_loop(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this on a loop of its own, until it is done or the loop is stopped by a kill."""
         loop = asyncio.new_event_loop()
-        self._threads = ThreadPoolExecutor(thread_name_prefix="holdfast-testing")
-        loop.set_default_executor(self._threads)
-        self._loops.append(loop)
+        self._loops[loop] = _new_threads(loop)
         task = loop.create_task(work)
 
         def stop(_: object) -> None:
@@ -118,9 +115,10 @@ class Life:
 
     def _let_threads_end(self) -> None:
         """Threads can't be killed: what they are in the middle of happens, and they are told to stop after that."""
-        ending = Thread(target=self._threads.shutdown, daemon=True)
-        ending.start()
-        ending.join(THREADS_SECONDS)
+        for threads in self._loops.values():
+            ending = Thread(target=threads.shutdown, daemon=True)
+            ending.start()
+            ending.join(THREADS_SECONDS)
         attempts = list(self._watch.attempts.values())
         if any(attempt.threads and not attempt.spec.is_async for attempt in attempts):
             self._unwind()  # its thread waits for an answer from the loop, which stands still
@@ -130,17 +128,17 @@ class Life:
 
     def _unwind(self) -> None:
         """End what is left on our loops. The store doesn't hear of it."""
-        loops, self._loops = self._loops, []
+        loops, self._loops = self._loops, {}
         attempts = list(self._watch.attempts.values())
         for attempt in attempts:
             if attempt.stop is None:
                 attempt.stop = LOST
-        for loop in loops:
-            threads = ThreadPoolExecutor(thread_name_prefix="holdfast-testing")
-            loop.set_default_executor(threads)
+        for loop, threads in loops.items():
+            threads.shutdown(wait=False)
+            more_threads = _new_threads(loop)
             loop.run_until_complete(_ended([attempt for attempt in attempts if attempt.loop is loop]))
             loop.run_until_complete(loop.shutdown_asyncgens())
-            threads.shutdown(wait=False, cancel_futures=True)
+            more_threads.shutdown(wait=False, cancel_futures=True)
             loop.close()
 
     # Living.
@@ -287,18 +285,27 @@ def _nobody_answers(job: Job) -> str:
     return f"it waits for {names[0]!r}, and nobody answers; give signals={{{name!r}: …}}"
 
 
+def _new_threads(loop: asyncio.AbstractEventLoop) -> ThreadPoolExecutor:
+    """Threads for what a loop is asked to do in one, that can be waited for while the loop stands still."""
+    threads = ThreadPoolExecutor(thread_name_prefix="holdfast-testing")
+    loop.set_default_executor(threads)
+    return threads
+
+
 async def _ended(attempts: list[Attempt]) -> None:
     """Cancel all that is left on this loop, and what threads bring to it, until nothing is left or it is too late."""
     ours, end = asyncio.current_task(), monotonic() + THREADS_SECONDS
     seen: set[asyncio.Task[Any]] = set()
+    cancelled: set[asyncio.Task[Any]] = set()
     while monotonic() < end:
         left = asyncio.all_tasks() - {ours}
         if not left and not any(attempt.threads for attempt in attempts):
-            return
-        for task in left & seen:  # one that has not begun would leave its work behind unawaited
+            break
+        for task in (left & seen) - cancelled:  # one that has not begun would leave its work behind unawaited
             task.cancel()
+            cancelled.add(task)  # once: it may be tidying up
         seen |= left
         await asyncio.sleep(LOOK_SECONDS / 2)
-        for task in seen - asyncio.all_tasks():
-            if not task.cancelled():
-                task.exception()  # whatever it was, it was not in the life that is looked at
+    for task in cancelled:
+        if task.done() and not task.cancelled():
+            task.exception()  # whatever it was, it was not in the life that is looked at
