@@ -255,6 +255,8 @@ def test_a_map_with_items_at_once_repeats_no_more_than_ran_at_once():
     crashes = crash_everywhere(album, effects=made, repeats=3)
     assert Counter(whens(crashes, "draw")) == {BEFORE: 5, BETWEEN: 5, AFTER: 5}
     assert max(crash.effects for crash in crashes) > 6, "more than one item was under way at a kill"
+    assert crashes[1].at.when == BEFORE
+    assert crashes[1].effects == 5, "its neighbours, which were about to begin, did not either"
 
 
 def test_def_jobs_threads_and_both_colours():

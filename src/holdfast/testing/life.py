@@ -134,6 +134,7 @@ class Life:
             if attempt.stop is None:
                 attempt.stop = LOST
         for loop, threads in loops.items():
+            self._store.unwind(loop)
             threads.shutdown(wait=False)
             more_threads = _new_threads(loop)
             loop.run_until_complete(_ended([attempt for attempt in attempts if attempt.loop is loop]))
@@ -171,7 +172,7 @@ class Life:
     async def _to_the_end(self, worker: Mortal) -> None:
         """Answer what is waited for, let time pass, and say what happened, until all jobs have settled."""
         while True:
-            await idle(self._store, worker, self._plan.within, self._check)
+            await idle(self._store, worker, 2 * self._plan.within, self._check)
             if await self._resolve():
                 continue
             waiting = [job for job in self._store.all_jobs() if job.state not in SETTLED]

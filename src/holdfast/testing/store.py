@@ -71,13 +71,26 @@ class Store(MemoryEngine):
         self.watch: Callable[[Moment, str], Awaitable[None]] | None = None
         """Awaited with a moment, just before its act and just after it."""
         self._dead: set[str] = set()
-        self._cut: set[asyncio.AbstractEventLoop] = set()
+        self._still: set[asyncio.AbstractEventLoop] = set()
+        self._unwinding: set[asyncio.AbstractEventLoop] = set()
         clock.tell(lambda: self._bell.ring([EVERYTHING]))
 
     def kill(self, worker: str, loop: asyncio.AbstractEventLoop) -> None:
-        """This worker is dead from now on: nothing that its loop does is written."""
+        """This worker is dead from now on: nothing that its loop does is written, and who calls is never answered."""
         self._dead.add(worker)
-        self._cut.add(loop)
+        self._still.add(loop)
+
+    def unwind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What is left on this loop may end now. Still nothing is written."""
+        self._unwinding.add(loop)
+
+    async def answers(self) -> None:
+        """Come back, if the worker that calls is alive."""
+        loop = asyncio.get_running_loop()
+        if loop in self._unwinding:
+            raise asyncio.CancelledError
+        if loop in self._still:
+            await loop.create_future()
 
     def type_of(self, job: str) -> str:
         """A job's type; "" if there is no such job."""
@@ -104,11 +117,10 @@ class Store(MemoryEngine):
         jobs = [job for job in self.all_jobs() if job.state in WAITING]
         return min((at for job in jobs for at in (job.run_at, job.expires_at) if at is not None), default=None)
 
-    # Acts of workers. A loop that was cut off unwinds: nobody answers it any more.
+    # Acts of workers.
 
     async def _before(self, moment: Moment | None) -> None:
-        if asyncio.get_running_loop() in self._cut:
-            raise asyncio.CancelledError
+        await self.answers()
         if self.watch is not None and moment is not None and moment.before is not None:
             await self.watch(moment, moment.before)
 

@@ -38,6 +38,7 @@ class Watch:
 
     async def starting(self, attempt: Attempt, path: str) -> None:
         """A step is about to begin."""
+        await self._store.answers()
         if self._store.is_recorded(attempt.job.id, path):
             self.ran_again.append(path)
         name = path.rpartition("/")[2].partition("#")[0]
