@@ -24,17 +24,17 @@ MAY = {
     "waiting": {"core", "jobs", "worker"},
     "app": {"core", "engines", "jobs", "worker", "upkeep", "runs", "steps", "submit", "settings", "observe"},
     "items": {"core", "engines", "jobs", "worker", "app", "steps", "submit", "runs", "settings"},
-    "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "runs", "steps", "settings"},
+    "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "runs", "steps", "submit", "settings"},
     "cli": {
         *("core", "engines", "jobs", "worker", "upkeep", "server", "app", "items", "runs", "steps"),
-        *("settings", "observe", "testing"),
+        *("settings", "observe"),
     },
 }
 
-# Concrete engines are named by `engine_for(url)`, by themselves, by the command line, and by the suite that compares
-# every engine with the memory engine.
+# Concrete engines are named by `engine_for(url)`, by themselves, by the command line, by the suite that compares every
+# engine with the memory engine, and by the store of users' tests, which is one.
 CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis", "engines.nats"}
-ORACLE = "conformance.twins"
+IN_MEMORY = ("conformance.twins", "testing.store")
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -79,7 +79,7 @@ def test_a_module_imports_only_what_its_layer_may_know(module: str, path: Path):
 
 @pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
 def test_a_concrete_engine_is_named_only_where_stores_are_chosen(module: str, path: Path):
-    if module in ("engines", ORACLE) or within(module, "cli"):
+    if module in ("engines", *IN_MEMORY) or within(module, "cli"):
         return
     for name in imports(path):
         for engine in CONCRETE:

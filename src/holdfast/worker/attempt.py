@@ -9,7 +9,7 @@ import inspect
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any, TypeVar
@@ -103,6 +103,8 @@ class Attempt:
         """Runs a step in a process of its own: the worker's pool."""
         self.own_timeout: asyncio.Timeout | None = None
         """The timeout of the job itself, which counts anew from each claim."""
+        self.starting: Callable[[str], Coroutine[Any, Any, None]] | None = None
+        """Awaited with a step's path before anything of it is done: where a test kills its worker."""
         self.stirred: Callable[[], None] | None = None
         """Called when a step ends while something is parked."""
         self.closing = False
@@ -230,6 +232,11 @@ class Attempt:
         if not keyed and self._left.get(spec.name) and len(self._new) < DRIFT_LINES:
             self._new.append((path, spec))
         return None
+
+    def unasked(self) -> list[str]:
+        """The recorded steps that this attempt has not asked for, leaving out those inside a step that answers."""
+        left = [path for paths in self._left.values() for path in paths]
+        return [path for path in left if not any(path.startswith(f"{outer}/") for outer in self.records)]
 
     def note_drift(self, line: str) -> None:
         """Remember, for the history, that a call differs from its record."""

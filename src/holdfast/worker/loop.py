@@ -139,6 +139,10 @@ class Worker:
         for attempt in list(self._attempts.values()):
             attempt.halt(RELEASED)
 
+    def is_busy(self) -> bool:
+        """Whether anything runs here: a job, or what follows from the end of one."""
+        return bool(self._running or self._releases)
+
     async def _stop_claiming(self) -> None:
         self._stopping = True
         claims = self._tasks[0]

@@ -72,6 +72,7 @@ class Parking:
         self._dropped: list[str] = []
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
+        self.patience_seconds = CHILD_TASKS_SECONDS
         self.refused: list[str] = []
         """Signals that did not fit what the job waited for, for the history."""
 
@@ -152,7 +153,7 @@ class Parking:
                 mark = await self._listen(mark, hold)
                 continue
             if not any(parked.root for parked in self._parked):
-                if await self._is_changed(CHILD_TASKS_SECONDS):
+                if await self._is_changed(self.patience_seconds):
                     continue
             else:
                 await asyncio.sleep(0)  # Tasks that were started just now may begin a step first.

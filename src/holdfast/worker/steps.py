@@ -249,6 +249,8 @@ async def _run_async(call: Call, body: Body) -> Any:
     attempt = call.attempt
     if attempt.stop is not None or attempt.is_fenced():
         await attempt.admit()
+    if attempt.starting is not None:
+        await attempt.starting(call.path)
     started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
     token = PATH.set(call.path)
@@ -434,6 +436,8 @@ def _run_sync(call: Call) -> Any:
         return value
     attempt = call.attempt
     _admit(attempt)
+    if attempt.starting is not None:
+        on_loop(attempt, attempt.starting(call.path))
     started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
     try:

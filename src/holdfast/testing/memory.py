@@ -1,0 +1,142 @@
+"""`in_memory(app)`: your App on a store in memory for a while, with a worker, and a clock that the test advances.
+
+Must not touch the App's own store. For blocking tests as for async ones: `with` or `async with`.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Self
+
+from holdfast.app import App
+from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.model import Job
+from holdfast.jobs import Jobs
+from holdfast.testing.store import Clock, Store, can_go_on, moved
+from holdfast.upkeep.keeper import Keeper
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.loop import Worker
+from holdfast.worker.parking import Parking
+from holdfast.worker.registry import JobSpec
+
+LOOK_SECONDS = 0.002
+"""How often to look whether anything can still go on."""
+
+MOVES_LIMIT = 10_000
+"""How many times one `advance` may stop for something that is due on the way."""
+
+GRACE_SECONDS = 0.2
+"""How long what runs may take to finish when the test is over."""
+
+
+PATIENCE_SECONDS = 0.05
+"""How long only tasks that a job started may be parked before it suspends: tests wait for it, and it is no second."""
+
+
+class Impatient(Worker):
+    """A worker that lets jobs suspend sooner."""
+
+    def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
+        attempt = super()._attempt(job, spec, claimed)
+        Parking.of(attempt).patience_seconds = PATIENCE_SECONDS
+        return attempt
+
+
+def in_memory(app: App, *, at_once: int = 8) -> "InMemory":
+    """Run this App's jobs on a store in memory, with a worker of `at_once` slots, for as long as the block lasts.
+
+    `with in_memory(app) as test:` in a blocking test, `async with in_memory(app) as test:` in an async one. Submit as
+    ever, `app.sync.submit(job, …)` or `await job.submit(…)`. The App's own store is not touched.
+    """
+    return InMemory(app, at_once)
+
+
+class InMemory:
+    """An App in memory, for an async test."""
+
+    def __init__(self, app: App, at_once: int) -> None:
+        self.app = app
+        self.clock = Clock()
+        """The store's clock. `advance` of this test also waits for what comes of it, and is mostly what you want."""
+        self._at_once = at_once
+        self._store = Store(self.clock)
+        self._stack = AsyncExitStack()
+        self._worker: Worker
+        self._keeper: Keeper
+
+    async def __aenter__(self) -> Self:
+        settings, store = self.app.settings, self._store
+        self._stack.enter_context(moved(self.app, store))
+        self._worker = Impatient(store, self.app.registry, queues=self.app._queues(), at_once=self._at_once)
+        self._keeper = Keeper(
+            store,
+            self._worker.id,
+            lease_seconds=settings.lease_seconds,
+            look_seconds=settings.look_seconds,
+            upkeep_seconds=settings.upkeep_seconds,
+        )
+        try:
+            await self.app.open()
+            await self._worker.start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._stack.push_async_callback(self._worker.stop, GRACE_SECONDS)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def __enter__(self) -> "SyncInMemory":
+        self.app.sync.call(self.__aenter__())
+        return SyncInMemory(self)
+
+    def __exit__(self, *_: object) -> None:
+        self.app.sync.call(self.__aexit__())
+
+    async def idle(self, within: Duration = "30s") -> None:
+        """Wait until no job can go on by itself: each has ended, needs a person, or waits for something."""
+        await idle(self._store, self._worker, within)
+
+    async def advance(self, by: Duration) -> None:
+        """Let time pass, and wait for what comes of it. What is due on the way happens at its time, one by one."""
+        await self.idle()
+        target = self.clock() + milliseconds(by)
+        for _ in range(MOVES_LIMIT):
+            due = self._store.next_moment()
+            moment = target if due is None else min(due, target)
+            self.clock.advance_to(moment)
+            await self._keeper.tidy()
+            await self.idle()
+            if moment == target:
+                return
+        raise AssertionError(f"advance({by!r}): something is due again and again; advance in smaller parts")
+
+
+class SyncInMemory:
+    """An App in memory, for a blocking test."""
+
+    def __init__(self, test: InMemory) -> None:
+        self.app = test.app
+        self.clock = test.clock
+        self._test = test
+
+    def idle(self, within: Duration = "30s") -> None:
+        """See InMemory.idle."""
+        self.app.sync.call(self._test.idle(within))
+
+    def advance(self, by: Duration) -> None:
+        """See InMemory.advance."""
+        self.app.sync.call(self._test.advance(by))
+
+
+async def idle(store: Store, worker: Worker, within: Duration, check: Callable[[], None] = lambda: None) -> None:
+    """Wait until no job can go on by itself, and the worker has done what follows from the last one."""
+    end = time.monotonic() + milliseconds(within) / 1_000
+    while (jobs := can_go_on(store, worker.queues, await Jobs(store).paused())) or worker.is_busy():
+        check()
+        if time.monotonic() > end:
+            what = [f"job {job.id} ({job.type}): {await Jobs(store).status(job.id)}" for job in jobs[:1]]
+            raise TimeoutError(f"something still goes on after {within}: {', '.join(what) or 'a job that has ended'}")
+        await asyncio.sleep(LOOK_SECONDS)

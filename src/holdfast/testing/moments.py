@@ -1,0 +1,97 @@
+"""The moments at which a worker may be killed, and their names. Pure: must not touch a store.
+
+An act of the store has a moment before it and one after it. Acts that leave no mark which a kill could fall before or
+behind, such as log lines, have none.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.core.model import Change, Event, Job, Lease, Step, StepState
+from holdfast.jobs.family import UNDO_PATH
+from holdfast.jobs.questions import ASK, WAIT_PATH
+from holdfast.worker.children import CHILD_PATH
+
+CLAIMED = "after the claim"
+BEFORE_EFFECT = "before the effect"
+AFTER_INTENT = "after the intent and before the effect"
+BEFORE_RECORD = "after the effect and before the record"
+AFTER_RECORD = "after the record"
+BEFORE_ANSWER, AFTER_ANSWER = "before the answer is recorded", "after the answer is recorded"
+BEFORE_WAIT, AFTER_WAIT = "before the wait is written", "after the wait is written"
+BEFORE_CHILDREN, AFTER_CHILDREN = "before the children are submitted", "after the children are submitted"
+BEFORE_FAILURE, AFTER_FAILURE = "before the failure is written", "after the failure is written"
+BEFORE_END, AFTER_END = "before the end is written", "after the end is written"
+
+_EVENTS = {
+    Event.COMPLETE: (BEFORE_END, AFTER_END),
+    Event.FAIL: (BEFORE_FAILURE, AFTER_FAILURE),
+    Event.EXHAUST: (BEFORE_FAILURE, AFTER_FAILURE),
+    Event.SUSPEND: (BEFORE_WAIT, AFTER_WAIT),
+    Event.REST: (BEFORE_WAIT, AFTER_WAIT),
+}
+
+
+class Moment(Struct, frozen=True):
+    """What an act of the store is about, and what it is called just before and just after it; None is no boundary."""
+
+    job: str
+    step: str
+    """The step's or wait's name; "" for the job itself."""
+    path: str = ""
+    before: str | None = None
+    after: str | None = None
+    act: object = None
+
+
+class Boundary(Struct, frozen=True):
+    """One place to kill a worker: which job and step, when, and at the how-manieth time."""
+
+    job: str
+    step: str
+    when: str
+    nth: int = 1
+
+    def __str__(self) -> str:
+        what = f"{self.job}: {self.step}" if self.step else self.job
+        return f"{what}, {self.when}" + (f" (number {self.nth})" if self.nth > 1 else "")
+
+
+def claimed(job: Job) -> Moment:
+    """A worker took a job."""
+    return Moment(job.id, "", after=CLAIMED)
+
+
+def recorded(steps: Sequence[Step]) -> Moment | None:
+    """Records of one step, or of one wait. The first one says what it is about."""
+    step = steps[0]
+    kind, _, rest = step.path.partition("/")
+    name = rest.rpartition("/")[2].partition("#")[0]
+    if not kind.startswith("~"):
+        if step.state is StepState.STARTED:
+            return Moment(step.job, step.name, step.path, after=AFTER_INTENT, act=step)
+        return Moment(step.job, step.name, step.path, BEFORE_RECORD, AFTER_RECORD, step)
+    if kind == WAIT_PATH[:-1]:  # a question's own name is made of what it asks
+        return Moment(step.job, "ask" if name.startswith(ASK) else name, rest, BEFORE_ANSWER, AFTER_ANSWER)
+    if kind == CHILD_PATH[:-1]:
+        return Moment(step.job, "children", rest, BEFORE_ANSWER, AFTER_ANSWER)
+    if kind == UNDO_PATH[:-1]:
+        return Moment(step.job, name, rest, after=AFTER_INTENT)
+    return None
+
+
+def committed(changes: Sequence[Change]) -> Moment | None:
+    """A change of a job by its owner: it ends, fails or waits."""
+    if len(changes) != 1 or changes[0].event not in _EVENTS:
+        return None
+    change = changes[0]
+    before, after = _EVENTS[Event(change.event)]
+    return Moment(change.job.id, "", before=before, after=after, act=change)
+
+
+def inserted(jobs: Sequence[Job], parent: Lease | None) -> Moment | None:
+    """A job's children."""
+    if parent is None or not jobs:
+        return None
+    return Moment(parent.job, jobs[0].type, before=BEFORE_CHILDREN, after=AFTER_CHILDREN)

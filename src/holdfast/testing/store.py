@@ -1,0 +1,211 @@
+"""The store of a test: in memory, with a clock that the test advances, and workers that live until they are killed.
+
+Must not know what is tested. Whoever watches it is told of each moment at which a worker may be killed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from holdfast.app import App
+from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.model import (
+    Applied,
+    Beat,
+    Change,
+    Conflict,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    Record,
+    Recorded,
+    State,
+    Step,
+    Time,
+)
+from holdfast.engines.bell import EVERYTHING
+from holdfast.engines.contract import WORKER, system_clock
+from holdfast.engines.memory import MemoryEngine
+from holdfast.jobs import Jobs
+from holdfast.testing.moments import Moment, claimed, committed, inserted, recorded
+
+WAITING = (State.SCHEDULED, State.RETRYABLE, State.PENDING, State.AVAILABLE)
+"""States in which a job may be due one day."""
+
+
+class Clock:
+    """A store's time: the machine's, and what a test has added to it."""
+
+    def __init__(self) -> None:
+        self._ahead: Time = 0
+        self._hearing: list[Callable[[], None]] = []
+
+    def __call__(self) -> Time:
+        """Milliseconds since 1970."""
+        return system_clock() + self._ahead
+
+    def advance(self, by: Duration) -> None:
+        """Let time pass. What is due by then becomes due at once."""
+        self._ahead += milliseconds(by)
+        for heard in self._hearing:
+            heard()
+
+    def advance_to(self, time: Time) -> None:
+        """Let time pass until then; a time in the past changes nothing."""
+        self.advance(max(0, time - self()) / 1_000)
+
+    def tell(self, heard: Callable[[], None]) -> None:
+        """Call this whenever time has passed."""
+        self._hearing.append(heard)
+
+
+class Store(MemoryEngine):
+    """The memory engine for one test."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.clock = clock
+        self.watch: Callable[[Moment, str], Awaitable[None]] | None = None
+        """Awaited with a moment, just before its act and just after it."""
+        self._dead: set[str] = set()
+        self._still: set[asyncio.AbstractEventLoop] = set()
+        self._unwinding: set[asyncio.AbstractEventLoop] = set()
+        clock.tell(lambda: self._bell.ring([EVERYTHING]))
+
+    def kill(self, worker: str, loop: asyncio.AbstractEventLoop) -> None:
+        """This worker is dead from now on: nothing that its loop does is written, and who calls is never answered."""
+        self._dead.add(worker)
+        self._still.add(loop)
+
+    def unwind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What is left on this loop may end now. Still nothing is written."""
+        self._unwinding.add(loop)
+
+    async def answers(self) -> None:
+        """Come back, if the worker that calls is alive."""
+        loop = asyncio.get_running_loop()
+        if loop in self._unwinding:
+            raise asyncio.CancelledError
+        if loop in self._still:
+            await loop.create_future()
+
+    def type_of(self, job: str) -> str:
+        """A job's type; "" if there is no such job."""
+        found = self._tables.jobs.get(job)
+        return "" if found is None else found.type
+
+    def is_recorded(self, job: str, path: str) -> bool:
+        """Whether a step has a record that answers for it."""
+        step = self._tables.steps.get(job, {}).get(path)
+        return step is not None and step.finished_at is not None
+
+    def all_jobs(self) -> list[Job]:
+        """All jobs, in the order of their ids."""
+        with self._lock:
+            return [self._tables.jobs[id] for id in sorted(self._tables.jobs)]
+
+    def all_steps(self, job: str) -> list[Step]:
+        """All records of a job."""
+        with self._lock:
+            return list(self._tables.steps.get(job, {}).values())
+
+    def next_moment(self) -> Time | None:
+        """When a waiting job is due, or expires; None if time changes nothing."""
+        jobs = [job for job in self.all_jobs() if job.state in WAITING]
+        return min((at for job in jobs for at in (job.run_at, job.expires_at) if at is not None), default=None)
+
+    # Acts of workers.
+
+    async def _before(self, moment: Moment | None) -> None:
+        await self.answers()
+        if self.watch is not None and moment is not None and moment.before is not None:
+            await self.watch(moment, moment.before)
+
+    async def _after(self, moment: Moment | None) -> None:
+        if self.watch is not None and moment is not None and moment.after is not None:
+            await self.watch(moment, moment.after)
+
+    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
+        """See Engine.insert."""
+        moment = inserted(jobs, parent)
+        await self._before(moment)
+        answer = await super().insert(jobs, parent)
+        await self._after(moment)
+        return answer
+
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+        """See Engine.claim."""
+        await self._before(None)
+        jobs = await super().claim(worker, queues, limit)
+        for job in jobs:
+            await self._after(claimed(job))
+        return jobs
+
+    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """See Engine.record."""
+        moment = recorded(steps)
+        await self._before(moment)
+        answer = await super().record(steps)
+        await self._after(moment)
+        return answer
+
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """See Engine.commit."""
+        moment = committed(changes)
+        await self._before(moment)
+        answer = await super().commit(changes)
+        await self._after(moment)
+        return answer
+
+    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
+        """See Engine.put_record."""
+        await self._before(None)
+        return await super().put_record(name, value, expected)
+
+    # Workers live until they are killed: a clock that was advanced makes nobody look silent.
+
+    async def beat(self, presence: Presence) -> Beat:
+        """See Engine.beat."""
+        if presence.worker in self._dead:
+            return Beat(now=self.clock())
+        return await super().beat(presence)
+
+    async def records(self, prefix: str) -> list[Record]:
+        """See Engine.records."""
+        return [self._alive(record) for record in await super().records(prefix)]
+
+    def _alive(self, record: Record) -> Record:
+        if not record.name.startswith(WORKER):
+            return record
+        presence = msgspec.json.decode(record.value, type=Presence)
+        gone = presence.worker in self._dead
+        presence = msgspec.structs.replace(presence, beat_at=self.clock(), gone=gone)
+        return msgspec.structs.replace(record, value=msgspec.json.encode(presence).decode())
+
+
+@contextmanager
+def moved(app: App, store: Store) -> Iterator[None]:
+    """Keep an App's jobs in this store for a while. Its own store is left as it is, opened or not."""
+    kept = (app.url, app.engine, app._jobs, app._opening)
+    app.url, app.engine, app._jobs, app._opening = "memory:", store, Jobs(store), None
+    try:
+        yield
+    finally:
+        app.url, app.engine, app._jobs, app._opening = kept
+
+
+def can_go_on(store: Store, queues: Collection[str], paused: Collection[str]) -> list[Job]:
+    """The jobs that run, or that a worker of these queues could take just now."""
+    now = store.clock()
+    found: list[Job] = []
+    for job in store.all_jobs():
+        if job.state is State.ACTIVE:
+            found.append(job)
+        elif job.state in WAITING and job.queue in queues and job.queue not in paused:
+            due = job.run_at is not None and job.run_at <= now
+            if due or (job.state is State.AVAILABLE and job.run_at is None):
+                found.append(job)
+    return found

@@ -1,0 +1,189 @@
+"""A cancel stops the spending: it is heard within a moment, and no call to a provider begins once the worker knows.
+
+The provider is a real one over HTTP, and counts for itself. A call that was sent before the worker knew may reach it
+after that, so each call carries a number that the caller writes down before it is sent.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from holdfast import App, Settings, step
+from holdfast.core.errors import JobCancelled
+from holdfast.testing import Provider
+from tests.scenarios.test_recovery import Stage, until
+
+ROUNDS = 5
+AT_ONCE = 8
+CALLS = 400
+HEARD_SECONDS = 0.1
+"""Within which a cancel is heard on one machine. The best of the rounds counts: the machine may be busy with others."""
+BEAT_SECONDS = Settings().beat_seconds
+
+BEGUN: list[tuple[int, float]] = []
+HEARD: list[float] = []
+
+
+async def post(url: str, number: int) -> str:
+    """One call, as an HTTP library makes it."""
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        body = json.dumps({"number": number}).encode()
+        head = (
+            f"POST /images HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        await writer.drain()
+        return (await reader.read()).partition(b"\r\n\r\n")[2].decode()
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider(seconds=0.05) as one:
+        yield one
+
+
+def check(provider: Provider, begun: list[tuple[int, float]], heard_at: float, first: int) -> None:
+    """No call of this round began after the worker knew, neither as its caller saw it nor as the provider did."""
+    until(lambda: provider.finished == provider.begun)
+    asked_for = {number for number, at in begun if at <= heard_at}
+    late = [number for number, at in begun if at > heard_at]
+    by_provider = [call.body["number"] for call in provider.calls[first:] if call.body["number"] not in asked_for]
+    assert (len(late), len(by_provider)) == (0, 0)
+    assert AT_ONCE <= provider.begun - first < CALLS, "the cancel came in the middle of the calls"
+
+
+def check_delays(where: str, delays: list[float]) -> None:
+    print(f"cancel heard, {where}: median {median(delays) * 1e3:.0f} ms, all {[round(one * 1e3) for one in delays]}")
+    assert min(delays) <= HEARD_SECONDS, delays
+    assert max(delays) < BEAT_SECONDS / 2, "by a wake-up, and not by the next beat"
+
+
+# In one process, in memory.
+
+app = App("memory:")
+
+
+@step(name="draw_in_memory")
+async def draw(url: str, number: int) -> str:
+    BEGUN.append((number, time.time()))
+    try:
+        return await post(url, number)
+    except asyncio.CancelledError:
+        HEARD.append(time.time())
+        raise
+
+
+@app.job(name="album_in_memory")
+async def album(url: str) -> None:
+    running: set[asyncio.Task[Any]] = set()
+    for number in range(CALLS):
+        if len(running) == AT_ONCE:
+            _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        running.add(asyncio.create_task(draw(url, number)))
+    await asyncio.gather(*running)
+
+
+def test_in_memory_no_call_begins_after_the_cancel_is_known(provider: Provider):
+    delays: list[float] = []
+
+    async def one_round() -> None:
+        first = provider.begun
+        run = await album.submit(provider.url)
+        async with asyncio.timeout(20):
+            while provider.begun < first + 2 * AT_ONCE:  # noqa: ASYNC110 (it is in another thread)
+                await asyncio.sleep(0.01)
+        at = time.time()
+        await run.cancel()
+        with pytest.raises(JobCancelled):
+            await run.result(timeout=5)
+        async with asyncio.timeout(20):
+            while not HEARD:  # noqa: ASYNC110 (a moment's wait)
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(check, provider, BEGUN, min(HEARD), first)
+        delays.append(min(HEARD) - at)
+
+    async def main() -> None:
+        async with app.worker():
+            for _ in range(ROUNDS):
+                BEGUN.clear()
+                HEARD.clear()
+                await one_round()
+
+    asyncio.run(main())
+    check_delays("in one process", delays)
+
+
+# Across processes, on SQLite.
+
+PROGRAM = """
+import asyncio, sys, time
+from holdfast import App, step
+from tests.scenarios.test_cancel_provider import post
+
+app = App("sqlite:///jobs.db")
+marks = open("marks", "a", buffering=1)
+
+@step
+async def draw(url: str, number: int) -> str:
+    marks.write(f"begin:{number} 0 {time.time()}\\n")
+    try:
+        return await post(url, number)
+    except asyncio.CancelledError:
+        marks.write(f"heard 0 {time.time()}\\n")
+        raise
+
+@app.job
+async def album(url: str, calls: int, at_once: int) -> None:
+    await draw_all(url, calls, at_once)
+
+async def draw_all(url: str, calls: int, at_once: int) -> None:
+    room = asyncio.Semaphore(at_once)
+    async def one(number: int) -> None:
+        async with room:
+            await draw(url, number)
+    async with asyncio.TaskGroup() as group:
+        for number in range(calls):
+            group.create_task(one(number))
+
+if __name__ == "__main__":
+    from holdfast.cli.worker import _work
+    asyncio.run(_work(app, None, 8))
+"""
+
+
+def test_across_processes_no_call_begins_after_the_cancel_is_known(tmp_path: Path, provider: Provider, monkeypatch):
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{root / 'src'}:{root}")
+    stage = Stage(tmp_path, PROGRAM)
+    delays: list[float] = []
+    try:
+        stage.worker()
+        for _ in range(ROUNDS):
+            first = provider.begun
+            marks = tmp_path / "marks"
+            marks.write_text("")
+            run = stage.submit("album", provider.url, CALLS, AT_ONCE)
+            until(lambda first=first: provider.begun >= first + 2 * AT_ONCE)
+            at = time.time()
+            stage.do(run.cancel())
+            until(lambda: stage.marks("heard"))
+            time.sleep(0.3)
+            heard_at = min(when for _, _, when in stage.marks("heard"))
+            begun = [(int(number), when) for number, _, when in stage.marks("begin")]
+            check(provider, begun, heard_at, first)
+            delays.append(heard_at - at)
+    finally:
+        stage.close()
+    check_delays("across processes", delays)
