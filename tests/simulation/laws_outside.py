@@ -206,8 +206,6 @@ def steps_follow_one_another(run: Run) -> Iterator[str]:
 @law
 def a_cancel_stops_the_spending(run: Run) -> Iterator[str]:
     """Right after the answer nothing is claimed, and on wires that work, no step begins after a moment."""
-    quick = run.plan.odds.quick_seconds
-    heard = 6 * quick + 6 * run.plan.lateness + 0.05
     for said in run.said:
         life = run.lives.get(said.job)
         if said.kind != "cancel" or said.outcome != OK or life is None or said.until is None:
@@ -215,15 +213,23 @@ def a_cancel_stops_the_spending(run: Run) -> Iterator[str]:
         cancel = life.made[life.entries[-1].version]
         if any(tenure.claim is not None and tenure.claim.number > cancel.number for tenure in life.tenures.values()):
             yield f"S24: {life.name} was claimed after it was cancelled"
-        if not run.only("jump"):
-            continue
-        for effect in run.effects:
-            if effect.job == said.job and effect.began > cancel.at + heard:
-                yield f"S24: {life.name}: {effect.path} began {effect.began - cancel.at:.3f} s after the cancel"
-        for one in run.handlings:
-            ended = run.ended(one)
-            if one.job == said.job and life.job.type not in SLOW_TO_STOP and ended > cancel.at + heard:
-                yield f"L5: {life.name} still ran {ended - cancel.at:.3f} s after its cancel"
+        if run.only("jump", "stop"):
+            yield from _heard_late(run, life, cancel.at)
+
+
+def _heard_late(run: Run, life: Life, cancelled_at: float) -> Iterator[str]:
+    """A cancel reaches the worker by a wake-up and not with the next beat, also one that has been told to stop."""
+    bound = cancelled_at + 6 * run.plan.odds.quick_seconds + 6 * run.plan.lateness + 0.05
+    stopping = {leave.node.process.name for leave in run.cast.leaves if leave.at <= cancelled_at}
+    for effect in run.effects:
+        if effect.job == life.job.id and effect.began > bound:
+            where = ", in a worker that stops" if effect.who in stopping else ""
+            yield f"S24{where}: {life.name}: {effect.path} began {effect.began - cancelled_at:.3f} s after the cancel"
+    for one in run.handlings:
+        ended = run.ended(one)
+        if one.job == life.job.id and life.job.type not in SLOW_TO_STOP and ended > bound:
+            where = ", in a worker that stops" if one.who in stopping else ""
+            yield f"L5{where}: {life.name} still ran {ended - cancelled_at:.3f} s after its cancel"
 
 
 @law

@@ -186,6 +186,32 @@ async def test_a_cancel_reaches_running_code_at_once_and_no_further_step_starts(
     assert (await events(run))[-1] == "cancel"
 
 
+async def test_a_cancel_reaches_a_worker_that_has_been_told_to_stop_at_once_too():
+    # A beat every ten seconds only: it must be the wake-up that tells.
+    app = App("memory:", settings=type(QUICK)(beat_seconds=10, lease_seconds=60, grace_seconds=5))
+    entered, reached = asyncio.Event(), []
+
+    async def job() -> None:
+        entered.set()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            reached.append(time.monotonic())
+            raise
+
+    run = await app.job(job).submit()
+    async with app.worker() as worker:
+        await entered.wait()
+        stopping = asyncio.create_task(worker.stop(5))
+        await until(lambda: worker._stopping and worker._tasks[0].done())
+        began = time.monotonic()
+        await run.cancel("enough")
+        await until(lambda: reached, 3)
+        assert reached[0] - began < 0.5
+        await asyncio.wait_for(stopping, 3)
+    assert (await app.jobs.get(run.id)).state is State.CANCELLED
+
+
 async def test_a_cancelled_job_may_tidy_up_in_peace(app):
     entered, tidied = asyncio.Event(), []
 

@@ -127,7 +127,9 @@ class Worker:
                 task.cancel()
         finally:
             CAPTURING.stop()
-            self._logging.cancel()
+            # News are heard to the end: a cancel stops the spending in the grace too.
+            for task in (*self._tasks, self._logging):
+                task.cancel()
             await self._pool.close()
             await self._leases.stop()
 
@@ -139,12 +141,11 @@ class Worker:
 
     async def _stop_claiming(self) -> None:
         self._stopping = True
-        claims, news = self._tasks
-        news.cancel()
+        claims = self._tasks[0]
         # A claim that is under way is waited for: what it brings would be held by nobody.
         if not self._claiming:
             claims.cancel()
-        await asyncio.wait(self._tasks, timeout=HALT_SECONDS)
+        await asyncio.wait([claims], timeout=HALT_SECONDS)
         claims.cancel()
 
     # Claiming.
