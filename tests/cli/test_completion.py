@@ -35,7 +35,9 @@ def test_the_script_of_each_shell_asks_this_program(shell: str, cli: Cli):
 
 
 def test_bash_accepts_the_script(cli: Cli):
-    done = subprocess.run(["bash", "-n"], input=cli.ok("completion", "bash"), capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-n"], input=cli.ok("completion", "bash"), capture_output=True, text=True, timeout=60
+    )
 
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -57,12 +57,12 @@ def running(book: Path) -> Iterator["subprocess.Popen[str]"]:
     process = start(book)
     until = time.monotonic() + 30
     while not (book.parent / "reached").exists():
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=30)
         assert time.monotonic() < until
         time.sleep(0.02)
     yield process
     process.kill()
-    process.communicate()
+    process.communicate(timeout=30)
 
 
 def start(book: Path) -> "subprocess.Popen[str]":
@@ -121,7 +121,7 @@ def test_after_a_crash_looking_leaves_the_recovery_to_the_next_run(
     cli: Cli, book: Path, running: "subprocess.Popen[str]"
 ):
     running.send_signal(signal.SIGKILL)
-    running.communicate()
+    running.communicate(timeout=30)
     text = book.read_bytes()
 
     for verb in LOOKING:

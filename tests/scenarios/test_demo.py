@@ -105,7 +105,7 @@ def test_no_process_outlives_a_demo_that_is_killed(tmp_path: Path):
     assert process.stdout.readline()
 
     process.kill()
-    process.communicate()
+    process.communicate(timeout=30)
 
     assert wait_for(lambda: left_behind(tmp_path) == [])
 

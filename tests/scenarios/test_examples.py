@@ -22,7 +22,7 @@ def started(tmp_path: Path) -> Iterator["list[subprocess.Popen[str]]"]:
     yield processes
     for process in processes:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=30)
 
 
 def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
@@ -45,7 +45,7 @@ def images(folder: Path) -> int:
 def wait_for_images(folder: Path, number: int, process: "subprocess.Popen[str]") -> None:
     until = time.monotonic() + 60
     while images(folder) < number:
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=30)
         assert time.monotonic() < until
         time.sleep(0.02)
 
@@ -69,7 +69,7 @@ def test_a_killed_film_goes_on_at_the_next_image(tmp_path: Path, started: "list[
     started.append(first)
     wait_for_images(tmp_path, 12, first)
     first.kill()
-    first.communicate()
+    first.communicate(timeout=30)
     before = calls(tmp_path)
     assert images(tmp_path) < 30, "the kill came in the middle of the images"
 
@@ -94,12 +94,12 @@ def test_a_second_worker_takes_the_film_over_by_itself(tmp_path: Path, started: 
     assert other.stdout is not None
     assert other.stdout.readline().startswith("worker ")
     owner.kill()
-    owner.communicate()
+    owner.communicate(timeout=30)
     made = len(calls(tmp_path))
 
     until = time.monotonic() + 60
     while len(calls(tmp_path)) < 65:
-        assert other.poll() is None, other.communicate()
+        assert other.poll() is None, other.communicate(timeout=30)
         assert time.monotonic() < until
         time.sleep(0.05)
 

@@ -62,7 +62,7 @@ def start(book: Path, where: str, kind: str, **environment: str) -> "subprocess.
 def reached(book: Path, process: "subprocess.Popen[str]") -> None:
     until = time.monotonic() + 30
     while not (book / "reached").exists():
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=30)
         assert time.monotonic() < until
         time.sleep(0.02)
 
@@ -85,7 +85,7 @@ def test_a_killed_list_goes_on_at_the_item_it_was_killed_in(book: Path, where: s
     process = start(book, where, kind)
     reached(book, process)
     process.kill()
-    process.communicate()
+    process.communicate(timeout=30)
 
     began = time.monotonic()
     lines = again(book, where, kind)
@@ -100,7 +100,7 @@ def test_a_killed_list_in_a_file_keeps_its_order(book: Path):
     process = start(book, "book.json", "sync")
     reached(book, process)
     process.kill()
-    process.communicate()
+    process.communicate(timeout=30)
 
     again(book, "book.json", "sync")
 
@@ -111,7 +111,7 @@ def test_a_file_shows_the_four_words_at_every_stage(book: Path):
     process = start(book, "book.json", "sync")
     reached(book, process)
     process.kill()
-    process.communicate()
+    process.communicate(timeout=30)
 
     jobs = json.loads((book / "book.json").read_text())["jobs"]
 
@@ -157,7 +157,7 @@ def test_a_file_in_use_is_refused_with_one_line(book: Path):
     other = start(book, "book.json", "sync")
     _, err = other.communicate(timeout=30)
     process.kill()
-    process.communicate()
+    process.communicate(timeout=30)
 
     assert other.returncode == 1
     assert f"book.json is in use by process {process.pid}" in err.splitlines()[-1]

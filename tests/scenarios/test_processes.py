@@ -254,7 +254,7 @@ def four_web_workers(request, tmp_path):
         server = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=log, stderr=log)
     yield tmp_path
     os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
+    server.wait(30)
 
 
 def test_four_web_workers_have_one_leader_run_nothing_twice_and_its_death_delays_nothing(four_web_workers):

@@ -176,7 +176,7 @@ class Stage:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-            process.wait()
+            process.wait(30)
             assert process.stdout is not None
             process.stdout.close()
         self.do(self.app.close())

@@ -72,6 +72,7 @@ def test_a_seed_gives_the_same_run_in_every_python(engine):
             capture_output=True,
             text=True,
             check=True,
+            timeout=120,
         )
         return told.stdout.split()
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import inspect
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,9 @@ from tests.worker.given import QUICK, Interrupted, Watched
 
 TEST_SECONDS = 30.0
 """How long one test may take, so that a worker that hangs is told and not waited for."""
+
+LEFT_SECONDS = 5.0
+"""How long what a test left running, its tasks and threads, may take to end once the test is over."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,8 +33,38 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         async with asyncio.timeout(TEST_SECONDS):
             await test(**given)
 
-    asyncio.run(bounded())
+    run_bounded(bounded())
     return True
+
+
+def run_bounded(work: Coroutine[Any, Any, None]) -> None:
+    """As `asyncio.run`, which waits for ever for a task that swallows its cancel, and for a thread that blocks."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(work)
+    finally:
+        left = loop.run_until_complete(_left(loop))
+        loop.close()
+    assert not left, f"still running {LEFT_SECONDS:g} s after the test: {', '.join(left)}"
+
+
+async def _left(loop: asyncio.AbstractEventLoop) -> list[str]:
+    """Cancel all tasks and wait for them, and for the threads of `to_thread`, with a bound; what does not end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    end = loop.time() + LEFT_SECONDS
+    if tasks:
+        await asyncio.wait(tasks, timeout=LEFT_SECONDS)
+    await loop.shutdown_asyncgens()
+    executor = getattr(loop, "_default_executor", None)
+    threads = [] if executor is None else executor._threads
+    if executor is not None:
+        executor.shutdown(wait=False, cancel_futures=True)
+    while any(thread.is_alive() for thread in threads) and loop.time() < end:  # noqa: ASYNC110 (threads set no event)
+        await asyncio.sleep(0.01)
+    stuck = [task.get_name() for task in tasks if not task.done()]
+    return stuck + [thread.name for thread in threads if thread.is_alive()]
 
 
 class Clock:

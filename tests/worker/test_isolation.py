@@ -536,7 +536,7 @@ def test_a_function_that_was_typed_in_is_refused():
         "try: check_importable(typed)\n"
         "except Exception as error: print(error)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout
     assert "was typed in, and no other process can import it" in said
 
 
@@ -673,7 +673,7 @@ def test_when_the_worker_is_killed_its_processes_and_what_they_started_end_too(t
         assert not any(is_dead(pid) for pid in all_of_them)
     finally:
         worker.kill()
-        worker.wait()
+        worker.wait(30)
 
     end = time.monotonic() + 2
     while not all(is_dead(pid) for pid in all_of_them):
@@ -682,7 +682,9 @@ def test_when_the_worker_is_killed_its_processes_and_what_they_started_end_too(t
 
 
 def started_by(parent: int) -> list[int]:
-    lines = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True).stdout
+    lines = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, timeout=30
+    ).stdout
     return [int(pid) for pid in lines.split()]
 
 

@@ -124,13 +124,14 @@ async def test_a_gather_that_keeps_errors_cannot_complete_a_stopped_job_with_hol
 async def test_a_job_that_will_not_stop_is_handed_over_all_the_same(app, monkeypatch, caplog):
     monkeypatch.setattr(loop, "HALT_SECONDS", 0.1)
     entered, let_go = asyncio.Event(), False
+    patience = time.monotonic() + 10  # if the test fails meanwhile, nobody lets go
     late = []
 
     async def stubborn() -> None:
         if current().epoch > 1:
             return
         entered.set()
-        while not let_go:
+        while not let_go and time.monotonic() < patience:
             try:
                 await asyncio.sleep(0.01)
             except BaseException:

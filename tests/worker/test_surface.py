@@ -337,20 +337,22 @@ def test_one_app_serves_several_loops_and_threads(tmp_path):
         answers.append(await run.result(10))
 
     def in_thread(n: int) -> None:
-        barrier.wait()
+        barrier.wait(10)
         asyncio.run(ask(n))
 
     def in_sync(n: int) -> None:
-        barrier.wait()
+        barrier.wait(10)
         answers.append(app.sync.submit(job, n).result(10))
 
     async def work() -> None:
         async with app.worker():
-            threads = [threading.Thread(target=f, args=(n,)) for n, f in enumerate([in_thread, in_sync] * 2)]
+            threads = [
+                threading.Thread(target=f, args=(n,), daemon=True) for n, f in enumerate([in_thread, in_sync] * 2)
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:
-                await asyncio.to_thread(thread.join)
+                await asyncio.to_thread(thread.join, 20)
 
     asyncio.run(work())
     assert sorted(answers) == [0, 1, 2, 3]
