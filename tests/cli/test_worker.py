@@ -87,3 +87,55 @@ def test_a_second_signal_ends_a_worker_whose_loop_is_blocked(tmp_path: Path):
 
     assert "a job blocks the event loop" in said
     assert running.returncode == 1
+
+
+STUBBORN = """
+import asyncio, time
+from holdfast import App, Settings
+from holdfast.worker import loop
+loop.HALT_SECONDS = 0.2
+app = App(settings=Settings(grace_seconds=0.2))
+
+@app.job
+async def swallow() -> None:
+    print("entered", flush=True)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            await asyncio.sleep(1)
+        except BaseException:
+            pass
+
+@app.job
+async def block() -> None:
+    print("entered", flush=True)
+    await asyncio.to_thread(time.sleep, 60)
+
+if __name__ == "__main__":
+    import sys
+    app.sync.submit({"swallow": swallow, "block": block}[sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("kind", ["swallow", "block"])
+def test_a_worker_ends_although_a_job_will_not(kind: str, cli: Cli, tmp_path: Path):
+    (tmp_path / "tale.py").write_text(STUBBORN)
+    subprocess.run([sys.executable, "tale.py", kind], cwd=tmp_path, check=True, timeout=30)
+    command = [sys.executable, "-m", "holdfast.cli", "worker", "tale.py:app", "--log-level", "error"]
+    running = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("worker w-")
+        assert running.stdout.readline() == "entered\n"
+
+        running.send_signal(signal.SIGTERM)
+        out, said = running.communicate(timeout=20)
+    finally:
+        running.kill()
+
+    assert out.endswith("stopped\n")
+    assert "what does not stop is cut off; its jobs were handed over" in said
+    assert running.returncode == 0
+    assert [job["state"] for job in cli.json("jobs")["jobs"]] == ["available"]

@@ -200,16 +200,24 @@ async def test_a_cancel_reaches_a_worker_that_has_been_told_to_stop_at_once_too(
             reached.append(time.monotonic())
             raise
 
+    leave = asyncio.Event()
+
+    async def work() -> None:
+        async with app.worker():
+            await leave.wait()
+            asyncio.get_running_loop().call_later(0.1, stopping.set)
+
+    stopping = asyncio.Event()
     run = await app.job(job).submit()
-    async with app.worker() as worker:
-        await entered.wait()
-        stopping = asyncio.create_task(worker.stop(5))
-        await until(lambda: worker._stopping and worker._tasks[0].done())
-        began = time.monotonic()
-        await run.cancel("enough")
-        await until(lambda: reached, 3)
-        assert reached[0] - began < 0.5
-        await asyncio.wait_for(stopping, 3)
+    working = asyncio.create_task(work())
+    await entered.wait()
+    leave.set()
+    await stopping.wait()
+    began = time.monotonic()
+    await run.cancel("enough")
+    await until(lambda: reached, 3)
+    assert reached[0] - began < 0.5
+    await asyncio.wait_for(working, 3)
     assert (await app.jobs.get(run.id)).state is State.CANCELLED
 
 
@@ -276,6 +284,27 @@ async def test_a_claim_that_is_under_way_when_the_worker_stops_brings_no_job_tha
         await claiming.wait()
     stopped = await app.jobs.get(run.id)
     assert (stopped.state, stopped.attempt, stopped.recoveries) == (State.AVAILABLE, 1, 0)
+
+
+async def test_a_worker_stops_although_jobs_hold_every_thread_of_the_loops_pool(app):
+    entered, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        entered.set()
+        go_on.wait(10)
+
+    async def job() -> None:
+        await asyncio.gather(*[asyncio.to_thread(block) for _ in range(50)])
+
+    run = await app.job(job).submit()
+    try:
+        async with app.worker():
+            await until(entered.is_set)
+            began = time.monotonic()
+        assert time.monotonic() - began < 4
+        assert (await app.jobs.get(run.id)).state is State.AVAILABLE
+    finally:
+        go_on.set()
 
 
 async def test_a_worker_that_leaves_leaves_no_trace_however_short_it_was(app):

@@ -18,6 +18,9 @@ from holdfast.engines import engine_class
 BLOCKED_SECONDS = 1.0
 """How long a second signal waits for an event loop that doesn't react."""
 
+LEFT_SECONDS = 2.0
+"""How long what still runs after the worker has stopped may take to end, before the process ends without it."""
+
 RESTART_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 """How long to wait before a worker process that died is started again; the last one repeats."""
 
@@ -94,6 +97,15 @@ async def _work(app: Any, queues: list[str] | None, at_once: int) -> None:
         click.echo(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
         click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
     click.echo("stopped")
+    threading.Thread(target=_end_with_what_is_left, daemon=True).start()
+
+
+def _end_with_what_is_left() -> None:
+    """A job that swallows its cancel, or that blocks a thread, was handed over: it must not keep this process."""
+    time.sleep(LEFT_SECONDS)
+    click.echo("what does not stop is cut off; its jobs were handed over", err=True)
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _end_if_blocked(aborted: threading.Event) -> None:

@@ -4,6 +4,7 @@ Must not run jobs. Leadership is a record with the name of a worker; it is taken
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import random
 import threading
@@ -36,11 +37,19 @@ Spawn = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], Join]
 
 def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join:
     """Run a coroutine in a thread and on an event loop of its own, which never keep the process from ending."""
-    thread = threading.Thread(target=lambda: asyncio.run(work()), name=name, daemon=True)
-    thread.start()
+    ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        finally:
+            ended.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
 
     async def join(seconds: float) -> None:
-        await asyncio.to_thread(thread.join, seconds)
+        # Not in a thread of the loop's pool: jobs may hold all of them.
+        await asyncio.wait([asyncio.wrap_future(ended)], timeout=seconds)
 
     return join
 

@@ -5,6 +5,7 @@ then the fence closes by the worker's own monotonic clock, before anybody else m
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 import time
@@ -34,11 +35,19 @@ Spawn = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], Join]
 
 def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join:
     """Run a coroutine in a thread and on an event loop of its own, which never keep the process from ending."""
-    thread = threading.Thread(target=lambda: asyncio.run(work()), name=name, daemon=True)
-    thread.start()
+    ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        finally:
+            ended.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
 
     async def join(seconds: float) -> None:
-        await asyncio.to_thread(thread.join, seconds)
+        # Not in a thread of the loop's pool: jobs may hold all of them.
+        await asyncio.wait([asyncio.wrap_future(ended)], timeout=seconds)
 
     return join
 
@@ -122,7 +131,8 @@ class Leases:
             left = last + self._pause() - self._clock()
             if left > 0 and not self._hurry:
                 try:
-                    await asyncio.wait_for(nudged.wait(), left)
+                    async with asyncio.timeout(left):
+                        await nudged.wait()
                 except TimeoutError:
                     pass
                 nudged.clear()

@@ -184,7 +184,9 @@ class Worker:
 
     async def _wait_for_room(self) -> None:
         try:
-            await asyncio.wait_for(self._room.wait(), ROOM_SECONDS)
+            # Not by `wait_for`, which swallows a cancel that comes in the same moment (Python 3.11).
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self._room.wait()
         except TimeoutError:
             pass
 

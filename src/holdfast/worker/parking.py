@@ -183,7 +183,8 @@ class Parking:
     async def _is_changed(self, seconds: float) -> bool:
         """Whether something began or ended within this time."""
         try:
-            return await asyncio.wait_for(self._changed.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                return await self._changed.wait()
         except TimeoutError:
             return False
 
