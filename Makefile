@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXAMPLES := 60
+SOAK_MINUTES ?= 60
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
@@ -48,10 +49,11 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	  echo "DBOS and huey can't be installed here: measured without them"; $(BIN)/python benchmarks/running.py; \
 	fi
 
-soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs
+soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then seeds for SOAK_MINUTES (60; 0: for ever)
 	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak
 	@$(MAKE) --no-print-directory conformance EXAMPLES=2000
 	@$(BIN)/python benchmarks/spine.py --million
+	@$(BIN)/python -m tests.simulation --soak $(SOAK_MINUTES)
 
 clean: ## remove what make made
 	@rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

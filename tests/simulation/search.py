@@ -2,7 +2,7 @@
 
 A small job with two steps that can be undone and a cleanup runs again and again. What its workers do passes points: a
 call is sent, done by the store, or answered; an effect or an undo begins or ends. In each run a cancel and a kill
-strike at one pair of points, until every pair has been tried. Time and order are fixed, so that a schedule can be repeated.
+strike at one pair of points, until every pair has been tried. Time and order are fixed: a schedule can be repeated.
 """
 
 import asyncio
