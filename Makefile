@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXAMPLES := 60
+SOAK_MINUTES ?= 60
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
@@ -41,6 +42,7 @@ docs: $(VENV)/.ready ## write anew the pages that are made from code
 
 bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the same run
 	@$(BIN)/python benchmarks/spine.py
+	@$(BIN)/python benchmarks/parked.py
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 huey==3.5.4; then \
 	  $(BIN)/python benchmarks/running.py --peers $(PEERS)/bin/python; \
@@ -48,10 +50,11 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	  echo "DBOS and huey can't be installed here: measured without them"; $(BIN)/python benchmarks/running.py; \
 	fi
 
-soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs
+soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then seeds for SOAK_MINUTES (60; 0: for ever)
 	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak
 	@$(MAKE) --no-print-directory conformance EXAMPLES=2000
 	@$(BIN)/python benchmarks/spine.py --million
+	@$(BIN)/python -m tests.simulation --soak $(SOAK_MINUTES)
 
 clean: ## remove what make made
 	@rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
 """Replay a seed: `python -m tests.simulation 1234`, from the root of the repository.
 
 With `--story` all that happened is told line by line, with `--shrink` it is made as small as it can be while it still
-breaks the same law, and `--hash` prints nothing but a hash of what happened.
+breaks the same law, and `--hash` prints nothing but a hash of what happened. `--soak 60` runs seeds for an hour, from a
+random one on or from the one that is named; `--soak 0` for ever.
 """
 
 import argparse
@@ -12,18 +13,24 @@ from tests.simulation.bugs import BUGS, planted
 from tests.simulation.plan import Plan, draw_plan, smaller
 from tests.simulation.run import Verdict, command, play
 from tests.simulation.shapes import SHAPES
+from tests.simulation.soak import soak
 
 
 def main() -> int:
     """Run what was asked for; 1 when a law was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("seeds", type=int, nargs="+", help="which seeds to run")
+    parser.add_argument("seeds", type=int, nargs="*", help="which seeds to run")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="run seeds for so long; 0: for ever")
     parser.add_argument("--engine", choices=("memory", "sqlite"), default="memory")
     parser.add_argument("--bug", choices=tuple(BUGS), help="with this planted bug")
     parser.add_argument("--story", action="store_true", help="tell all that happened")
     parser.add_argument("--shrink", action="store_true", help="make a failing seed smaller")
     parser.add_argument("--hash", action="store_true", help="print only a hash of what happened")
     asked = parser.parse_args()
+    if asked.soak is not None:
+        return soak(asked.soak, *asked.seeds[:1], bug=asked.bug)
+    if not asked.seeds:
+        parser.error("name a seed, or --soak MINUTES")
     failed = False
     with planted(asked.bug):
         for seed in asked.seeds:
@@ -69,4 +76,5 @@ def tell_plan(plan: Plan) -> None:
     print(plan.tuning, plan.odds, *plan.hands, *plan.errands, *plan.asks, *plan.blows, sep="\n  ")
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 A small job with two steps that can be undone and a cleanup runs again and again. What its workers do passes points: a
 call is sent, done by the store, or answered; an effect or an undo begins or ends. In each run a cancel and a kill
-strike at one pair of points, until every pair has been tried. Time and order are fixed, so that a schedule can be repeated.
+strike at one pair of points, until every pair has been tried. Time and order are fixed: a schedule can be repeated.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ WATCHED = frozenset({"record", "commit", "steps", "get"})
 """The calls whose begin, act and answer are points; of a claim when it brings a job, of a beat if it tells news."""
 
 WORK_SECONDS, UNDO_SECONDS = 1.0, 0.1
-GRACE_SECONDS = 12.0
+GRACE_SECONDS = 30.0
 """How long the undo waits for the word of an owner: shorter than in the product, so that a search takes less time."""
 
 SOON_SECONDS = 3.0
 """How long after a cancel no step begins any more, and the undo does, if the owner lives and heeds it."""
 
 RESCUE_SECONDS = 8.0
-"""How long it takes until another worker goes on with what a killed one did."""
+"""How long it takes until another worker goes on with what a killed one did, or undoes it."""
 
 LIMIT_SECONDS = 120.0
 TRY_AGAIN = Retry(retries=1, strategy="constant", initial_ms=200, jitter=False)
@@ -84,7 +84,6 @@ class Plot(Scene):
         self.points, self.made, self.undone = [], [], []
         self.killed: list[tuple[str, float]] = []
         self.cancelled_at = None
-        self.was_active = False
 
     def point(self, process: Program, what: str) -> None:
         """Something of this process's has just happened."""
@@ -100,7 +99,6 @@ class Plot(Scene):
         jobs = Jobs(_Direct(self.cast.stage.store))  # type: ignore[arg-type]
         (job,) = at_once(self.cast.stage.store.engine.get([self.job]))
         if job.state not in SETTLED or job.state is State.REVIEW:
-            self.was_active = job.state is State.ACTIVE
             at_once(jobs.cancel(self.job))
             self.cancelled_at = self.world.now
 
@@ -358,8 +356,7 @@ def _too_soon_or_late(here: Plot) -> Iterator[str]:
         if one.began > here.cancelled_at + SOON_SECONDS:
             yield f"after the cancel: {one.path} began {one.began - here.cancelled_at:.2f} s later"
     first = min(one.began for one in here.undone) if here.undone else here.world.now
-    bound = SOON_SECONDS if not here.killed or not here.was_active else GRACE_SECONDS + SOON_SECONDS
-    if first > here.cancelled_at + bound + (RESCUE_SECONDS if here.killed else 0.0):
+    if first > here.cancelled_at + SOON_SECONDS + (RESCUE_SECONDS if here.killed else 0.0):
         yield f"late: the undo began {first - here.cancelled_at:.1f} s after the cancel"
 
 

@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.conformance.given import HOUR, SECOND, StoreClock, job
+from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import RECOVERY_LIMIT
 from holdfast.core.model import Event, Options, Presence, Retry, Running, State, Step, StepState
 from holdfast.engines.memory import MemoryEngine
+from holdfast.jobs import Jobs
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.rescue import Rescue
 
@@ -260,3 +262,38 @@ def test_a_presence_that_an_engine_saw_die_is_dead_at_once(store):
 
     assert [lost.id for lost in store.do(look())] == [one.id]
     assert store.last(one).note["why"] == "process 7 on h ended without a word; last heard of 0 ms ago"
+
+
+def test_the_undo_of_a_cancelled_job_begins_when_its_owner_is_dead_and_not_before(store):
+    one = store.claimed()
+    store.beat("w-1", Running(one.id, one.epoch))
+    store.do(Jobs(store.engine).cancel(one.id))
+    undo = derived_id(one.id, "undo")
+    store.dead()
+
+    store.clock.advance(LEASE - SECOND)
+    store.dead()
+    (waiting,) = store.do(store.engine.get([undo]))
+    store.clock.advance(2 * SECOND)
+    store.dead()
+    (ready,) = store.do(store.engine.get([undo]))
+
+    assert (waiting.state, ready.state) == (State.PENDING, State.AVAILABLE)
+    entry = store.do(store.engine.history(undo))[-1]
+    assert (entry.event, entry.by, entry.note["lost"]) == ("activate", "w-2", "w-1")
+
+
+def test_the_undo_of_a_living_owner_waits_whoever_else_is_dead(store):
+    one = store.claimed("w-1")
+    store.claimed("w-3")
+    store.beat("w-3")
+    store.dead()
+    store.clock.advance(LEASE - SECOND)
+    store.dead()
+    store.clock.advance(2 * SECOND)
+    store.beat("w-1", Running(one.id, one.epoch))
+    store.do(Jobs(store.engine).cancel(one.id))
+
+    assert [job.worker for job in store.dead()] == ["w-3"]
+    (undo,) = store.do(store.engine.get([derived_id(one.id, "undo")]))
+    assert undo.state is State.PENDING

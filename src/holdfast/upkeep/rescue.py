@@ -30,7 +30,7 @@ from holdfast.core.model import (
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
-from holdfast.jobs.family import wake_parent
+from holdfast.jobs.family import UNDO_TYPE, wake_parent
 
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, who should have stopped it."""
@@ -63,7 +63,16 @@ class Rescue:
                 why = gone.get(job.worker or "")
                 if why and await self._rescue(job, now, by, why, present.get(job.worker or "")):
                     rescued.append(job)
+            await self._let_undo(gone, now, by)
         return rescued
+
+    async def _let_undo(self, gone: Mapping[str, str], now: Time, by: str) -> None:
+        """Let the undo of a cancelled job begin whose owner is gone: nobody will say that it has stopped."""
+        async for undo in self._jobs.walk(Where(states=(State.PENDING,), type=UNDO_TYPE)):
+            owners = [one.by for one in await self._jobs.history(undo.parent or "") if one.event == Event.CLAIM]
+            why = gone.get(owners[-1]) if owners else None
+            if why:
+                await self._commit(decide(undo, Event.ACTIVATE, now, by=by, note={"lost": owners[-1], "why": why}))
 
     def is_dead(self, presence: Presence, now: Time) -> bool:
         """Whether a worker was seen to die, or has been silent for longer than a lease.
