@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.core.model import Change, Event, Job, Lease, Step, StepState
+from holdfast.jobs import LOG_PATH
 from holdfast.jobs.family import UNDO_PATH
 from holdfast.jobs.questions import ASK, WAIT_PATH
+from holdfast.worker.attempt import ARGS_PATH
 from holdfast.worker.children import CHILD_PATH
 
 CLAIMED = "after the claim"
@@ -61,6 +63,19 @@ class Boundary(Struct, frozen=True):
 def claimed(job: Job) -> Moment:
     """A worker took a job."""
     return Moment(job.id, "", after=CLAIMED)
+
+
+def apart(steps: Sequence[Step]) -> list[list[Step]]:
+    """Records that came together, each step's own with what goes along with it."""
+    parts: list[list[Step]] = []
+    for step in steps:
+        if parts and (
+            step.path == LOG_PATH or step.path in {UNDO_PATH + parts[-1][0].path, ARGS_PATH + parts[-1][0].path}
+        ):
+            parts[-1].append(step)
+        else:
+            parts.append([step])
+    return parts
 
 
 def recorded(steps: Sequence[Step]) -> Moment | None:

@@ -30,7 +30,7 @@ from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import WORKER, system_clock
 from holdfast.engines.memory import MemoryEngine
 from holdfast.jobs import Jobs
-from holdfast.testing.moments import Moment, claimed, committed, inserted, recorded
+from holdfast.testing.moments import Moment, apart, claimed, committed, inserted, recorded
 
 WAITING = (State.SCHEDULED, State.RETRYABLE, State.PENDING, State.AVAILABLE)
 """States in which a job may be due one day."""
@@ -145,12 +145,14 @@ class Store(MemoryEngine):
         return jobs
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record."""
-        moment = recorded(steps)
-        await self._before(moment)
-        answer = await super().record(steps)
-        await self._after(moment)
-        return answer
+        """See Engine.record. Of steps that are recorded together, a kill may fall between any two."""
+        answers: list[Recorded | Conflict] = []
+        for part in apart(steps):
+            moment = recorded(part)
+            await self._before(moment)
+            answers += await super().record(part)
+            await self._after(moment)
+        return answers
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """See Engine.commit."""
