@@ -145,13 +145,32 @@ class Acts:
         for queue in queues:
             if PAUSE + queue in paused:
                 continue
-            due = {"queue": queue, "now": now, "limit": PROMOTE_LIMIT}
-            self._move(self._sql.due, due, _DUE_EVENT, by="time")
+            self._promote(queue, now)
             ready = {"queue": queue, "now": now, "limit": limit - len(claimed)}
             claimed += self._move(self._sql.ready, ready, _READY_EVENT, by=worker)
             if len(claimed) == limit:
                 break
         return claimed
+
+    def _promote(self, queue: str, now: Time) -> None:
+        """Make available what is due. Only what such a change touches is read and written: it may be thousands."""
+        due = {"queue": queue, "now": now, "limit": PROMOTE_LIMIT}
+        updates: list[rows.Params] = []
+        entries: list[rows.Params] = []
+        for n, id, state, version, epoch, run_at in self._db.execute(self._sql.due, due).fetchall():
+            head = rows.due_job(id, queue, state, version, epoch, run_at)
+            change = decide(head, _DUE_EVENT[head.state], now, by="time")
+            updates.append(
+                {"n": n, "state": change.job.state.value, "version": version + 1, "run_at": change.job.run_at}
+            )
+            entries.append(rows.entry_params(entry_of(change, version + 1), n))
+            self._tally[queue, head.state] -= 1
+            self._tally[queue, change.job.state] += 1
+            self.news.add(job_topic(id))
+        if updates:
+            self.news.add(queue_topic(queue))
+            self._db.executemany(self._sql.promote, updates)
+            self._db.executemany(self._sql.add_entry, entries)
 
     def _move(self, statement: str, params: rows.Params, events: Mapping[State, Event], by: str) -> list[Job]:
         """Bring about an event on each job that a statement finds. Nobody could change them since: none is refused."""

@@ -54,11 +54,15 @@ on conflict (queue, state) do update set jobs = jobs + excluded.jobs;
 
 -- name: due
 -- claim: promote (scheduled, retryable) and activate (pending): what is due in one queue
-select * from whole
+select n, id, state, version, epoch, run_at from job
 where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review'
   and queue = :queue and run_at <= :now
   and (expires_at is null or expires_at > :now)
 order by run_at, n limit :limit;
+
+-- name: promote
+-- claim: what a change by time alone writes; thousands may become due in one moment
+update job set state = :state, version = :version, run_at = :run_at, waits = null where n = :n;
 
 -- name: next_due
 -- wait: when the next job of a queue becomes due, soon or just now
@@ -82,7 +86,7 @@ order by priority desc, run_at, n limit :limit;
 select id, state, version, epoch, inbox, arrived, worker, n from job where id in (select value from json_each(:ids));
 
 -- name: update_job
--- claim and commit: the one statement that writes a state
+-- claim and commit: the statement that writes a state, but for those that become due
 update job set state = :state, version = :version, run_at = :run_at, epoch = :epoch, attempt = :attempt,
   recoveries = :recoveries, worker = :worker, claimed_at = :claimed_at, finished_at = :finished_at,
   prune_at = :prune_at, arrived = :arrived, waits = :waits, inbox = :inbox, error = :error, result = :result

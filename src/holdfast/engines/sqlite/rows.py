@@ -41,6 +41,13 @@ def job_params(job: Job, n: int) -> Params:
     return params
 
 
+def due_job(id: str, queue: str, state: str, version: int, epoch: int, run_at: int) -> Job:
+    """Of a job that is due, what a change by time alone looks at."""
+    return Job(
+        id=id, type="", queue=queue, created_at=0, state=_STATES[state], version=version, epoch=epoch, run_at=run_at
+    )
+
+
 def job_of(row: Row) -> Job:
     """A job from a row of `whole`."""
     options, waits, error, inbox = row[13], row[22], row[24], row[27]
