@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import ItemsFailed as ItemsFailed
     from holdfast.core.errors import JobCancelled as JobCancelled
     from holdfast.core.errors import JobFailed as JobFailed
+    from holdfast.core.errors import KeyConflict as KeyConflict
     from holdfast.core.model import Retry as Retry
     from holdfast.items import run_items as run_items
     from holdfast.items import run_items_async as run_items_async
@@ -28,6 +29,7 @@ _HOMES = {
     "ItemsFailed": "holdfast.core.errors",
     "JobCancelled": "holdfast.core.errors",
     "JobFailed": "holdfast.core.errors",
+    "KeyConflict": "holdfast.core.errors",
     "Retry": "holdfast.core.model",
     "run_items": "holdfast.items",
     "run_items_async": "holdfast.items",
