@@ -7,7 +7,7 @@ after that, so each call carries a number that the caller writes down before it 
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,6 +47,25 @@ async def post(url: str, number: int) -> str:
         writer.close()
 
 
+async def all_of_them(
+    draw: Callable[[int], Awaitable[Any]], calls: int, at_once: int, heard: Callable[[], None]
+) -> None:
+    """Many calls, some at once. A cancel reaches one in the middle of its work, or when its record is refused."""
+    room = asyncio.Semaphore(at_once)
+
+    async def one(number: int) -> None:
+        async with room:
+            try:
+                await draw(number)
+            except BaseException:
+                heard()
+                raise
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(calls):
+            group.create_task(one(number))
+
+
 @pytest.fixture
 def provider() -> Iterator[Provider]:
     with Provider(seconds=0.05) as one:
@@ -77,21 +96,12 @@ app = App("memory:")
 @step(name="draw_in_memory")
 async def draw(url: str, number: int) -> str:
     BEGUN.append((number, time.time()))
-    try:
-        return await post(url, number)
-    except asyncio.CancelledError:
-        HEARD.append(time.time())
-        raise
+    return await post(url, number)
 
 
 @app.job(name="album_in_memory")
 async def album(url: str) -> None:
-    running: set[asyncio.Task[Any]] = set()
-    for number in range(CALLS):
-        if len(running) == AT_ONCE:
-            _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        running.add(asyncio.create_task(draw(url, number)))
-    await asyncio.gather(*running)
+    await all_of_them(lambda number: draw(url, number), CALLS, AT_ONCE, lambda: HEARD.append(time.time()))
 
 
 def test_in_memory_no_call_begins_after_the_cancel_is_known(provider: Provider):
@@ -130,7 +140,7 @@ def test_in_memory_no_call_begins_after_the_cancel_is_known(provider: Provider):
 PROGRAM = """
 import asyncio, sys, time
 from holdfast import App, step
-from tests.scenarios.test_cancel_provider import post
+from tests.scenarios.test_cancel_provider import all_of_them, post
 
 app = App("sqlite:///jobs.db")
 marks = open("marks", "a", buffering=1)
@@ -138,24 +148,14 @@ marks = open("marks", "a", buffering=1)
 @step
 async def draw(url: str, number: int) -> str:
     marks.write(f"begin:{number} 0 {time.time()}\\n")
-    try:
-        return await post(url, number)
-    except asyncio.CancelledError:
-        marks.write(f"heard 0 {time.time()}\\n")
-        raise
+    return await post(url, number)
 
 @app.job
 async def album(url: str, calls: int, at_once: int) -> None:
-    await draw_all(url, calls, at_once)
+    await all_of_them(lambda number: draw(url, number), calls, at_once, heard)
 
-async def draw_all(url: str, calls: int, at_once: int) -> None:
-    room = asyncio.Semaphore(at_once)
-    async def one(number: int) -> None:
-        async with room:
-            await draw(url, number)
-    async with asyncio.TaskGroup() as group:
-        for number in range(calls):
-            group.create_task(one(number))
+def heard() -> None:
+    marks.write(f"heard 0 {time.time()}\\n")
 
 if __name__ == "__main__":
     from holdfast.cli.worker import _work

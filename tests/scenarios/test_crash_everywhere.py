@@ -9,6 +9,7 @@ import json
 import sys
 import urllib.request
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -188,8 +189,14 @@ if __name__ == "__main__":
 """
 
 
-def test_one_charge_over_a_killed_process_two_attempts_and_a_replay(tmp_path: Path, provider: Provider):
-    (tmp_path / "provider").write_text(to_charge)
+def test_one_charge_over_a_killed_process_two_attempts_and_a_replay(tmp_path: Path):
+    numbers = count(1)
+    with Provider(answer=lambda call: {"id": f"charge {next(numbers)}"}) as provider:
+        one_charge(tmp_path, provider)
+
+
+def one_charge(tmp_path: Path, provider: Provider) -> None:
+    (tmp_path / "provider").write_text(f"{provider.url}/charges")
     stage = Stage(tmp_path, PROGRAM)
     try:
         victim = stage.worker()
@@ -200,7 +207,7 @@ def test_one_charge_over_a_killed_process_two_attempts_and_a_replay(tmp_path: Pa
         victim.kill()
         until(lambda: stage.status(run).state is State.REVIEW)
         stage.do(run.replay())
-        assert stage.do(run.result(30)) == provider._kept[provider.calls[0].key].answer["id"]
+        assert stage.do(run.result(30)) == "charge 1"
         events = [entry.event for entry in stage.history(run)]
     finally:
         stage.close()

@@ -174,6 +174,13 @@ def test_a_wait_that_nobody_answers_is_told_with_what_to_give():
     assert "waits for 'approved', and nobody answers; give signals={'approved': …}" in found(lonely)
 
 
+def test_a_job_that_expires_is_told_too():
+    @app.job(name="too_late")
+    async def too_late() -> None: ...
+
+    assert "even without a kill, ended in discarded" in found(too_late, delay="2h", expires="1h")
+
+
 def test_a_life_that_does_not_end_is_bounded():
     @app.job(name="slow")
     async def slow() -> None:

@@ -29,6 +29,7 @@ from holdfast.testing.moments import AFTER_INTENT, Boundary
 from holdfast.testing.store import Clock, Store, moved
 from holdfast.testing.verdict import SAME, Outcome, Stuck
 from holdfast.testing.watch import Mortal, Watch
+from holdfast.upkeep.keeper import Keeper
 from holdfast.upkeep.rescue import Rescue
 from holdfast.upkeep.wake import Wake
 from holdfast.worker.attempt import LOST, Attempt
@@ -66,6 +67,14 @@ class Life:
         self._store = Store(self._clock)
         self._jobs = Jobs(self._store)
         self._watch = Watch(self._store, target)
+        settings = plan.app.settings
+        self._keeper = Keeper(
+            self._store,
+            UPKEEP,
+            lease_seconds=settings.lease_seconds,
+            look_seconds=settings.look_seconds,
+            upkeep_seconds=settings.upkeep_seconds,
+        )
         self._run: Run[Any]
         self._doubts: list[str] = []
         self._recorded = 0
@@ -183,7 +192,8 @@ class Life:
                 if due is None:
                     raise Stuck(_nobody_answers(waiting[0]))
                 self._clock.advance_to(due)
-                await Wake(self._store).parents(UPKEEP)
+                await self._keeper.tidy()
+                await asyncio.sleep(0)  # whatever comes of it, the bound of this life counts
 
     def _check(self) -> None:
         if len(self._watch.boundaries) > BOUNDARIES_LIMIT:
