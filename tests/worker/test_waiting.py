@@ -566,6 +566,31 @@ async def test_a_signal_may_be_large_and_not_too_large(app):
         assert await run.result(5) == 250_000
 
 
+async def test_a_replay_waits_again_for_what_did_not_come_in_time(app, clock):
+    @app.job(retries=0)
+    async def film() -> str:
+        first = await wait_for("first", as_=str)
+        return first + await wait_for("approved", as_=str, within="1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("first", "kelp ")
+
+        async def waits():
+            job = await app.jobs.get(run.id)
+            return job.state is State.PENDING and job.waits[0].name == "approved"
+
+        await until(waits)
+        clock.advance(3_601)
+        assert "approved did not come within 1 h" in (await in_state(app, run, State.REVIEW)).error.message
+        await run.replay()
+        job = await in_state(app, run, State.PENDING)
+        assert job.waits[0].until > await app.engine.now() + 3_500_000, "its time begins anew"
+        await run.signal("approved", "yes")
+        assert await run.result(10) == "kelp yes"
+
+
 async def test_the_end_of_a_wait_in_its_slot_is_fixed_before_a_crash(app, clock, interrupted):
     """A step that runs beside the wait keeps the job in its slot; then its worker is lost."""
 
