@@ -326,3 +326,27 @@ async def waits_for_file_then_steps(path: str) -> None:
 @app.job(isolate="process", retries=0)
 def crashes() -> None:
     ctypes.string_at(0)
+
+
+@step(stale_after="500ms")
+def stalls(path: str) -> str:
+    told(path)
+    if current().epoch == 1:
+        sum(range(10**12))
+    return f"epoch {current().epoch}"
+
+
+@app.job(isolate="process")
+async def goes_stale(path: str) -> str:
+    return await stalls.aio(path)
+
+
+@step(isolate="process")
+def lingers(path: str) -> None:
+    told(path)
+    time.sleep(60)
+
+
+@app.job(isolate="process")
+async def waits_for_an_isolated_step(path: str) -> None:
+    await lingers.aio(path)

@@ -317,6 +317,27 @@ async def test_no_step_starts_behind_the_workers_fence(app, tmp_path, monkeypatc
     assert jobs.lines(str(path) + ".step")
 
 
+async def test_a_stage_that_went_stale_is_taken_from_it_and_its_process_killed(app, tmp_path, monkeypatch):
+    monkeypatch.setattr("holdfast.worker.isolation.away.STOP_SECONDS", 0.3)
+    path = tmp_path / "ran"
+    run = await jobs.goes_stale.submit(str(path))
+    async with app.worker():
+        assert await run.result(20) == "epoch 2"
+    assert "showed no progress" in (await entry_of(run, Event.LAPSE)).note["why"]
+    assert is_dead(jobs.lines(path)[0])
+
+
+async def test_a_cancel_kills_the_isolated_step_that_it_waits_for(app, tmp_path):
+    path = tmp_path / "ran"
+    run = await jobs.waits_for_an_isolated_step.submit(str(path))
+    async with app.worker() as worker:
+        await until(lambda: jobs.lines(path))
+        assert len(worker._pool._busy) == 2
+        await run.cancel()
+        await until(lambda: is_dead(jobs.lines(path)[0]))
+        await until(lambda: not worker._pool._busy)
+
+
 # Effects.
 
 

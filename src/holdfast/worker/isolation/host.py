@@ -182,6 +182,7 @@ async def _is_tidy(attempt: Attempt, executor: ThreadPoolExecutor) -> bool:
                 task.cancel()
             if left:
                 await asyncio.wait(left)
+            await asyncio.get_running_loop().shutdown_asyncgens()
             while any(thread.name.startswith(THREADS) for thread in threading.enumerate()):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_SECONDS)
             return True
