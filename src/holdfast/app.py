@@ -9,7 +9,7 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
@@ -21,7 +21,7 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs, Status
 from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
-from holdfast.steps import _Step, check_callable, check_options, positive, retry_of
+from holdfast.steps import _Step, check_callable, check_options, checked_isolation, positive, retry_of
 from holdfast.submit import RESERVED, AsyncJob, SyncJob, _Job
 from holdfast.upkeep.keeper import Keeper
 from holdfast.worker.context import attempt_here, loop_here
@@ -32,6 +32,8 @@ from holdfast.worker.steps import on_loop
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+_OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb")
 
 
 class App:
@@ -72,6 +74,8 @@ class App:
 
     async def open(self) -> Jobs:
         """Open the store, unless it is open. Called by everything that needs it."""
+        if (jobs := self._from_afar()) is not None:
+            return jobs
         while True:
             with self._lock:
                 opening, first = self._opening, self._opening is None
@@ -101,6 +105,14 @@ class App:
             raise
         opening.set_result(True)
 
+    def _from_afar(self) -> Jobs | None:
+        """In the process of an isolated job of this app: the worker's store, which may be open to no other process."""
+        attempt = attempt_here()
+        if attempt is None or attempt.engine is self.engine:
+            return None
+        spec = self.registry.get(attempt.job.type)
+        return Jobs(attempt.engine) if spec is not None and spec.function is attempt.spec.function else None
+
     async def close(self) -> None:
         """Close the store. Not needed before the process ends."""
         with self._lock:
@@ -126,6 +138,8 @@ class App:
         stages: Sequence[Any] = (),
         keep: Duration | None = None,
         cleanup: Callable[..., Any] | None = None,
+        isolate: Literal["process"] | None = None,
+        memory_mb: int | None = None,
     ) -> "JobDecorator": ...
 
     def job(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
@@ -134,8 +148,11 @@ class App:
         Its type is the function's name unless `name` says otherwise. `retries=3` means up to four attempts. `stages`
         tells everybody the steps that the job will go through, and `keep` how long it is kept after its end. `cleanup`
         is called with the job's arguments after a cancel, an expiry or a discard, when all its steps are undone.
+
+        `isolate="process"` runs it in a process of its own: a crash there is one failed attempt and nothing else, and a
+        timeout, or a cancel that it doesn't heed, kills it; `memory_mb` limits what it may take there.
         """
-        check_options("@app.job", options, ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup"))
+        check_options("@app.job", options, _OPTIONS)
         return JobDecorator(self, options) if function is None else self._made(function, **options)
 
     def _made(
@@ -149,6 +166,8 @@ class App:
         stages: Sequence[Any] = (),
         keep: Duration | None = None,
         cleanup: Any = None,
+        isolate: Any = None,
+        memory_mb: Any = None,
     ) -> Any:
         check_function(function, "job", name)
         taken = sorted(RESERVED & inspect.signature(function).parameters.keys())
@@ -171,6 +190,8 @@ class App:
                 cleanup=cleanup is not None,
             ),
             cleanup=check_callable("cleanup", cleanup),
+            isolated=checked_isolation("job", function, isolate, memory_mb),
+            memory_mb=memory_mb,
         )
         self.registry.add(spec)
         return AsyncJob[Any, Any](self.open, spec) if spec.is_async else SyncJob[Any, Any](self.open, spec)
@@ -191,7 +212,7 @@ class App:
     @property
     def jobs(self) -> Jobs:
         """What else can be asked of the store's jobs, once it is open (`await app.open()` gives the same)."""
-        return self._jobs
+        return self._from_afar() or self._jobs
 
     # Working.
 

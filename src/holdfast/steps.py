@@ -394,7 +394,7 @@ def _made(
         key=key,
         effect=_checked_effect(function.__name__, effect, key, retries, isolate),
         undo=check_callable("undo", undo),
-        isolated=_checked_isolation(function, isolate, memory_mb),
+        isolated=checked_isolation("step", function, isolate, memory_mb),
         memory_mb=memory_mb,
     )
     if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
@@ -420,12 +420,13 @@ def _checked_effect(name: str, effect: Any, key: Any, retries: Any, isolate: Any
     return "once"
 
 
-def _checked_isolation(function: Any, isolate: Any, memory_mb: Any) -> bool:
-    name = function.__name__
+def checked_isolation(kind: str, function: Any, isolate: Any, memory_mb: Any) -> bool:
+    """Whether a step or job runs in a process of its own. Refuses what could not."""
+    what = f"{kind} {function.__name__}"
     if isolate not in (None, "process"):
-        raise Invalid(f"step {name}: isolate={isolate!r} is unknown; there is isolate='process'")
+        raise Invalid(f"{what}: isolate={isolate!r} is unknown; there is isolate='process'")
     if memory_mb is not None and (isolate is None or type(memory_mb) is not int or memory_mb < 1):
-        raise Invalid(f"step {name}: memory_mb={memory_mb!r}: give megabytes, together with isolate='process'")
+        raise Invalid(f"{what}: memory_mb={memory_mb!r}: give megabytes, together with isolate='process'")
     if isolate is not None:
         check_importable(function)
     return isolate is not None

@@ -132,7 +132,7 @@ class _Job(Generic[P, R]):
                 if all(id in known for id in ids):
                     return ids
                 await attempt.admit()
-                jobs = await self._open()
+                jobs = Jobs(attempt.engine)
                 accepted = await attempt.persist(lambda: jobs.submit(orders, attempt.job.lease, ids=ids, groups=groups))
         except LeaseLost as error:
             attempt.halt(LOST)

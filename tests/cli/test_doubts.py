@@ -78,7 +78,7 @@ def test_of_many_in_doubt_some_are_shown(cli: Cli):
 
     assert shown.count("--again") == 5
     assert "and 4 more in doubt: --json" in shown
-    assert "the job goes on after each, and comes back for the next" in shown
+    assert "say it of each: the job goes on after the last" in shown
 
 
 def test_a_step_that_happened_is_recorded_with_its_result(cli: Cli, id: str):

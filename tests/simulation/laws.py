@@ -182,7 +182,8 @@ def _progressed(run: Run, life: Life, entry: Entry, lapsed: int) -> bool:
         seen for who, job, seen in run.stage.store.looks if (who, job) == (act.who, life.job.id) and seen <= act.number
     ]
     seen = looks[-1] if looks else act.number
-    paths = {kept.step.path for kept in life.kept if kept.act.number < seen and not kept.step.path.startswith("~")}
+    counted = [kept.step.path for kept in life.kept if kept.act.number < seen]
+    paths = {path for path in counted if not path.startswith("~") or path.startswith(("~wait/", "~child/"))}
     at = run.acts[seen] if seen < len(run.acts) else act
     standing = [life.standing(path, at) or _started(life, path, seen) for path in paths]
     return any(step is not None and step.epoch > lapsed for step in standing)
@@ -271,7 +272,7 @@ def children_are_submitted_once_and_arrive_once(run: Run) -> Iterator[str]:
 @law
 def signals_are_kept_and_taken_once(run: Run) -> Iterator[str]:
     for id, life in run.lives.items():
-        inbox = [msgspec.json.decode(signal.value) for signal in life.job.inbox]
+        inbox = [msgspec.json.decode(signal.value) for signal in life.job.inbox if signal.name == "go"]
         answered = [step for path, step in life.steps.items() if path.startswith("~wait/") and step.state == "done"]
         infos = [msgspec.json.decode(step.result or "{}") for step in answered]
         taken = [int(info["value"]) for info in infos if "value" in info]

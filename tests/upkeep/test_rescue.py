@@ -136,6 +136,39 @@ def test_progress_between_two_losses_starts_the_row_anew(store):
     assert store.get(one).state is State.ACTIVE
 
 
+@pytest.mark.parametrize("path", ["~wait/approved", "~wait/sleep:1 h#", "~child/one"])
+def test_a_wait_that_is_new_or_answered_is_progress_too(store, path):
+    one = store.claimed()
+    for lost in range(RECOVERY_LIMIT + 3):
+        store.record(store.get(one), f"{path}{lost}")
+        assert loses(store, one) is State.AVAILABLE
+        assert store.get(one).recoveries == 1
+        store.clock.advance(HOUR)
+        store.do(store.engine.claim("w-1", ["default"], 1))
+
+
+@pytest.mark.parametrize("path", ["~log", "~args/draw#"])
+def test_a_line_of_log_is_no_progress(store, path):
+    one = store.claimed()
+    for lost in range(RECOVERY_LIMIT):
+        store.record(store.get(one), f"{path}{lost}")
+        assert loses(store, one) is State.AVAILABLE
+        store.clock.advance(HOUR)
+        store.do(store.engine.claim("w-1", ["default"], 1))
+    assert loses(store, one) is State.REVIEW
+
+
+def loses(store, one):
+    """Its worker falls silent, and it is rescued; what becomes of it."""
+    store.beat("w-1")
+    store.dead()
+    store.clock.advance(LEASE - 1)
+    store.dead()
+    store.clock.advance(2)
+    store.dead()
+    return store.get(one).state
+
+
 def test_a_stale_stage_is_recovered_though_its_worker_lives_and_the_history_says_what_was_seen(store):
     one, other = store.claimed(), store.claimed()
     store.beat(

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast import App, ItemsFailed, JobCancelled, JobFailed, step, wait_for
-from holdfast.core.errors import Outrun
+from holdfast.core.errors import NotAllowed, Outrun
 from holdfast.core.model import Event, State, Where
 from tests.worker.given import AT_ONCE_RETRY, QUICK, events, in_state, until
 
@@ -455,3 +455,154 @@ async def test_a_result_may_be_asked_for_again_after_it_was_late(app, clock):
 
 async def _pending(app, id):
     return (await app.jobs.get(id)).state is State.PENDING
+
+
+# A person's replay of a parent.
+
+
+async def test_a_replay_runs_the_failed_child_again_and_keeps_those_that_did_well(app, clock):
+    broken = True
+
+    @app.job(retries=0)
+    async def child(n: int) -> int:
+        RAN.append(n)
+        if n == 2 and broken:
+            raise ValueError("no kelp")
+        return n * 10
+
+    @app.job(retries=0)
+    async def parent(mapped: bool) -> list[int]:
+        if mapped:
+            return await child.map([1, 2])
+        return [await (await child.submit(n)).result() for n in (1, 2)]
+
+    runs = [await parent.submit(True), await parent.submit(False)]
+    async with app.worker():
+        for run in runs:
+            await in_state(app, run, State.REVIEW)
+        broken = False
+        for run in runs:
+            await run.replay(reason="the provider is back")
+        await until(lambda: sorted(RAN) == [1, 1, 2, 2, 2, 2])
+        for run in runs:
+            await in_state(app, run, State.SCHEDULED, State.COMPLETED)
+        clock.advance(6)
+        for run in runs:
+            assert await run.result(15) == [10, 20]
+    assert sorted(RAN) == [1, 1, 2, 2, 2, 2]
+    (bad,) = [job for job in await app.engine.find(Where(parent=runs[0].id)) if job.args == "[2]"]
+    (entry,) = [one for one in await app.jobs.history(bad.id) if one.event == Event.REPLAY]
+    assert entry.note == {"reason": f"job {runs[0].id}, which waits for it, is replayed: the provider is back"}
+
+
+async def test_a_replay_of_a_parent_replays_the_failed_children_of_its_children(app, clock):
+    broken = True
+
+    @app.job(retries=0)
+    async def leaf() -> str:
+        if broken:
+            raise ValueError("no kelp")
+        return "kelp"
+
+    @app.job(retries=0)
+    async def branch() -> str:
+        return await (await leaf.submit()).result()
+
+    @app.job(retries=0)
+    async def root() -> str:
+        return await (await branch.submit()).result()
+
+    run = await root.submit()
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        broken = False
+        await run.replay()
+
+        async def through():
+            clock.advance(1)
+            return (await run.status()).state is State.COMPLETED
+
+        await until(through)
+        assert await run.result(5) == "kelp"
+
+
+async def test_a_replay_that_is_refused_replays_no_child(app):
+    @app.job(retries=0)
+    async def child() -> None:
+        raise ValueError("no kelp")
+
+    @app.job(retries=0)
+    async def parent() -> str:
+        try:
+            await (await child.submit()).result()
+        except JobFailed:
+            return "without"
+        return "with"
+
+    run = await parent.submit()
+    async with app.worker():
+        assert await run.result(10) == "without"
+        with pytest.raises(NotAllowed):
+            await run.replay()
+    (one,) = await app.engine.find(Where(parent=run.id))
+    assert one.state is State.REVIEW
+
+
+async def test_a_replay_waits_again_for_what_was_late(app, clock):
+    @app.job(retries=0)
+    async def child() -> str:
+        return await wait_for("go", as_=str)
+
+    @app.job(retries=0)
+    async def parent() -> str:
+        run = await child.submit()
+        return await run.result(60)
+
+    run = await parent.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        clock.advance(61)
+        assert "has not settled within" in (await in_state(app, run, State.REVIEW)).error.message
+        await run.replay()
+        await in_state(app, run, State.PENDING)
+        (one,) = await app.engine.find(Where(parent=run.id))
+        await app.jobs.signal(one.id, "go", "now")
+        assert await run.result(10) == "now"
+
+
+async def test_a_look_at_a_replayed_child_does_not_end_the_wait_for_it(app, clock):
+    broken = True
+
+    @app.job(retries=0)
+    async def child() -> str:
+        if broken:
+            raise ValueError("no kelp")
+        return await wait_for("go", as_=str)
+
+    @app.job(retries=0)
+    async def parent() -> str:
+        return await (await child.submit()).result("1h")
+
+    run = await parent.submit()
+    async with app.worker():
+        await in_state(app, run, State.REVIEW)
+        broken = False
+        await run.replay()
+        await in_state(app, run, State.SCHEDULED)
+        (one,) = await app.engine.find(Where(parent=run.id))
+        claims = (await app.jobs.get(run.id)).epoch
+        clock.advance(6)
+
+        async def looked():
+            job = await app.jobs.get(run.id)
+            return job.epoch > claims and job.state is State.SCHEDULED
+
+        await until(looked)
+        await app.jobs.signal(one.id, "go", "now")
+        await until(lambda: settled(app, one.id))
+        clock.advance(6)
+        assert await run.result(10) == "now"
+
+
+async def settled(app, id):
+    return (await app.jobs.get(id)).state is State.COMPLETED

@@ -315,3 +315,64 @@ async def test_an_effect_that_is_asked_for_twice_at_once_happens_once(app, how):
     async with app.worker():
         assert await run.result(5) == ["paid a", "paid a"]
     assert SENT == ["a"]
+
+
+async def test_a_person_who_resolves_all_steps_in_doubt_needs_one_replay(app, engine):
+    @app.job(retries=0)
+    async def order() -> list[str]:
+        return list(await asyncio.gather(send("1"), send("2"), send("3")))
+
+    run = await order.submit()
+
+    async def before(name, args):
+        if name == "record" and args[0][0].state == "done":
+            await asyncio.sleep(30)
+
+    engine.before = before
+    async with app.worker():
+        await until(lambda: len(SENT) == 3)
+    engine.before = None
+    job = await app.jobs.get(run.id)
+    assert job.state is State.REVIEW
+    await run.resolve_step("send#2", "two", reason="seen in the outbox")
+    await run.resolve_step("send#1", again=True)
+    await run.resolve_step("send#2", "second")
+    job = await app.jobs.get(run.id)
+    assert (job.state, job.epoch) == (State.REVIEW, 1)
+    assert await said_events(run) == ["signal", "signal", "signal"]
+    async with app.worker():
+        await run.resolve_step("send#3", "third")
+        assert await run.result(10) == ["sent 1", "second", "third"]
+    job = await app.jobs.get(run.id)
+    assert (job.epoch, job.inbox) == (2, ())
+    assert sorted(SENT) == ["1", "1", "2", "3"]
+    note = (await entry_of(run, "replay")).note
+    assert note["steps"] == {"send#1": "do it again", "send#2": "it happened", "send#3": "it happened"}
+
+
+async def said_events(run):
+    return [event for event in await events(run) if event in ("signal", "replay")]
+
+
+async def test_what_was_said_of_some_steps_goes_with_a_plain_replay(app, engine):
+    @app.job(retries=0)
+    async def order() -> list[str]:
+        return list(await asyncio.gather(send("1"), send("2")))
+
+    run = await order.submit()
+
+    async def before(name, args):
+        if name == "record" and args[0][0].state == "done":
+            await asyncio.sleep(30)
+
+    engine.before = before
+    async with app.worker():
+        await until(lambda: len(SENT) == 2)
+    engine.before = None
+    await run.resolve_step("send#2", "two")
+    async with app.worker():
+        await run.replay()
+        job = await in_state(app, run, State.REVIEW)
+    assert "send#1 was begun and not recorded" in job.error.message
+    assert {step.path: step.result for step in await app.engine.steps(run.id)}["send#2"] == '"two"'
+    assert sorted(SENT) == ["1", "2"]

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from holdfast import ask, sleep, step, wait_for
 from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.worker.context import NoJob
 from tests.worker.given import events, in_state, until
@@ -563,3 +564,73 @@ async def test_a_signal_may_be_large_and_not_too_large(app):
     await run.signal("x", '"' * 250_000)
     async with app.worker():
         assert await run.result(5) == 250_000
+
+
+async def test_a_replay_waits_again_for_what_did_not_come_in_time(app, clock):
+    @app.job(retries=0)
+    async def film() -> str:
+        first = await wait_for("first", as_=str)
+        return first + await wait_for("approved", as_=str, within="1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("first", "kelp ")
+
+        async def waits():
+            job = await app.jobs.get(run.id)
+            return job.state is State.PENDING and job.waits[0].name == "approved"
+
+        await until(waits)
+        clock.advance(3_601)
+        assert "approved did not come within 1 h" in (await in_state(app, run, State.REVIEW)).error.message
+        await run.replay()
+        job = await in_state(app, run, State.PENDING)
+        assert job.waits[0].until > await app.engine.now() + 3_500_000, "its time begins anew"
+        await run.signal("approved", "yes")
+        assert await run.result(10) == "kelp yes"
+
+
+async def test_the_end_of_a_wait_in_its_slot_is_fixed_before_a_crash(app, clock, interrupted):
+    """A step that runs beside the wait keeps the job in its slot; then its worker is lost."""
+
+    @step(name="point")
+    async def point() -> None:
+        await interrupted.point()
+
+    @app.job
+    async def film() -> str:
+        beside = asyncio.ensure_future(point())
+        try:
+            await wait_for("approved", within="1h")
+        except TimeoutError:
+            return "late"
+        await beside
+        return "in time"
+
+    run = await film.submit()
+
+    async def fixed():
+        return [one for one in await app.engine.steps(run.id) if one.path == "~wait/approved"]
+
+    async with app.worker():
+        await interrupted.here.wait()
+        await until(fixed)
+        clock.advance(1_800)
+        job = await app.jobs.get(run.id)
+        await app.engine.commit([decide(job, Event.LAPSE, await app.engine.now(), by="test")])
+        await until(lambda: interrupted.runs == 2)
+        await in_state(app, run, State.PENDING)
+        clock.advance(1_801)
+        assert await run.result(10) == "late"
+
+
+async def test_a_short_wait_in_its_slot_costs_no_write(app, engine):
+    @app.job
+    async def film() -> None:
+        await asyncio.gather(draw(1), sleep(0.2))
+
+    run = await film.submit()
+    async with app.worker():
+        await run.result(10)
+    assert engine.calls["record"] == 1

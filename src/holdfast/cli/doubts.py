@@ -7,15 +7,15 @@ from rich.text import Text
 
 from holdfast.cli.words import clean, short
 from holdfast.core.model import Job, State, Step
-from holdfast.core.outcome import in_doubt
+from holdfast.jobs.replays import doubts_left
 
 DOUBTS_SHOWN = 5
 """How many steps in doubt a person is shown; `--json` has all of them."""
 
 
 def doubts_of(job: Job, steps: Sequence[Step]) -> list[str]:
-    """The steps that a person is asked about. While a job runs, one that was begun is simply under way."""
-    return in_doubt(steps) if job.state is State.REVIEW else []
+    """The steps that a person is still asked about. While a job runs, one that was begun is simply under way."""
+    return doubts_left(job, steps) if job.state is State.REVIEW else []
 
 
 def doubt_lines(id: str, paths: Sequence[str]) -> Iterator[Text]:
@@ -28,4 +28,4 @@ def doubt_lines(id: str, paths: Sequence[str]) -> Iterator[Text]:
     if len(paths) > DOUBTS_SHOWN:
         yield Text(f"and {len(paths) - DOUBTS_SHOWN:,} more in doubt: --json", style="dim")
     if len(paths) > 1:
-        yield Text("the job goes on after each, and comes back for the next", style="dim")
+        yield Text("say it of each: the job goes on after the last", style="dim")

@@ -151,7 +151,7 @@ The job completes with this result, as if it had returned it. Without --app its 
 not known here: any JSON is taken, and what doesn't fit fails where the result is read.
 With --step it is about a step in doubt, by the path that `holdfast show` prints: an effect that
 was begun and not recorded. With --result it happened, and this came of it; with --again it did
-not. Then the job goes on.
+not. After the last of its steps in doubt the job goes on.
 --json is the job's new status.
 """
 )
@@ -273,7 +273,9 @@ def _each(
                 continue
             done += await jobs.statuses([job])
             if not call.as_json:
-                console().print(f"{call.done} {short(id)}: it is {job.state}")
+                left = len(doubts_of(job, await jobs.engine.steps(id)))
+                more = f", {counted(left, 'step')} still in doubt" if left else ""
+                console().print(f"{call.done} {short(id)}: it is {job.state}{more}")
         return done, refused
 
     _tell(call, *in_store(call.url or (None if app is None else app.url), work, write=True))

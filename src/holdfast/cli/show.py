@@ -29,6 +29,7 @@ from holdfast.cli.words import (
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Where
 from holdfast.jobs import Jobs, Status
 from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE
+from holdfast.jobs.replays import SAID
 
 STEPS_SHOWN = 40
 LOG_SHOWN = 40
@@ -108,7 +109,9 @@ def _head(out: Console, job: Job, status: Status, history: Sequence[Entry], now:
         "expires": "" if job.expires_at is None else ago(job.expires_at, now),
         "tags": clean(", ".join(job.options.tags)),
         "meta": clean(", ".join(f"{name}={value}" for name, value in job.options.meta.items())),
-        "signals": ", ".join(f"{clean(signal.name)} ({ago(signal.at, now)})" for signal in job.inbox),
+        "signals": ", ".join(
+            f"{clean(signal.name)} ({ago(signal.at, now)})" for signal in job.inbox if signal.name != SAID
+        ),
         "arguments": _value(job.args),
         "result": "" if job.result is None else _value(job.result),
     }

@@ -4,13 +4,14 @@ Must not know a concrete store, and must not decide what a change is: each call 
 commits; when somebody else was faster, it looks again.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical, parse
-from holdfast.core.errors import Invalid, NotFound, Outrun
+from holdfast.core.errors import Invalid, NotAllowed, NotFound, Outrun
 from holdfast.core.keys import check_id, check_queue, digest
 from holdfast.core.lifecycle import decide, deliver
 from holdfast.core.model import (
@@ -25,15 +26,15 @@ from holdfast.core.model import (
     Presence,
     Running,
     State,
-    StepState,
     Time,
     Where,
 )
-from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
+from holdfast.core.outcome import in_doubt
 from holdfast.engines.contract import PAUSE, WORKER, Engine
 from holdfast.jobs.family import CHANGE_TRIES, cancel_children, ended, wake_parent
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
 from holdfast.jobs.questions import ASK, Question, check_signal, questions_of
+from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, with_words
 from holdfast.jobs.status import Status, status_of
 
 __all__ = ["LOG_PATH", "Jobs", "Order", "Pause", "Status", "new_job", "random_ids", "status_of"]
@@ -200,14 +201,30 @@ class Jobs:
         return await self.signal(id, asked[0].name, value, by=by)
 
     async def replay(self, id: str, *, args: str | None = None, by: str = "person", reason: str = "") -> Job:
-        """Run a job in review again, from what it has recorded, with its own arguments or with edited ones."""
+        """Run a job in review again, from what it has recorded, with its own arguments or with edited ones.
+
+        What failed is tried again: its steps, and its children that are in review. A wait that was late begins anew.
+        """
         text = None if args is None else canonical(parse(args))
 
-        def again(job: Job, now: Time) -> Change:
+        async def again(job: Job, now: Time) -> Change:
             edited = None if text is None else (text, digest(job.type, text))
-            return decide(job, Event.REPLAY, now, by=by, args=edited, note=_note(reason))
+            change = decide(job, Event.REPLAY, now, by=by, args=edited, note=_note(reason))
+            return await self._replayed(change, said_of(job), reason)
 
         return await self._change(id, again)
+
+    async def _replayed(self, change: Change, said: Mapping[str, Said], reason: str) -> Change:
+        """A replay with all that goes with it. The children go first: a job that runs before them would fail again."""
+        job, steps = change.job, {step.path: step for step in await self.engine.steps(change.job.id)}
+        failures = failures_told(steps.values())
+        for start in range(0, len(failures.children), PAGE_LIMIT):
+            for child in await self.engine.get(failures.children[start : start + PAGE_LIMIT]):
+                if child is not None and child.parent == job.id and child.state is State.REVIEW:
+                    why = f"job {job.id}, which waits for it, is replayed" + (f": {reason}" if reason else "")
+                    with suppress(NotAllowed):  # somebody else has taken care of it
+                        await self.replay(child.id, by=change.by, reason=why)
+        return with_words(replace(change, drops=failures.paths), said, steps)
 
     async def resolve(self, id: str, result: object = None, *, by: str = "person", reason: str = "") -> Job:
         """Complete a job in review with a result that a person supplies."""
@@ -219,24 +236,30 @@ class Jobs:
     async def resolve_step(
         self, id: str, path: str, result: object = None, *, again: bool = False, by: str = "person", reason: str = ""
     ) -> Job:
-        """Say of a step in doubt that it happened, with its result, or that it shall be done again; then go on.
+        """Say of a step in doubt that it happened, with its result, or that it shall be done again.
 
-        The job must be in review, and the step begun and not recorded.
+        The job must be in review, and the step begun and not recorded. After the last of its steps in doubt it goes on.
         """
-        text = canonical(result)
+        said = Said(path, again, canonical(result))
         steps = {step.path: step for step in await self.engine.steps(check_id(id))}
         doubts = in_doubt(steps.values())
         # What a person said of it before may be corrected: it may not have fitted the step's type.
-        said = {entry.note.get("step") for entry in await self.history(id) if entry.event == Event.REPLAY}
-        if path not in doubts and not (path in said and path in steps):
+        notes = [entry.note for entry in await self.history(id) if entry.event == Event.REPLAY]
+        before = {one for note in notes for one in (note.get("step"), *note.get("steps", ()))}
+        if path not in doubts and not (path in before and path in steps):
             known = f"in doubt: {', '.join(doubts)}" if doubts else "no step of it is in doubt"
             raise NotFound(f"job {id}: step {path!r} is not in doubt; {known}")
-        note = {**_note(reason), "step": path, "said": "do it again" if again else "it happened"}
+        note = {**_note(reason), "step": path, "said": said.words}
 
-        def go_on(job: Job, now: Time) -> Change:
-            done = replace(steps[path], state=StepState.DONE, result=text, finished_at=now)
-            dropped = (path, FAILED_ONCE_PATH + path)
-            return decide(job, Event.REPLAY, now, by=by, note=note, drops=dropped, steps=() if again else (done,))
+        async def go_on(job: Job, now: Time) -> Change:
+            change = decide(job, Event.REPLAY, now, by=by, note=note)
+            if [one for one in doubts_left(job, steps.values()) if one != path]:
+                return keep_word(job, said, now, by=by, note=note)
+            all_said = {**said_of(job), path: said}
+            if len(all_said) > 1:
+                words = {one: all_said[one].words for one in sorted(all_said)}
+                change = replace(change, note={**note, "steps": words})
+            return await self._replayed(change, all_said, reason)
 
         return await self._change(id, go_on)
 

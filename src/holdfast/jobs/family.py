@@ -20,6 +20,9 @@ UNDO_TYPE = "holdfast.undo"
 """The type of the jobs that undo what a stopped job made. Every worker knows it."""
 
 
+CHILD_PATH = "~child/"
+"""What a job was told of a child, or of a group of them, is kept under this."""
+
 UNDO_PATH = "~undo/"
 """Before a step that can be undone runs, it is written down under this, beside its own record."""
 

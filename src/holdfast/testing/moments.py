@@ -10,10 +10,9 @@ from msgspec import Struct
 
 from holdfast.core.model import Change, Event, Job, Lease, Step, StepState
 from holdfast.jobs import LOG_PATH
-from holdfast.jobs.family import UNDO_PATH
+from holdfast.jobs.family import CHILD_PATH, UNDO_PATH
 from holdfast.jobs.questions import ASK, WAIT_PATH
 from holdfast.worker.attempt import ARGS_PATH
-from holdfast.worker.children import CHILD_PATH
 
 CLAIMED = "after the claim"
 BEFORE_EFFECT = "before the effect"

@@ -30,13 +30,17 @@ from holdfast.core.model import (
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
-from holdfast.jobs.family import UNDO_TYPE, wake_parent
+from holdfast.jobs.family import CHILD_PATH, UNDO_TYPE, wake_parent
+from holdfast.jobs.questions import WAIT_PATH
 
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, who should have stopped it."""
 
 AWAKE_PART = 0.5
 """For which part of a lease one must have looked before silence counts: every worker beats three times in a lease."""
+
+WAITS = (WAIT_PATH, CHILD_PATH)
+"""Where waits are recorded."""
 
 
 class Rescue:
@@ -141,8 +145,9 @@ class Rescue:
 
     async def _rescue(self, job: Job, now: Time, by: str, why: str, presence: Presence | None) -> bool:
         """Take a job from its worker: back to the queue, or to a person. The history tells what survived."""
-        steps = [step for step in await self._engine.steps(job.id) if not step.path.startswith("~")]
-        progressed = _progressed(job, steps, await self._jobs.history(job.id))
+        records = await self._engine.steps(job.id)
+        progressed = _progressed(job, records, await self._jobs.history(job.id))
+        steps = [step for step in records if not step.path.startswith("~")]
         done = sum(step.state is StepState.DONE for step in steps)
         running = _running(presence, job)
         note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": f"{done} recorded steps"}
@@ -166,10 +171,12 @@ class Rescue:
         return isinstance(answer, Applied)
 
 
-def _progressed(job: Job, steps: Sequence[Step], history: Sequence[Entry]) -> bool:
-    """Whether a step was recorded since the last worker was lost: then the row of recoveries starts anew."""
+def _progressed(job: Job, records: Sequence[Step], history: Sequence[Entry]) -> bool:
+    """Whether a step was recorded, or a wait begun or answered, since the last worker was lost: then the row of
+    recoveries starts anew.
+    """
     lapsed = max((entry.epoch for entry in history if entry.event == Event.LAPSE), default=0)
-    return any(step.epoch > lapsed for step in steps)
+    return any(one.epoch > lapsed for one in records if one.path[0] != "~" or one.path.startswith(WAITS))
 
 
 def _running(presence: Presence | None, job: Job) -> Running | None:

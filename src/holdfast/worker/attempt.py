@@ -68,6 +68,9 @@ class Suspended(Stopped):
 class Attempt:
     """The state of one attempt. Owned by the worker's loop; steps in threads reach it by way of the loop."""
 
+    has_daemons = True
+    """Whether the threads of its code are daemons, which never keep the process from ending."""
+
     def __init__(
         self,
         job: Job,

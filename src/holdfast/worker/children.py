@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import PAGE_LIMIT, Error, Job, State, StepState, Time, Wait, WaitKind, Where
+from holdfast.jobs.family import CHILD_PATH
 from holdfast.worker.attempt import Attempt, record_info
 from holdfast.worker.parking import Parked, until_of
-
-CHILD_PATH = "~child/"
 
 LOOK_MS = 5_000
 """How often to look at a job that we wait for and whose end nobody will tell us of."""

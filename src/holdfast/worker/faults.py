@@ -4,13 +4,16 @@ import sys
 import traceback
 from typing import Any
 
-from holdfast.core.errors import ItemsFailed, JobError, StepFailed
+from holdfast.core.errors import Invalid, ItemsFailed, JobError, StepFailed, WrongColour
 from holdfast.core.model import Error, Step
 
 TRACEBACK_CHARACTERS = 16_000
 """Longer tracebacks keep their beginning and their end."""
 MESSAGE_CHARACTERS = 4_000
 """Longer error texts are cut."""
+
+MAIN = "__holdfast_main__"
+"""What the script that the worker was started with is called in another process: there it isn't `__main__`."""
 
 LOUD = (SystemExit, KeyboardInterrupt)
 """Errors that would end the worker's event loop if they travelled through one of its tasks."""
@@ -24,10 +27,26 @@ class Escaped(Exception):
         self.error = error
 
 
+class Reported(Exception):
+    """An error of code that ran in another process, as it was told there."""
+
+    def __init__(self, told: Error, *, is_final: bool) -> None:
+        super().__init__(told.message)
+        self.told = told
+        self.is_final = is_final
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether to try again would lead to the same: the code or what it was given is wrong."""
+    return error.is_final if isinstance(error, Reported) else isinstance(error, Invalid | WrongColour)
+
+
 def error_of(error: BaseException) -> Error:
     """What went wrong, as data. Never fails, whatever the exception does."""
     if isinstance(error, Escaped):
         error = error.error
+    if isinstance(error, Reported):
+        return error.told
     try:
         lines = "".join(traceback.format_exception(error))
     except Exception:
@@ -45,8 +64,14 @@ def type_name(error: BaseException) -> str:
     if isinstance(error, StepFailed) and error.type:
         return error.type
     kind = type(error)
-    bare = kind.__module__ in ("builtins", "__main__")
-    return kind.__qualname__ if bare else f"{kind.__module__}.{kind.__qualname__}"
+    module = module_of(kind)
+    return kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
+
+
+def module_of(named: Any) -> str:
+    """The module that a class or function is in, by the name that it has in the worker."""
+    module = str(named.__module__)
+    return "__main__" if module.endswith(MAIN) else module
 
 
 def text_of(error: BaseException) -> str:
@@ -96,7 +121,8 @@ def _loaded(name: str) -> type[Exception] | None:
     while module and module not in sys.modules:  # a class inside a class
         module, _, outer = module.rpartition(".")
         path = f"{outer}.{path}"
-    for home in [module] if module else ["builtins", "__main__"]:
+    scripts = () if module else [name for name in list(sys.modules) if name.endswith(MAIN)]
+    for home in [module] if module else ["builtins", "__main__", *scripts]:
         kind: Any = sys.modules.get(home)
         for part in path.split("."):
             kind = getattr(kind, part, None)

@@ -88,6 +88,10 @@ class Leases:
         """Whether a new step may start: our last beat that was answered is young enough."""
         return self._clock() < self._deadline
 
+    def until(self) -> float:
+        """Until when a new step may start, by our clock."""
+        return self._deadline
+
     def is_over(self, since: float) -> bool:
         """Whether a lease that was taken then, by our clock, may be over if nothing has renewed it."""
         return self._clock() > since + self._lease_seconds * MARGIN

@@ -4,7 +4,6 @@ Must not rescue other workers' jobs (`upkeep`), and must not know decorators (`a
 """
 
 import asyncio
-import contextvars
 import logging
 import os
 import random
@@ -13,12 +12,13 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core.durations import in_words
-from holdfast.core.errors import HoldfastError, Invalid, StoreError, WrongColour
+from holdfast.core.errors import HoldfastError, Invalid, StoreError
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Error, Event, Job, Lease, Presence, State, Time
 from holdfast.core.outcome import doubt_text, failure_event, retry_at
@@ -34,13 +34,14 @@ from holdfast.worker.attempt import (
     SUSPENDED,
     Attempt,
 )
-from holdfast.worker.context import ATTEMPT, CAPTURING, RUNNING
-from holdfast.worker.faults import error_of
+from holdfast.worker.context import CAPTURING, RUNNING
+from holdfast.worker.faults import error_of, is_final
+from holdfast.worker.handler import guarded, handled, within
+from holdfast.worker.isolation.away import Away
 from holdfast.worker.isolation.pool import Pool
 from holdfast.worker.leases import Leases
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec, Registry
-from holdfast.worker.steps import in_thread
 from holdfast.worker.undo import undo_spec
 
 log = logging.getLogger("holdfast.worker")
@@ -249,6 +250,9 @@ class Worker:
     def _told(self, beat: Beat) -> None:
         """The rest of what it says. While a claim is under way, what looks stray may be what it brings."""
         self._quiet = beat.quiet
+        for attempt in self._attempts.values():
+            if isinstance(attempt, Away):
+                attempt.renewed()
         if self._claiming or self._stopping:
             return
         held = set(self._running.values())
@@ -287,7 +291,8 @@ class Worker:
             log.error("%s: an attempt ended unexpectedly", self.id, exc_info=error)
 
     def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
-        attempt = Attempt(
+        kind = Away if spec.isolated else Attempt
+        attempt = kind(
             job,
             spec,
             self._engine,
@@ -297,6 +302,8 @@ class Worker:
             chance=self._chance,
         )
         attempt.isolate = self._pool.run
+        if isinstance(attempt, Away):
+            attempt.pool, attempt.until = self._pool, self._leases.until
         for lease, older in self._attempts.items():
             if lease.job == job.id:  # it was taken from us, and came back before we heard of it
                 older.halt(LOST)
@@ -348,7 +355,9 @@ class Worker:
         """Run the handler to its end, in a task of its own. Whatever it does, this has a result or an error."""
         if attempt.stop is not None:
             return None, None
-        task = self._loop.create_task(_guarded(attempt), name=f"holdfast handler {attempt.job.id}")
+        work = attempt.run if isinstance(attempt, Away) else partial(handled, attempt)
+        run = guarded(attempt, lambda: within(attempt, work()))
+        task = self._loop.create_task(run, name=f"holdfast handler {attempt.job.id}")
         attempt.tasks.add(task)
         attempt.root = task
         result, error = await task
@@ -379,7 +388,7 @@ class Worker:
             return decide(job, Event.COMPLETE, now, by=self.id, result=result, note=note, steps=steps)
         told = error_of(error)
         note |= {"error": f"{told.type}: {told.message}", "attempt": job.attempt}
-        event = failure_event(job, told.type, retryable=not isinstance(error, Invalid | WrongColour))
+        event = failure_event(job, told.type, retryable=not is_final(error))
         if event is Event.FAIL:
             run_at = retry_at(job, now, self._chance())
             note["next_try"] = f"in {in_words(run_at - now)}"
@@ -420,37 +429,3 @@ def worker_id(host: str) -> str:
     """A worker's name, drawn anew at each start: its machine, its process, and a random part."""
     machine = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:40]
     return f"w-{machine}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
-async def _guarded(attempt: Attempt) -> tuple[str | None, BaseException | None]:
-    """The handler's result, or what it raised as a value: `sys.exit` in a job must not end the worker's loop."""
-    ATTEMPT.set(attempt)
-    try:
-        args, kwargs = attempt.spec.signature.decode(attempt.job.args)
-        value = await _within(attempt, _call(attempt.spec, args, kwargs))
-        return attempt.spec.signature.result.encode(value), None
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        return None, error
-
-
-async def _call(spec: JobSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if spec.is_async:
-        return await spec.function(*args, **kwargs)
-    return await in_thread(contextvars.copy_context(), lambda: spec.function(*args, **kwargs))
-
-
-async def _within(attempt: Attempt, work: Any) -> Any:
-    """The job's own timeout, counted from its claim."""
-    limit = attempt.job.options.timeout_ms
-    if limit is None:
-        return await work
-    try:
-        async with asyncio.timeout(limit / 1_000) as clock:
-            attempt.own_timeout = clock
-            return await work
-    except TimeoutError:
-        if clock.expired():
-            raise TimeoutError(f"the job took longer than its timeout of {in_words(limit)}") from None
-        raise

@@ -55,6 +55,8 @@ class Parked(Generic[T]):
     ) -> None:
         self.path = path
         self.wait = wait
+        """What wakes the job; a look at something may change it, and not the end."""
+        self.end = wait.until
         self.look = look
         self.info = info or {}
         self.future: asyncio.Future[None] | None = None
@@ -145,11 +147,9 @@ class Parking:
         mark = 0
         while self._parked and self._attempt.stop is None:
             self._changed.clear()
-            if self._attempt.is_busy():
-                mark = await self._listen(mark, LISTEN_SECONDS)
-                continue
-            hold = self._hold()
+            hold = LISTEN_SECONDS if self._attempt.is_busy() else self._hold()
             if hold is not None:
+                await self._fix_ends()
                 mark = await self._listen(mark, hold)
                 continue
             if not any(parked.root for parked in self._parked):
@@ -160,6 +160,14 @@ class Parking:
                 await asyncio.sleep(0)
             if self._parked and not self._changed.is_set() and not self._attempt.is_busy():
                 await self._suspend()
+
+    async def _fix_ends(self) -> None:
+        """Write when the waits end that stay in the slot: after a crash they would be counted anew. Short ones may."""
+        soon = self._attempt.now() + round(SHORT_SECONDS * 1_000)
+        long = [parked for parked in self._parked if parked.end is not None and parked.end > soon]
+        begun = self._asked(long)
+        if begun:
+            await self._attempt.begin(begun)
 
     def _hold(self) -> float | None:
         """For how many seconds the job stays in its slot, because something is over so soon; None when it may go."""
@@ -269,12 +277,18 @@ class Parking:
 
     def _begun(self, parked: list[Parked[Any]]) -> list[Step]:
         """The records of waits: what they ask, and until when they wait; and those that the job has given up."""
-        attempt = self._attempt
-        asked = [(one.path, {**one.info, "until": one.wait.until}) for one in parked if one.path and not one.dropped]
-        known = {path: record_info(record) for path, record in attempt.waits.items()}
-        begun = [attempt.wait_record(path, StepState.STARTED, info) for path, info in asked if known.get(path) != info]
-        given_up = [path for path in dict.fromkeys(self._dropped) if path not in dict(asked)]
-        return begun + [attempt.wait_record(path, StepState.DONE, {"dropped": True}) for path in given_up]
+        asked = {one.path for one in parked if not one.dropped}
+        given_up = [path for path in dict.fromkeys(self._dropped) if path not in asked]
+        dropped = [self._attempt.wait_record(path, StepState.DONE, {"dropped": True}) for path in given_up]
+        return self._asked(parked) + dropped
+
+    def _asked(self, parked: list[Parked[Any]]) -> list[Step]:
+        """The records of what these waits ask, as far as they are not written yet."""
+        asked = [(one.path, {**one.info, "until": one.end}) for one in parked if one.path and not one.dropped]
+        known = {path: record_info(record) for path, record in self._attempt.waits.items()}
+        return [
+            self._attempt.wait_record(path, StepState.STARTED, info) for path, info in asked if known.get(path) != info
+        ]
 
 
 # Kinds of waits.

@@ -40,6 +40,8 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     queue: str
     options: Options
     cleanup: Callable[..., Any] | None = None
+    isolated: bool = False
+    memory_mb: int | None = None
 
 
 UNDOABLE: dict[str, dict[str, StepSpec]] = {}

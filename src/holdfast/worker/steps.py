@@ -26,7 +26,7 @@ from holdfast.jobs.family import UNDO_PATH
 from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped, record_info
 from holdfast.worker.context import ATTEMPT, PATH, check_no_tx, current, loop_here
 from holdfast.worker.drift import arguments_key, differing, tags
-from holdfast.worker.faults import LOUD, Escaped, error_of, raised_again, type_name
+from holdfast.worker.faults import LOUD, Escaped, error_of, module_of, raised_again, type_name
 from holdfast.worker.isolation.pool import IsolatedCall
 from holdfast.worker.registry import StepSpec
 
@@ -121,7 +121,7 @@ class Call:
         intents = [begun] if self.spec.effect == "once" else []
         path = UNDO_PATH + self.path
         if self.spec.undo is not None and path not in self.attempt.waits:
-            told = {"step": self.spec.name, "place": self.spec.function.__module__}
+            told = {"step": self.spec.name, "place": module_of(self.spec.function)}
             if self.spec.effect == TRANSACTION:
                 told["effect"] = TRANSACTION
             intents.append(replace(begun, path=path, name=UNDO_PATH[:-1], result=canonical(told), finished_at=None))
@@ -365,7 +365,8 @@ async def in_thread(context: contextvars.Context, work: Callable[[], T]) -> T:
 
     if attempt is not None:
         attempt.in_thread(1)
-    threading.Thread(target=run, name="holdfast-job", daemon=True).start()
+    daemon = attempt is None or attempt.has_daemons
+    threading.Thread(target=run, name="holdfast-job", daemon=daemon).start()
     return await future
 
 

@@ -1,4 +1,4 @@
-"""The process of an isolated step: imports the function, runs it, and tells its result. One call at a time.
+"""The process of isolated steps and jobs: imports the function, runs it, and tells its result. One call at a time.
 
 Must not be imported by a worker, which starts it as a fresh interpreter (`process`). The main thread runs the calls,
 so that signals and `asyncio.run` work as anywhere.
@@ -11,6 +11,7 @@ import fcntl
 import inspect
 import logging
 import os
+import queue
 import resource
 import signal
 import socket
@@ -29,17 +30,22 @@ from holdfast.core.errors import Invalid
 from holdfast.core.model import Error
 from holdfast.worker import context
 from holdfast.worker.faults import error_of, storable
-from holdfast.worker.isolation.place import MAIN, Target, found
+from holdfast.worker.isolation.host import Host
+from holdfast.worker.isolation.place import Target, found
 from holdfast.worker.isolation.wire import (
+    FRAME_LIMIT,
     HEAD,
+    Attend,
     Began,
     Call,
+    Doing,
     Done,
     Failed,
     Heard,
     Logged,
     Progress,
     Ready,
+    Told,
     Warm,
     frame,
     told,
@@ -51,6 +57,9 @@ PROGRESS_SECONDS = 0.05
 
 LINES_PER_SECOND = 200
 """More log lines are left out, and counted: a flood here must not keep the worker busy."""
+
+DEAF = 70
+"""The code with which this process ends when it can't serve its worker any more, as for lack of memory."""
 
 
 def serve(line: int, lifeline: int) -> None:
@@ -66,10 +75,55 @@ def serve(line: int, lifeline: int) -> None:
     with suppress(EOFError):
         _prepare(link.receive())
         link.send(Ready())
+        inbox = Inbox(link)
         while True:
-            call = link.receive()
-            assert isinstance(call, Call)
-            link.send(_answer(call, link))
+            _answer(inbox.next(), link)
+
+
+class Inbox:
+    """What the worker wants done next. While a job runs, a thread listens: words to it come at any time.
+
+    For a step nobody listens, so that one which closes all descriptors has hung up at once: a thread that reads would
+    hold the line open.
+    """
+
+    def __init__(self, link: "Link") -> None:
+        self._link = link
+        self._heard: queue.SimpleQueue[Call | Host | None] = queue.SimpleQueue()
+        self._is_listening = False
+
+    def next(self) -> "Call | Host":
+        """Wait for it. EOFError when the worker has hung up."""
+        if self._is_listening:
+            call = self._heard.get()
+        else:
+            word = self._link.receive()
+            assert isinstance(word, Call | Attend)
+            call = word if isinstance(word, Call) else Host(word)
+        if call is None:
+            raise EOFError
+        if isinstance(call, Host) and not self._is_listening:
+            threading.Thread(target=self._listen, args=(call,), name="holdfast-line", daemon=True).start()
+        self._is_listening = isinstance(call, Host)
+        return call
+
+    def _listen(self, host: Host) -> None:
+        """Hear words to the job that runs, whatever its code does, until the next call of a step."""
+        try:
+            while True:
+                word = self._link.receive()
+                if isinstance(word, Call):
+                    self._heard.put(word)
+                    return
+                if isinstance(word, Attend):
+                    host = Host(word)
+                    self._heard.put(host)
+                elif not isinstance(word, Warm):
+                    host.hear(word)
+        except EOFError:
+            self._heard.put(None)
+        except BaseException:
+            os._exit(DEAF)
 
 
 class Link:
@@ -89,10 +143,13 @@ class Link:
             except OSError:
                 os._exit(1)
 
-    def receive(self) -> Warm | Call:
+    def receive(self) -> Told:
         """What the worker says next, or EOFError when it has hung up."""
-        (size,) = HEAD.unpack(self._read(HEAD.size))
-        return told(self._read(size))
+        parts: list[bytes] = []
+        while not parts or len(parts[-1]) == FRAME_LIMIT:
+            (size,) = HEAD.unpack(self._read(HEAD.size))
+            parts.append(self._read(size))
+        return told(b"".join(parts))
 
     def leave(self) -> None:
         """In a process that the step's code forked: it is no part of the talk, and must not keep the line open."""
@@ -118,32 +175,63 @@ class Link:
 # One call.
 
 
-def _answer(call: Call, link: Link) -> Done | Failed:
+def _answer(call: Call | Host, link: Link) -> None:
     """Run the function, and say what came of it, whatever that is."""
     teller = Teller(link)
     here = contextvars.copy_context()
     here.run(_TELLER.set, teller)
-    here.run(context.PLAIN.set, call.current)
     before = set(threading.enumerate())
+    word = call if isinstance(call, Call) else call.word
+    if isinstance(call, Call):
+        here.run(context.PLAIN.set, call.current)
     try:
-        text = here.run(_run, call, link, before)
+        here.run(_run, call, link, teller, before)
     except BaseException as error:
         is_short = isinstance(error, MemoryError)
-        return Failed(_told_error(error, call), worn=is_short or _left_threads(before))
-    finally:
         teller.close()
-    return Done(msgspec.Raw(text.encode()), worn=_left_threads(before))
+        link.send(Failed(_told_error(error, word.memory_mb), worn=is_short or _left_threads(before)))
 
 
-def _run(call: Call, link: Link, before: set[threading.Thread]) -> str:
+def _run(call: Call | Host, link: Link, teller: "Teller", before: set[threading.Thread]) -> None:
+    if isinstance(call, Host):
+        _attend(call, link, teller, before)
+        return
     function, signature = _known(call.target)
     args, kwargs = signature.decode(bytes(call.args))
     before.update(threading.enumerate())  # What a module starts when it is imported belongs to it.
     link.send(Began())
     with _memory_limit(call.memory_mb):
-        if inspect.iscoroutinefunction(function):
-            return signature.result.encode(asyncio.run(function(*args, **kwargs)))
-        return signature.result.encode(function(*args, **kwargs))
+        value = function(*args, **kwargs)
+        text = signature.result.encode(asyncio.run(value) if inspect.iscoroutinefunction(function) else value)
+    teller.close()
+    link.send(Done(msgspec.Raw(text.encode()), worn=_left_threads(before)))
+
+
+def _attend(host: Host, link: Link, teller: "Teller", before: set[threading.Thread]) -> None:
+    """Run a job's attempt. Its end is told before the loop ends, which may have to wait for what the job left."""
+    function, signature = _known(host.word.target)
+    before.update(threading.enumerate())
+    link.send(Began())
+    is_told = False
+
+    async def run() -> None:
+        nonlocal is_told
+        ended = await host.run(function, signature, link.send, teller)
+        teller.close()
+        error = ended.error
+        if error is not None and error.type == "MemoryError":
+            error = _limited(error, host.word.memory_mb)
+        worn = ended.worn or _left_threads(before)
+        is_told = True
+        link.send(msgspec.structs.replace(ended, error=error, worn=worn))
+
+    try:
+        with _memory_limit(host.word.memory_mb):
+            asyncio.run(run())
+    except BaseException:
+        if is_told:  # the loop did not end well, and there is nothing more to say: this process is of no use
+            os._exit(DEAF)
+        raise
 
 
 def _known(target: Target) -> tuple[Callable[..., Any], Signature]:
@@ -156,15 +244,17 @@ def _known(target: Target) -> tuple[Callable[..., Any], Signature]:
 _functions: dict[Target, tuple[Callable[..., Any], Signature]] = {}
 
 
-def _told_error(error: BaseException, call: Call) -> Error:
-    """An error as the worker would have seen it: its script is `__main__` there, and names nothing."""
+def _told_error(error: BaseException, memory_mb: int | None) -> Error:
     told = error_of(error)
-    kind, message = told.type, told.message
-    if call.target.module.endswith(MAIN):
-        kind = kind.removeprefix(call.target.module + ".")
-    if isinstance(error, MemoryError) and call.memory_mb is not None:
-        message = f"it took more than its memory limit of {call.memory_mb} MB" + (f": {message}" if message else "")
-    return Error(kind, message, told.traceback)
+    return _limited(told, memory_mb) if isinstance(error, MemoryError) else told
+
+
+def _limited(error: Error, memory_mb: int | None) -> Error:
+    """A MemoryError, with the limit that it ran into."""
+    if memory_mb is None:
+        return error
+    message = f"it took more than its memory limit of {memory_mb} MB" + (f": {error.message}" if error.message else "")
+    return Error(error.type, message, error.traceback)
 
 
 def _left_threads(before: set[threading.Thread]) -> bool:
@@ -202,8 +292,8 @@ class Teller:
         self._link = link
         self._lock = threading.RLock()
         self._open = True
-        self._progress: Progress | None = None
-        self._progress_due = 0.0
+        self._latest: Callable[[], Progress | Doing] | None = None
+        self._due = 0.0
         self._timer: threading.Timer | None = None
         self._second = 0
         self._lines = 0
@@ -213,11 +303,15 @@ class Teller:
         """Tell progress, now or a little later; a newer word takes the place of an older one."""
         word = Progress(done, total, storable(str(text)[:LINE_CHARACTERS]))
         msgspec.json.encode(word)  # A number that can't be written is told to the code that gave it.
+        self.latest(lambda: word)
+
+    def latest(self, word: Callable[[], Progress | Doing]) -> None:
+        """Say what this gives, now or a little later; a newer one takes the place of an older one."""
         with self._lock:
             if not self._open:
                 return
-            self._progress = word
-            wait = self._progress_due - time.monotonic()
+            self._latest = word
+            wait = self._due - time.monotonic()
             if wait <= 0:
                 self._flush()
             elif self._timer is None:
@@ -253,10 +347,10 @@ class Teller:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            if self._open and self._progress is not None:
-                self._link.send(self._progress)
-                self._progress = None
-                self._progress_due = time.monotonic() + PROGRESS_SECONDS
+            if self._open and self._latest is not None:
+                self._link.send(self._latest())
+                self._latest = None
+                self._due = time.monotonic() + PROGRESS_SECONDS
 
     def _own_up(self) -> None:
         if self._left_out:
@@ -270,8 +364,10 @@ _TELLER: ContextVar[Teller | None] = ContextVar("holdfast_teller", default=None)
 
 def _progress(done: int | None = None, total: int | None = None, text: str = "") -> None:
     """Tell how far the job has come. Outside a job it does nothing."""
-    teller = _TELLER.get()
-    if teller is not None:
+    attempt, teller = context.attempt_here(), _TELLER.get()
+    if attempt is not None:
+        attempt.say(done, total, text)
+    elif teller is not None:
         teller.say(done, total, text)
 
 
@@ -293,7 +389,7 @@ class Forward(logging.Handler):
 # Beginning and ending.
 
 
-def _prepare(warm: Warm | Call) -> None:
+def _prepare(warm: Told) -> None:
     """Listen to `logging`, and import ahead what earlier calls needed. What fails will fail again when it is called."""
     assert isinstance(warm, Warm)
     sys.argv[1:] = []

@@ -14,10 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.core.errors import Invalid
+from holdfast.worker.faults import MAIN
 from holdfast.worker.registry import place_of
-
-MAIN = "__holdfast_main__"
-"""What the script that the worker was started with is called in another process: there it isn't `__main__`."""
 
 WRAPPERS_LIMIT = 32
 """How many decorators may lie between a name in a module and the function that runs."""

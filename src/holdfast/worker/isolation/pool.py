@@ -1,6 +1,6 @@
-"""A pool of processes for isolated steps: started ahead, used again, replaced when they are worn or dead.
+"""A pool of processes for isolated steps and jobs: started ahead, used again, replaced when they are worn or dead.
 
-Must not know what a step's failure means for its job. One pool belongs to one worker and its loop.
+Must not know what a failure means for a job. One pool belongs to one worker and its loop.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from holdfast.worker.context import Current, progress
 from holdfast.worker.faults import Escaped, raised_again
 from holdfast.worker.isolation.place import Target, target_of
 from holdfast.worker.isolation.process import GONE_SECONDS, Gone, Process, how
-from holdfast.worker.isolation.wire import Began, Call, Done, Failed, Logged, Progress
+from holdfast.worker.isolation.wire import Attend, Began, Call, Done, Ended, Failed, Logged, News, Progress
 
 log = logging.getLogger("holdfast.worker")
 
@@ -35,7 +35,7 @@ TEND_SECONDS = 5.0
 """How often the pool looks after its processes when nothing happens."""
 
 START_SECONDS = 300.0
-"""How long a process may take to start and to import a step's module; the step's own timeout begins after that."""
+"""How long a process may take to start and to import a module; a step's own timeout begins after that."""
 
 START_TRIES = 3
 """How many processes are tried for a call when they die before the function began."""
@@ -48,7 +48,7 @@ KNOWN_LIMIT = 32
 
 
 class ProcessDied(HoldfastError):
-    """The process of an isolated step died under it: a crash, an exit, or a kill from outside."""
+    """The process of an isolated step or job died under it: a crash, an exit, or a kill from outside."""
 
 
 class IsolatedCall(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class IsolatedCall(Struct, frozen=True, kw_only=True):
 
     step: str
     """The step's name, for messages."""
-    function: Callable[..., Any]
+    function: Callable[..., Any] | Target
     args: str
     """The arguments as canonical text, as the function's Signature writes them."""
     current: Current
@@ -65,11 +65,30 @@ class IsolatedCall(Struct, frozen=True, kw_only=True):
     """How much memory the call may take, on top of what the interpreter and the imported modules have."""
 
 
-def as_here(news: Progress | Logged) -> None:
+class Errand(Struct, frozen=True):
+    """What a process is to do, and how to speak of it."""
+
+    kind: str
+    """What it is: a step or a job."""
+    name: str
+    word: Call | Attend
+
+    @property
+    def what(self) -> str:
+        """The errand in words."""
+        return f"{self.kind} {self.name}"
+
+
+def as_here(news: News) -> None:
     """Let what the step's code told count as told here, in the context of the task that awaits it."""
     if isinstance(news, Progress):
         progress(news.done, news.total, news.text)
-        return
+    elif isinstance(news, Logged):
+        log_here(news)
+
+
+def log_here(news: Logged) -> None:
+    """Write a log line of another process here."""
     logger = logging.getLogger(news.logger)
     if logger.isEnabledFor(news.level):
         record = logging.LogRecord(news.logger, news.level, "", 0, news.text, None, None)
@@ -78,7 +97,10 @@ def as_here(news: Progress | Logged) -> None:
 
 
 class Pool:
-    """Runs isolated steps, up to `at_once` of them; more wait for their turn. Starts nothing before it is used."""
+    """Runs isolated steps, up to `at_once` of them; more wait for their turn. Starts nothing before it is used.
+
+    Jobs wait for no turn: they have a slot, and a step that one of them waits for needs its turn to end.
+    """
 
     def __init__(
         self,
@@ -102,38 +124,35 @@ class Pool:
         self._is_closed = False
 
     async def run(
-        self,
-        call: IsolatedCall,
-        *,
-        timeout: float | None = None,
-        told: Callable[[Progress | Logged], None] = as_here,
+        self, call: IsolatedCall, *, timeout: float | None = None, told: Callable[[News], None] = as_here
     ) -> str:
-        """The canonical text of the function's result.
+        """The canonical text of a step's result.
 
         Raises what the function raised, as a failed record does (`faults.raised_again`); ProcessDied when its process
         died; TimeoutError when it took longer than `timeout` seconds, and was killed; Invalid when another process
         couldn't find the function. When this is cancelled, the process is killed at once. `told` hears what the
         function tells with `progress()` and `logging`, and must not raise.
         """
-        target = target_of(call.function)
+        target = call.function if isinstance(call.function, Target) else target_of(call.function)
         word = Call(target, Raw(call.args.encode()), call.current, call.memory_mb)
+        errand = Errand("step", call.step, word)
         async with self._turn:
-            process, answer = await self._begun(word, call, told)
-            try:
-                if answer is None:
-                    async with asyncio.timeout(timeout):
-                        answer = await process.answer(told)
-            except TimeoutError:
-                limit = in_words(round((timeout or 0) * 1_000))
-                line = f"step {call.step} took longer than its timeout of {limit} and was killed"
-                raise TimeoutError(line) from None
-            except Gone:
-                raise await self._death(process, call, "before the step was done") from None
-            finally:
-                self._return(process, answer)
+            answer = await self._done(errand, told, timeout)
         if isinstance(answer, Failed):
-            raise _raised(answer.error, call)
+            raise raised_here(answer.error, call)
+        assert isinstance(answer, Done)
         return bytes(answer.result).decode()
+
+    async def attend(
+        self, name: str, word: Attend, *, told: Callable[[News], None], begun: Callable[[Process], None]
+    ) -> Ended | Failed:
+        """Run a job's attempt in a process. Failed: it could not begin. Raises ProcessDied; cancelling this kills it.
+
+        `begun` is given the process once the job's function runs there, to talk to it.
+        """
+        answer = await self._done(Errand("job", name, word), told, None, begun)
+        assert isinstance(answer, Ended | Failed)
+        return answer
 
     def warm(self) -> None:
         """Start what is kept ready. The first call does that too, but has to wait for it."""
@@ -157,34 +176,56 @@ class Pool:
 
     # One call.
 
-    async def _begun(
-        self, word: Call, call: IsolatedCall, told: Callable[[Progress | Logged], None]
-    ) -> tuple[Process, Done | Failed | None]:
+    async def _done(
+        self,
+        errand: Errand,
+        told: Callable[[News], None],
+        timeout: float | None,
+        begun: Callable[[Process], None] = lambda process: None,
+    ) -> Done | Failed | Ended:
+        """What came of an errand."""
+        answer: Done | Failed | Ended | None
+        process, answer = await self._begun(errand, told)
+        try:
+            if answer is None:
+                begun(process)
+                async with asyncio.timeout(timeout):
+                    answer = await process.answer(told)
+            return answer
+        except TimeoutError:
+            limit = in_words(round((timeout or 0) * 1_000))
+            raise TimeoutError(f"{errand.what} took longer than its timeout of {limit} and was killed") from None
+        except Gone:
+            raise await self._death(process, errand, f"before the {errand.kind} was done") from None
+        finally:
+            self._return(process, answer)
+
+    async def _begun(self, errand: Errand, told: Callable[[News], None]) -> tuple[Process, Failed | None]:
         """A process in which the function runs, or could not be called. What dies before that is replaced."""
         death: ProcessDied | None = None
         for _ in range(START_TRIES):
-            process = await self._taken(call)
+            process = await self._taken(errand)
             began: Began | Failed | None = None
             try:
                 async with asyncio.timeout(START_SECONDS):
-                    began = await process.begin(word, told)
+                    began = await process.begin(errand.word, told)
             except TimeoutError:
                 limit = in_words(round(START_SECONDS * 1_000))
-                raise TimeoutError(f"step {call.step}: its module could not be imported within {limit}") from None
+                raise TimeoutError(f"{errand.what}: its module could not be imported within {limit}") from None
             except Gone:
-                death = await self._death(process, call, "before the step began")
+                death = await self._death(process, errand, f"before the {errand.kind} began")
             finally:
                 if began is None:
                     self._bury(process)
             if isinstance(began, Began):
-                self._remember(word.target)
+                self._remember(errand.word.target)
                 return process, None
             if began is not None:
                 return process, began
         assert death is not None
         raise death
 
-    async def _taken(self, call: IsolatedCall) -> Process:
+    async def _taken(self, errand: Errand) -> Process:
         self.warm()
         self._nudge.set()
         while self._idle:
@@ -196,13 +237,13 @@ class Pool:
         try:
             process = await Process.start(list(self._known))
         except OSError as error:
-            raise ProcessDied(f"step {call.step}: no process could be started for it: {error}") from error
+            raise ProcessDied(f"{errand.what}: no process could be started for it: {error}") from error
         self._busy.add(process)
         if self._is_closed:
             self._end(process, 0)
         return process
 
-    def _return(self, process: Process, answer: Done | Failed | None) -> None:
+    def _return(self, process: Process, answer: Done | Failed | Ended | None) -> None:
         """Keep a process for the next call, unless it is dead, told to die, or worn."""
         process.uses += 1
         if answer is None or self._is_closed or answer.worn:
@@ -215,13 +256,14 @@ class Pool:
             self._idle.append(process)
         self._nudge.set()
 
-    async def _death(self, process: Process, call: IsolatedCall, when: str) -> ProcessDied:
+    async def _death(self, process: Process, errand: Errand, when: str) -> ProcessDied:
         """What to say about a process that hung up."""
         if self._is_closed:
-            return ProcessDied(f"step {call.step}: its process was killed {when}, because its worker stopped")
+            return ProcessDied(f"{errand.what}: its process was killed {when}, because its worker stopped")
         code = await asyncio.shield(self._end(process, GONE_SECONDS))
-        limited = "" if call.memory_mb is None else f" (its memory was limited to {call.memory_mb} MB)"
-        died = ProcessDied(f"step {call.step}: its process {how(code, when)}{limited}")
+        limit = errand.word.memory_mb
+        limited = "" if limit is None else f" (its memory was limited to {limit} MB)"
+        died = ProcessDied(f"{errand.what}: its process {how(code, when)}{limited}")
         if process.last_words:
             died.add_note(process.last_words)
         return died
@@ -270,7 +312,7 @@ class Pool:
             try:
                 process = await Process.start(list(self._known))
             except OSError as error:
-                log.warning("no process could be started ahead for isolated steps: %s", error)
+                log.warning("no process could be started ahead for isolated code: %s", error)
                 return
             process.idle_since = asyncio.get_running_loop().time()
             self._idle.insert(0, process)
@@ -282,7 +324,7 @@ class Pool:
             del self._known[next(iter(self._known))]
 
 
-def _raised(error: Error, call: IsolatedCall) -> Exception:
+def raised_here(error: Error, call: IsolatedCall) -> Exception:
     """The function's error, as if it had been raised here; what its process told about it goes along as a note."""
     here = call.current
     step = Step(

@@ -1,4 +1,4 @@
-"""The worker's side of one process for isolated steps: starting it, talking to it, ending it.
+"""The worker's side of one process for isolated steps and jobs: starting it, talking to it, ending it.
 
 Must not choose which process runs what (`pool`).
 """
@@ -20,14 +20,16 @@ from holdfast.worker.isolation.place import Target
 from holdfast.worker.isolation.wire import (
     FRAME_LIMIT,
     HEAD,
+    Attend,
     Began,
     Call,
     Done,
+    Ended,
     Failed,
     Heard,
-    Logged,
-    Progress,
+    News,
     Ready,
+    Told,
     Warm,
     frame,
     heard,
@@ -99,46 +101,54 @@ class Process:
                 writer.transport.abort()
                 raise
         process = cls(popen, lifeline, reader, writer)
-        process._send(Warm(list(known), logging.getLogger().getEffectiveLevel()))
+        process.tell(Warm(list(known), logging.getLogger().getEffectiveLevel()))
         return process
 
     # Talking.
 
-    async def begin(self, call: Call, told: Callable[[Progress | Logged], None]) -> Began | Failed:
+    async def begin(self, call: Call | Attend, told: Callable[[News], None]) -> Began | Failed:
         """Hand over a call. Began: the function runs. Raises Gone."""
         if not self.is_ready:
             word = await self._next(told)
             assert isinstance(word, Ready)
             self.is_ready = True
-        self._send(call)
+        self.tell(call)
         word = await self._next(told)
         assert isinstance(word, Began | Failed)
         return word
 
-    async def answer(self, told: Callable[[Progress | Logged], None]) -> Done | Failed:
+    async def answer(self, told: Callable[[News], None]) -> Done | Failed | Ended:
         """What came of the call. Raises Gone."""
         word = await self._next(told)
-        assert isinstance(word, Done | Failed)
+        assert isinstance(word, Done | Failed | Ended)
         return word
 
-    def _send(self, word: Warm | Call) -> None:
-        self._writer.write(frame(word))
+    def tell(self, word: Told) -> None:
+        """Say something to it, if it still listens. Returns at once."""
+        if not self._writer.transport.is_closing():
+            self._writer.write(frame(word))
 
-    async def _next(self, told: Callable[[Progress | Logged], None]) -> Heard:
-        """The next word that isn't progress or a log line; those are passed on."""
+    async def _next(self, told: Callable[[News], None]) -> Heard:
+        """The next word that isn't news of the code that runs; those are passed on."""
         while True:
             try:
-                head = await self._reader.readexactly(HEAD.size)
-                (size,) = HEAD.unpack(head)
-                if size > FRAME_LIMIT:
-                    await self._hear_last_words(head)
-                    raise Gone
-                word = heard(await self._reader.readexactly(size))
+                word = heard(await self._body())
             except (asyncio.IncompleteReadError, OSError, msgspec.DecodeError) as error:
                 raise Gone from error
-            if not isinstance(word, Progress | Logged):
+            if not isinstance(word, News):
                 return word
             told(word)
+
+    async def _body(self) -> bytes:
+        parts: list[bytes] = []
+        while not parts or len(parts[-1]) == FRAME_LIMIT:
+            head = await self._reader.readexactly(HEAD.size)
+            (size,) = HEAD.unpack(head)
+            if size > FRAME_LIMIT:
+                await self._hear_last_words(head)
+                raise Gone
+            parts.append(await self._reader.readexactly(size))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _hear_last_words(self, words: bytes) -> None:
         with suppress(TimeoutError, OSError):

@@ -1,0 +1,83 @@
+"""What goes with a person's replay: what was said of steps in doubt, and which failures are not told again.
+
+Must not touch a store. Of several steps in doubt each is spoken of on its own; until the last of them the words wait in
+the job's inbox, and one replay takes them all.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core.lifecycle import deliver
+from holdfast.core.model import Change, Job, Step, StepState, Time
+from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
+from holdfast.jobs.family import CHILD_PATH
+from holdfast.jobs.questions import WAIT_PATH
+
+SAID = "~said"
+"""The name of the signals that hold what a person said of steps in doubt. No wait can ask for it."""
+
+
+class Said(Struct, frozen=True):
+    """What a person said of a step in doubt: it shall be done again, or it happened, with this result as text."""
+
+    step: str
+    again: bool
+    result: str = "null"
+
+    @property
+    def words(self) -> str:
+        """The same, for the history."""
+        return "do it again" if self.again else "it happened"
+
+
+def said_of(job: Job) -> dict[str, Said]:
+    """What was said and waits for the replay, by the step's path. The last word on a step counts."""
+    words = [msgspec.json.decode(signal.value, type=Said) for signal in job.inbox if signal.name == SAID]
+    return {said.step: said for said in words}
+
+
+def doubts_left(job: Job, steps: Iterable[Step]) -> list[str]:
+    """The steps in doubt of which nobody has said anything yet."""
+    said = said_of(job)
+    return [path for path in in_doubt(steps) if path not in said]
+
+
+def keep_word(job: Job, said: Said, now: Time, *, by: str, note: Mapping[str, str]) -> Change:
+    """Keep what was said until something was said of all steps in doubt."""
+    return replace(deliver(job, SAID, msgspec.json.encode(said).decode(), now, by=by), note=note)
+
+
+def with_words(change: Change, said: Mapping[str, Said], steps: Mapping[str, Step]) -> Change:
+    """A replay after which steps in doubt are what a person said."""
+    known = [one for one in said.values() if one.step in steps]
+    done = tuple(
+        replace(steps[one.step], state=StepState.DONE, result=one.result, error=None, finished_at=change.at)
+        for one in known
+        if not one.again
+    )
+    drops = tuple(path for one in known for path in (one.step, FAILED_ONCE_PATH + one.step))
+    takes = tuple(signal.version for signal in change.job.inbox if signal.name == SAID)
+    return replace(change, steps=(*change.steps, *done), drops=(*change.drops, *drops), takes=takes)
+
+
+class Failures(Struct, frozen=True):
+    """What a job was told that went wrong outside it: the records of it, and the children that failed."""
+
+    paths: tuple[str, ...]
+    children: tuple[str, ...]
+
+
+def failures_told(steps: Iterable[Step]) -> Failures:
+    """The failures of children and the waits that were late: as a failed step, a replay does not keep them."""
+    paths: list[str] = []
+    children: list[str] = []
+    for step in steps:
+        if step.state is StepState.DONE and step.path.startswith((WAIT_PATH, CHILD_PATH)):
+            told = msgspec.json.decode(step.result or "{}")
+            if "failed" in told or told.get("late"):
+                paths.append(step.path)
+                children += told.get("failed", ())
+    return Failures(tuple(paths), tuple(dict.fromkeys(children)))
