@@ -15,6 +15,10 @@ TOGETHER_LIMIT = 200
 """How many records go to the store in one call, so that no store is asked for work without bounds."""
 
 
+DONE_SECONDS = 1.0
+"""How long the end of an attempt waits for its last records. A store that takes longer won't hear of the end either."""
+
+
 class Together:
     """The records of one attempt that wait for the end of this turn. Belongs to the loop."""
 
@@ -33,10 +37,10 @@ class Together:
         return future
 
     async def done(self) -> None:
-        """Wait until all that was handed in is written, also what nobody waits for any more."""
+        """Wait until all that was handed in is written, also what nobody waits for any more; but not for long."""
         self._send()
         if self._under_way:
-            await asyncio.wait(self._under_way)
+            await asyncio.wait(self._under_way, timeout=DONE_SECONDS)
 
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, []
