@@ -59,7 +59,7 @@ class Trace:
         for name in self.written:
             if name == "begin":
                 found.append([])
-            elif name != "commit":
+            elif name not in ("commit", "lazily", "durably"):
                 found[-1].append(name)
         return found
 
@@ -193,6 +193,30 @@ async def test_a_second_claim_reads_all_records_at_once_and_a_replayed_step_cost
     assert trace.read.count("steps") == 1, "all records are read at once"
     assert "add_steps" not in trace.written
     assert len(trace.transactions()) <= AROUND
+    await app.close()
+
+
+async def test_claims_wait_for_no_disk_and_all_else_does(app, trace):
+    @app.job(name="walk")
+    async def walk() -> None:
+        await one_by_one(3)
+
+    await app.open()
+    await trace.watch(app.engine)
+    async with app.worker():
+        await calm(app, trace)
+        for _ in range(3):
+            await (await walk.submit()).result(timeout=10)
+
+    modes = {"lazily": [], "durably": []}
+    mode = "durably"
+    for name in trace.written:
+        mode = name if name in modes else mode
+        modes[mode].append(name)
+    claims = {"lazily", "begin", "commit", "records", "record", "due", "ready", "update_job", "add_entry", "add_tally"}
+    assert set(modes["lazily"]) <= claims
+    assert modes["lazily"].count("update_job") >= 3, "each claim was such a one"
+    assert {"add_job", "add_steps"} <= set(modes["durably"])
     await app.close()
 
 

@@ -68,6 +68,10 @@ Look = Callable[[sqlite3.Connection], Any]
 DEAF_POLL_SECONDS = 0.5
 """How often a waiter looks by itself where the folder can't hold a socket."""
 
+LAZY = frozenset({"claim"})
+"""Acts that wait for no disk. A power cut that takes back a claim takes its worker too: the job is there to be claimed.
+What the worker writes next takes the claim to the disk with it.
+"""
 
 HOLD = "hold"
 """The kind of act in which the writer holds a transaction for somebody who fills it."""
@@ -107,6 +111,7 @@ class SqliteEngine(Engine, Transactional):
         self._writer: sqlite3.Connection | None = None
         self._transactions = Transactions(path)
         self._file: os.stat_result | None = None
+        self._is_lazy = False
         self._write: Lane[Act]
         self._reads: dict[str, Lane[Look]]
 
@@ -217,6 +222,7 @@ class SqliteEngine(Engine, Transactional):
         for ticket in tickets:
             ticket.answer = ticket.error = None
             kinds.setdefault(ticket.work.kind, []).append(ticket)
+        self._choose_sync(db, lazy=kinds.keys() <= LAZY)
         db.execute(SQL.begin)
         acts = Acts(db, SQL)
         now = self._clock()
@@ -243,11 +249,17 @@ class SqliteEngine(Engine, Transactional):
         db.execute(SQL.commit)
         return acts.news
 
+    def _choose_sync(self, db: sqlite3.Connection, *, lazy: bool) -> None:
+        if lazy is not self._is_lazy:
+            db.execute(SQL.lazily if lazy else SQL.durably)
+            self._is_lazy = lazy
+
     def _connected(self) -> sqlite3.Connection:
         """The writer's connection, made anew after trouble. A file that was swapped under us is never written."""
         with told_plainly(self.path):
             if self._writer is None:
                 self._writer = prepare(self.path)
+                self._is_lazy = False
                 self._file = self._file or os.stat(self.path)
             try:
                 same = self._file is not None and os.path.samestat(os.stat(self.path), self._file)

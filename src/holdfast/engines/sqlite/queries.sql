@@ -9,6 +9,14 @@ commit;
 -- name: rollback
 rollback;
 
+-- name: lazily
+-- before a claim: its commit waits for no disk
+pragma synchronous = normal;
+
+-- name: durably
+-- before all else: who is answered may rely on it after a power cut
+pragma synchronous = full;
+
 -- name: next_job
 -- insert: the next number; nobody else can write while we hold the lock
 select coalesce(max(n), 0) + 1 from job;
