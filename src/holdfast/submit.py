@@ -58,7 +58,7 @@ class _Job(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<job {self.type}>"
 
-    async def submit(
+    def submit(
         self,
         *args: Any,
         key: str | None = None,
@@ -71,23 +71,35 @@ class _Job(Generic[P, R]):
         meta: dict[str, str] | None = None,
         expires: Duration | datetime | None = None,
         **kwargs: Any,
-    ) -> "Run[R]":
+    ) -> "Coroutine[Any, Any, Run[R]]":
         """Submit the job with its own arguments, to be run by a worker.
 
         `key` gives one run for one key (for `key_for`, or while the run is kept); the same key with other arguments is
         a KeyConflict. `delay` or `at` say when, `expires` until when it is still worth running, `priority` goes from
         -100 to 100, higher first. Inside a job this is itself recorded: submitted once, however often the job is run.
         """
-        now = await self._now()
-        order = self._order(args, kwargs, now, key, key_for, queue, priority, delay, at, tags, meta, expires)
-        (run,) = await self._submit([order])
+        self._check_colour("submit")
+        options = (key, key_for, queue, priority, delay, at, tags, meta, expires)
+        return self._submit_one(args, kwargs, options)
+
+    async def _submit_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: tuple[Any, ...]) -> "Run[R]":
+        (run,) = await self._submit([self._order(args, kwargs, await self._now(), *options)])
         return run
 
-    async def submit_many(self, calls: Iterable[Any], **options: Any) -> "list[Run[R]]":
+    def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
 
         A thousand go to the store in one act. Results come in the elements' order.
         """
+        self._check_colour("submit_many")
+        return self._submit_all(calls, options)
+
+    def _check_colour(self, what: str) -> None:
+        """In a `def` job nobody would await it: nothing would be submitted, in silence."""
+        if not loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.type}.{what}(…) is awaited: in a def job call app.sync.{what}({self.type}, …)")
+
+    async def _submit_all(self, calls: Iterable[Any], options: dict[str, Any]) -> "list[Run[R]]":
         runs: list[Run[R]] = []
         now = await self._now()
         options = _checked(self.type, options)
@@ -277,16 +289,17 @@ class AsyncJob(_Job[P, R]):
         need: int,
     ) -> list[S | None]: ...
 
-    async def map(
+    def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
-    ) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[Any]]:
         """Submit the job once for each item, to be run by all workers, and wait for all; results in the items' order.
 
         Inside a job they are its children: it gives up its slot, and the last of them wakes it. `at_once` bounds how
         many are submitted and not settled. All settle; raises ItemsFailed when fewer than `need` (default: all) did
         well. `key` names an item's child by a value of its own instead of by its arguments.
         """
-        results: list[Any] = await self._map(items, at_once, key, need)
+        self._check_colour("map")
+        results: Coroutine[Any, Any, list[Any]] = self._map(items, at_once, key, need)
         return results
 
 
@@ -319,11 +332,12 @@ class SyncJob(_Job[P, R]):
         need: int,
     ) -> list[S | None]: ...
 
-    async def map(
+    def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
-    ) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[Any]]:
         """See AsyncJob.map."""
-        results: list[Any] = await self._map(items, at_once, key, need)
+        self._check_colour("map")
+        results: Coroutine[Any, Any, list[Any]] = self._map(items, at_once, key, need)
         return results
 
 

@@ -456,3 +456,13 @@ def test_it_works_where_an_event_loop_runs():
         return crash_everywhere(in_a_loop)
 
     assert len(asyncio.run(main())) == 6
+
+
+@app.job(isolate="process")
+async def far() -> str:
+    return await draw("sea")
+
+
+def test_isolated_jobs_run_where_the_test_can_see_them():
+    crashes = crash_everywhere(far, effects=made, repeats=1)
+    assert whens(crashes, "draw") == [BEFORE, BETWEEN, AFTER]

@@ -7,7 +7,7 @@ import pytest
 from holdfast import App, ItemsFailed, JobCancelled, JobFailed, step, wait_for
 from holdfast.core.errors import NotAllowed, Outrun
 from holdfast.core.model import Event, State, Where
-from tests.worker.given import AT_ONCE_RETRY, QUICK, events, in_state, until
+from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, until
 
 ENGINES = ("memory", "sqlite")
 
@@ -606,3 +606,34 @@ async def test_a_look_at_a_replayed_child_does_not_end_the_wait_for_it(app, cloc
 
 async def settled(app, id):
     return (await app.jobs.get(id)).state is State.COMPLETED
+
+
+@pytest.mark.parametrize("what", ["submit", "submit_many", "map"])
+async def test_what_a_def_job_can_not_await_is_told_with_what_to_write(app, what):
+    @app.job
+    def child(n: int) -> int:
+        return n + 1
+
+    @app.job(retries=0)
+    def parent() -> None:
+        getattr(child, what)([1])
+
+    run = await parent.submit()
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert job.error is not None
+    assert f"in a def job call app.sync.{what}(child, …)" in job.error.message
+
+
+async def test_a_def_job_maps_over_children(app):
+    @app.job
+    def child(n: int) -> int:
+        return n + 1
+
+    @app.job
+    def parent() -> list[int]:
+        return app.sync.map(child, range(3))
+
+    run = await parent.submit()
+    assert (await finished(app, run)).state is State.COMPLETED
+    assert await run.result() == [1, 2, 3]
