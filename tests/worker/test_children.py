@@ -44,6 +44,31 @@ async def test_a_one_slot_worker_runs_a_parent_and_its_child(app):
     assert len(jobs) == 2
 
 
+async def test_a_child_that_settles_while_its_parent_looks_is_not_waited_for(app, engine):
+    @app.job
+    async def child() -> int:
+        return 1
+
+    @app.job
+    async def parent() -> int:
+        return await (await child.submit()).result()
+
+    async def settles_first(name: str, _: object) -> None:
+        if name == "missing":
+            (job,) = await app.engine.engine.find(Where(parent=run.id))
+            await until(lambda: _has_settled(app, job.id))
+
+    run = await parent.submit()
+    engine.before = settles_first
+    async with app.worker():
+        assert await run.result(3) == 1
+
+
+async def _has_settled(app: App, id: str) -> bool:
+    (job,) = await app.engine.engine.get([id])
+    return job.finished_at is not None
+
+
 async def test_a_map_over_a_job_is_one_group_and_one_wake_up(app, engine):
     @app.job
     async def child(n: int) -> int:
