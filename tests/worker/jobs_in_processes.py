@@ -54,6 +54,11 @@ async def draw(n: int) -> Scene:
     return Scene(n, str(os.getpid()))
 
 
+@step(effect="transaction")
+def book(n: int) -> int:
+    return n
+
+
 @step
 def narrate(n: int) -> int:
     return n * 2
@@ -121,6 +126,16 @@ async def film(n: int) -> dict[str, Any]:
     both = await asyncio.gather(outer(n), narrate.aio(n + 1))
     scenes = await draw.map(range(3))
     return {"pid": os.getpid(), "first": first.number, "both": both, "scenes": [scene.number for scene in scenes]}
+
+
+@app.job(isolate="process")
+async def scene(n: int) -> int:
+    return (await draw(n)).number
+
+
+@app.job(isolate="process", retries=AT_ONCE)
+async def books(n: int) -> int:
+    return await book.aio(n)
 
 
 @app.job(isolate="process")

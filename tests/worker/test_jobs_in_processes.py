@@ -150,6 +150,14 @@ async def test_an_isolated_step_of_it_runs_in_yet_another_process(app):
     assert any("from the step" in line for line in await log_of(app, run))
 
 
+async def test_a_transactional_step_of_it_is_refused_with_one_line(app):
+    run = await jobs.books.submit(1)
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert (await events(run)).count("claim") == 1
+    assert "step book: a transaction can't cross into the process of an isolated job" in job.error.message
+
+
 async def test_an_error_keeps_its_class_there_and_its_traceback_here(app, tmp_path):
     run, failing = await jobs.catches.submit("own"), await jobs.dies.submit(str(tmp_path / "ran"), "raise")
     async with app.worker():

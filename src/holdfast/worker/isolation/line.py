@@ -35,7 +35,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.engines.contract import PRUNE_LIMIT, Clock, Engine
+from holdfast.engines.contract import PRUNE_LIMIT, Body, Clock, Engine, Guarantees, Transactional
 from holdfast.worker.context import Current
 from holdfast.worker.faults import error_of
 from holdfast.worker.isolation.place import Target
@@ -154,8 +154,21 @@ class Trouble(Exception):
         self.error = error
 
 
-class LineEngine(Engine):
+class LineEngine(Engine, Transactional):
     """The worker's store, for what an attempt may ask of it."""
+
+    guarantees = Guarantees(
+        name="line",
+        url="",
+        use="the process of an isolated job",
+        durable="what the worker's store says",
+        processes="one process",
+        wakes="one process",
+        atomic_children=True,
+        clock="the worker's store's",
+        limit="what the worker's store says",
+        transactions="all steps",  # it refuses them itself, and says why
+    )
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -203,6 +216,13 @@ class LineEngine(Engine):
         """See Engine.record."""
         replies: list[Reply] = await self._ask("record", steps)
         return [_told(one.recorded or one.conflict) for one in replies]
+
+    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
+        """See Transactional.transact."""
+        raise Invalid(
+            f"step {step.name}: a transaction can't cross into the process of an isolated job; leave out its isolate, "
+            "or give it to the steps that need it"
+        )
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune."""
