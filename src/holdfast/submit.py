@@ -96,6 +96,7 @@ class _Job(Generic[P, R]):
 
     def _check_colour(self, what: str) -> None:
         """In a `def` job nobody would await it: nothing would be submitted, in silence."""
+        check_no_tx("submitting a job")
         if not loop_here() and attempt_here() is not None:
             raise WrongColour(f"{self.type}.{what}(…) is awaited: in a def job call app.sync.{what}({self.type}, …)")
 

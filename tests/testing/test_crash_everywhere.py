@@ -415,13 +415,13 @@ def test_a_function_is_asked_of_each_of_several_effects_in_doubt():
             return to
         raise LookupError
 
-    @app.job(name="mail_both")
-    async def mail_both() -> list[str]:
+    @app.job(name="mail_each")
+    async def mail_each() -> list[str]:
         if current().epoch == 1:
             made.clear()
         return await send_beside.map(["ann", "bob"], at_once=2)
 
-    crashes = crash_everywhere(mail_both, doubt=look, within="10s")
+    crashes = crash_everywhere(mail_each, doubt=look, within="10s")
     assert {crash.doubts for crash in crashes if len(crash.doubts) > 1} == {("send_beside#ann", "send_beside#bob")}
 
 

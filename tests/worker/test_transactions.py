@@ -798,3 +798,24 @@ async def test_a_worker_that_was_asleep_while_its_job_went_on_writes_nothing(tmp
         assert sql(stage.path, "select n, epoch from ledger") == [(2, 2)]
     finally:
         await stage.end()
+
+
+async def test_a_body_that_keeps_its_own_record_from_being_written_fails_once(app):
+    calls = []
+
+    @step(name="refer", effect="transaction")
+    def refer() -> int:
+        calls.append(1)
+        tx().execute("create table kid (x references step (path))")
+        return 1
+
+    @app.job(name="refers", retries=0)
+    async def refers() -> int:
+        return await refer.aio()
+
+    run = await refers.submit()
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert job.error is not None
+    assert "does a table of yours refer to one of Holdfast's?" in job.error.message
+    assert len(calls) == 1

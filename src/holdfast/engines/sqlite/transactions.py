@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.errors import Invalid
 from holdfast.core.model import Conflict, Recorded, Step, StepState
 from holdfast.engines.contract import Body, check_steps
 from holdfast.engines.sqlite.acts import Acts
@@ -108,6 +109,12 @@ class Transactions:
             return self._run(hold)
         except BaseException as error:
             self.close()  # which takes back what was not committed
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+                # No trouble of the store's: it would come again, however often this is tried.
+                raise Invalid(
+                    f"step {hold.step.name}: its record can't stand beside what it wrote ({error}); "
+                    "does a table of yours refer to one of Holdfast's?"
+                ) from error
             if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
                 raise plainly(error, self._path) from error
             raise
