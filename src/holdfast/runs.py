@@ -54,7 +54,7 @@ class Run(Generic[R]):
         except TimeoutError:
             if limit is None:
                 raise
-            raise TimeoutError(f"job {self.id} has not settled within {limit:g} s; it goes on") from None
+            raise TimeoutError(await self._unsettled(limit)) from None
         if job.state is State.COMPLETED:
             value: R = self._codec.decode(job.result or "null")
             return value
@@ -116,6 +116,12 @@ class Run(Generic[R]):
                 yield status
             mark = await jobs.engine.wait([job_topic(self.id)], PROGRESS_SECONDS if active else FOLLOW_SECONDS, mark)
 
+    async def _unsettled(self, seconds: float) -> str:
+        """What to say to who waited in vain."""
+        job = await (await self._open()).get(self.id)
+        failed = "" if job.error is None else f" after {job.error.type}: {job.error.message}"
+        return f"job {self.id} has not settled within {seconds:g} s: it is {job.state}{failed}, and goes on"
+
     async def _settled(self) -> Job:
         jobs = await self._open()
         mark = 0
@@ -145,6 +151,9 @@ class SyncRun(Generic[R]):
         self.id = run.id
         self._call = call
         self._run = run
+
+    def __repr__(self) -> str:
+        return f"<SyncRun {self.id}>"
 
     def status(self) -> Status:
         """See Run.status."""

@@ -382,6 +382,10 @@ def _made(
     check_function(function, "step", name)
     if name is not None and (not isinstance(name, str) or not name or name.startswith("~")):
         raise Invalid(f"{name!r} can't be a step's name: give it a word that doesn't begin with '~'")
+    if isinstance(key, str) and key in inspect.signature(function).parameters:
+        raise Invalid(
+            f"step {name or function.__name__}: key={key!r} is the same for every call; write key=lambda …: {key}"
+        )
     is_async = inspect.iscoroutinefunction(function)
     spec = StepSpec(
         name=name or function.__name__,

@@ -89,6 +89,17 @@ def test_an_active_job_without_a_living_worker_fails(cli: Cli, ids: dict[State, 
     assert (level, ids[State.ACTIVE][-8:] in text) == ("fail", True)
 
 
+def test_an_owner_that_was_seen_to_die_fails_at_once(cli: Cli, ids: dict[State, str]):
+    """Its file is there and its lock is free, and its job was claimed a moment ago."""
+
+    async def work(jobs: Jobs) -> None:
+        await jobs.engine.beat(Presence(worker="w-live", queues=("video",), slots=1))
+
+    in_store(cli.path, work)
+    level, text = checks(cli)["owners"]
+    assert (level, ids[State.ACTIVE][-8:] in text) == ("fail", True)
+
+
 def test_a_living_owner_is_well(cli: Cli, ids: dict[State, str]):
     tampered(cli, f"update job set claimed_at = claimed_at - {MINUTE} where state = 'active'")
 

@@ -472,3 +472,10 @@ async def test_review_in_python_is_checked_by_the_jobs_types(app):
         await second.resolve(7, reason="counted by hand")
         assert (await first.result(5), await second.result(5)) == (3, 7)
         assert await app.review() == []
+
+
+def test_a_key_that_is_the_name_of_an_argument_is_refused():
+    with pytest.raises(Invalid, match="key='to' is the same for every call; write key=lambda …: to"):
+
+        @step(name="send", effect="once", key="to")
+        def send(to: str) -> None: ...

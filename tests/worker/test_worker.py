@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -250,3 +252,26 @@ async def test_log_lines_of_a_running_step_are_kept(app, monkeypatch):
         gate.set()
         await run.result(5)
     assert line.partition(" ")[0].endswith("Z")
+
+
+def test_a_program_that_has_not_set_up_logging_hears_warnings_while_a_worker_runs(tmp_path):
+    (tmp_path / "film.py").write_text(
+        "import asyncio, logging\n"
+        "from holdfast import App\n"
+        "app, log = App('memory:'), logging.getLogger('mine')\n"
+        "@app.job(retries=0)\n"
+        "async def film() -> None:\n"
+        "    log.warning('inside a job'); log.info('too quiet'); raise ValueError('no film')\n"
+        "async def main():\n"
+        "    run = await film.submit()\n"
+        "    async with app.worker():\n"
+        "        log.warning('beside a worker')\n"
+        "        try: await run.result(timeout=10)\n"
+        "        except Exception: pass\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "film.py"], capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    lines = done.stderr.splitlines()
+    assert lines[:2] == ["beside a worker", "inside a job"]
+    assert "ValueError: no film; it needs a person: holdfast review" in lines[2]
+    assert len(lines) == 3

@@ -137,9 +137,12 @@ async def _oldest(jobs: Jobs, now: Time) -> Finding:
 
 async def _orphans(jobs: Jobs, now: Time) -> Finding:
     """Active jobs whose worker is gone, silent, or has left no trace."""
-    alive = {worker.worker for worker in await jobs.workers() if how_alive(worker, now) == "alive"}
+    workers = await jobs.workers()
+    alive = {worker.worker for worker in workers if how_alive(worker, now) == "alive"}
+    dead = {worker.worker for worker in workers if worker.gone}
     page = await jobs.engine.find(Where(states=(State.ACTIVE,)))
-    lost = [job for job in page if job.worker not in alive and now - (job.claimed_at or now) > LATE_MS // 4]
+    late = now - LATE_MS // 4  # who has just begun may not have shown itself yet
+    lost = [job for job in page if job.worker in dead or (job.worker not in alive and (job.claimed_at or now) < late)]
     if lost:
         what = "another worker takes them over in a moment" if alive else "start a worker, which takes them over"
         text = f"{counted(len(lost), 'active job')} without a living worker ({_named(lost)}): {what}"

@@ -18,11 +18,13 @@ def check_retry(retry: Retry) -> Retry:
     if type(retry.retries) is not int or retry.retries < 0:
         raise Invalid(f"retries={retry.retries}: give 0 for no retry, or how often to try again")
     if retry.strategy not in STRATEGIES:
-        raise Invalid(f"backoff {retry.strategy!r} is unknown; choose one of {', '.join(STRATEGIES)}")
+        raise Invalid(f"strategy {retry.strategy!r} is unknown; choose one of {', '.join(STRATEGIES)}")
     if retry.initial_ms < 0 or retry.cap_ms < 0:
         raise Invalid("a backoff can't be negative")
     if not 1.0 <= retry.factor < inf:
         raise Invalid(f"backoff factor {retry.factor}: must be 1 or more, and finite")
+    if isinstance(retry.never, str):
+        raise Invalid(f"never={retry.never!r}: give a list of types of errors")
     return retry
 
 

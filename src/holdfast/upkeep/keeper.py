@@ -176,6 +176,5 @@ class Keeper:
             log.warning("upkeep: the lead could not be given up: %s", error)
 
     def _tell(self, rescued: list[Job]) -> None:
-        for job in rescued:
+        if rescued:
             self._wake.soon()
-            log.warning("job %s: worker %s is lost; it goes on elsewhere", job.id, job.worker)

@@ -4,6 +4,7 @@ Every worker's process looks for the dead, not only the leader, who may be the d
 what it sees: each rescue is a change that expects the version it looked at, so of many rescuers one wins.
 """
 
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,8 @@ from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import CHILD_PATH, UNDO_TYPE, wake_parent
 from holdfast.jobs.questions import WAIT_PATH
+
+log = logging.getLogger("holdfast.upkeep")
 
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, who should have stopped it."""
@@ -162,7 +165,14 @@ class Rescue:
         elif event is Event.ABANDON:
             error = Error("WorkersLost", f"{job.recoveries + 1} workers in a row were lost over this job: {why}")
         change = decide(job, event, now, by=by, progressed=progressed, error=error, note=note)
-        return await self._commit(change)
+        is_rescued = await self._commit(change)
+        if is_rescued and error is not None:
+            log.error(
+                "job %s: worker %s is lost: %s; it needs a person: holdfast review", job.id, job.worker, error.message
+            )
+        elif is_rescued:
+            log.warning("job %s: worker %s is lost; it goes on elsewhere", job.id, job.worker)
+        return is_rescued
 
     async def _commit(self, change: Change) -> bool:
         (answer,) = await self._engine.commit([change])

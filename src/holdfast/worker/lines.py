@@ -65,12 +65,24 @@ class Capture(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler.emit."""
-        if record.name.partition(".")[0] == "holdfast":
-            return
         try:
-            self._keep(self.format(record))
+            if _is_unheard(record, self) and logging.lastResort is not None:
+                logging.lastResort.handle(record)
+            if record.name.partition(".")[0] != "holdfast":
+                self._keep(self.format(record))
         except Exception:
             self.handleError(record)
+
+
+def _is_unheard(record: logging.LogRecord, ours: logging.Handler) -> bool:
+    """Whether nobody but us hears this: then Python's last resort is to be heard, as if we were not there."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None:
+        if any(handler is not ours for handler in logger.handlers):
+            return False
+        logger = logger.parent if logger.propagate else None
+    lowest = logging.lastResort.level if logging.lastResort is not None else 0
+    return record.levelno >= lowest
 
 
 class Capturing:

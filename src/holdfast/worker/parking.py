@@ -398,7 +398,10 @@ def words(wait: Wait, now: Time) -> str:
         WaitKind.SIGNAL: f"signal {wait.name}",
         WaitKind.CHILDREN: f"children {wait.name}",
     }.get(wait.kind, str(wait.kind))
-    return what if wait.until is None else f"{what}, for {in_words(max(0, wait.until - now))} at most"
+    if wait.until is None:
+        return what
+    seconds = max(0, round((wait.until - now) / 1_000))  # "2 d", and not "1 d 23 h", because a moment has passed
+    return f"{what}, for {in_words(seconds * 1_000)} at most"
 
 
 def _wake(future: "asyncio.Future[None] | None") -> None:
