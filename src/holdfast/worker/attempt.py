@@ -8,7 +8,7 @@ import concurrent.futures
 import inspect
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -138,14 +138,14 @@ class Attempt:
         self._drift: list[str] = []
         self._running: dict[str, StepSpec] = {}
         self._working = 0
-        self._outer: Counter[str] = Counter()
+        self._outer: dict[str, int] = defaultdict(int)
         self._stage = ""
         self._since: dict[str, Time] = {}
         self._counts: dict[str, tuple[int, int | None]] = {}
-        self._made: Counter[str] = Counter()
+        self._made: dict[str, int] = defaultdict(int)
         self._said: tuple[str, int | None, int | None, str] | None = None
         self._said_first: tuple[str, int] = ("", 0)
-        self._together = Together(self._write)
+        self._together: Together | None = None  # most attempts never record two steps at once
         self._lines = Lines()
         self._log_due = self._started + LOG_SECONDS
         self._lock = threading.Lock()
@@ -371,7 +371,8 @@ class Attempt:
 
     async def is_written(self) -> None:
         """Wait for the records of steps that are done although nobody waits for them any more."""
-        await self._together.done()
+        if self._together is not None:
+            await self._together.done()
 
     def doubt(self, path: str) -> Stopped:
         """An effect may have happened: this attempt does nothing more, and a person is asked."""
@@ -410,6 +411,7 @@ class Attempt:
     async def _recorded(self, steps: list[Step]) -> Step:
         """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
         if len(self._running) > 1:
+            self._together = self._together or Together(self._write)
             answer = await self._together.add(steps)
         else:  # alone: nothing to wait for, and nothing to wait with
             answer, *_ = await self._write(steps)
@@ -476,7 +478,7 @@ class Attempt:
             stage, since = self._stage, self._since.get(self._stage)
             limits = [spec.stale_after_ms for spec in self._running.values() if spec.stale_after_ms is not None]
         done, total = self._counts.get(stage, (None, None))
-        made, text = self._made[stage], ""
+        made, text = self._made.get(stage, 0), ""
         said = self._said
         if said is not None and said[0] == stage:  # what was said in an earlier stage is over
             text = said[3]

@@ -304,9 +304,10 @@ class Worker:
         attempt.isolate = self._pool.run
         if isinstance(attempt, Away):
             attempt.pool, attempt.until = self._pool, self._leases.until
-        for lease, older in self._attempts.items():
-            if lease.job == job.id:  # it was taken from us, and came back before we heard of it
-                older.halt(LOST)
+        if job.epoch > 1:
+            for lease, older in self._attempts.items():
+                if lease.job == job.id:  # it was taken from us, and came back before we heard of it
+                    older.halt(LOST)
         self._attempts[job.lease] = attempt
         RUNNING.add(attempt)
         if self._stopping:
