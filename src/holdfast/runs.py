@@ -5,11 +5,12 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.codec import Codec, Signature, canonical, parse
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import JobCancelled, JobFailed, WrongColour
+from holdfast.core.errors import HoldfastError, JobCancelled, JobFailed, WrongColour
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Entry, Job, State
 from holdfast.engines.contract import job_topic
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 FOLLOW_SECONDS = 5.0
 """How long a waiting caller waits for news before it looks by itself."""
+
+TELL_SECONDS = 1.0
+"""How long to ask in what state a job is that did not settle in time."""
 
 PROGRESS_SECONDS = 0.5
 """How long to wait while the job runs: what its worker's beat tells rings no bell."""
@@ -117,10 +121,14 @@ class Run(Generic[R]):
             mark = await jobs.engine.wait([job_topic(self.id)], PROGRESS_SECONDS if active else FOLLOW_SECONDS, mark)
 
     async def _unsettled(self, seconds: float) -> str:
-        """What to say to who waited in vain."""
-        job = await (await self._open()).get(self.id)
-        failed = "" if job.error is None else f" after {job.error.type}: {job.error.message}"
-        return f"job {self.id} has not settled within {seconds:g} s: it is {job.state}{failed}, and goes on"
+        """What to say to who waited in vain. A store that doesn't answer must not make them wait on."""
+        state = ""
+        with suppress(HoldfastError, TimeoutError):
+            async with asyncio.timeout(TELL_SECONDS):
+                job = await (await self._open()).get(self.id)
+            failed = "" if job.error is None else f" after {job.error.type}: {job.error.message}"
+            state = f": it is {job.state}{failed}"
+        return f"job {self.id} has not settled within {seconds:g} s{state}, and goes on"
 
     async def _settled(self) -> Job:
         jobs = await self._open()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -479,3 +480,23 @@ def test_a_key_that_is_the_name_of_an_argument_is_refused():
 
         @step(name="send", effect="once", key="to")
         def send(to: str) -> None: ...
+
+
+async def test_who_waited_in_vain_is_told_in_time_also_when_the_store_does_not_answer(app, engine):
+    @app.job
+    async def film() -> None: ...
+
+    run = await film.submit()
+    looks = []
+
+    async def hang(name, args):
+        if name == "get":
+            looks.append(1)
+            if len(looks) > 1:
+                await asyncio.sleep(60)
+
+    engine.before = hang
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"has not settled within 0.05 s, and goes on"):
+        await run.result(timeout=0.05)
+    assert time.monotonic() - began < 10
