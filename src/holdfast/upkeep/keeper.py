@@ -4,12 +4,9 @@ Must not run jobs. Leadership is a record with the name of a worker; it is taken
 """
 
 import asyncio
-import concurrent.futures
 import logging
 import random
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import HoldfastError
@@ -17,6 +14,7 @@ from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import cancel_children, ended, wake_parent
+from holdfast.threads import Join, Spawn, own_thread
 from holdfast.upkeep.rescue import Rescue
 from holdfast.upkeep.wake import Wake
 
@@ -27,31 +25,6 @@ LEADER = "leader"
 
 STOP_SECONDS = 5.0
 """How long to wait for the round under way when a keeper is stopped."""
-
-Join = Callable[[float], Awaitable[None]]
-"""Waits for the end of what was begun, at most so many seconds."""
-
-Spawn = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], Join]
-"""Begins, under a name, work that goes on beside everything else."""
-
-
-def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join:
-    """Run a coroutine in a thread and on an event loop of its own, which never keep the process from ending."""
-    ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            asyncio.run(work())
-        finally:
-            ended.set_result(None)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-
-    async def join(seconds: float) -> None:
-        # Not in a thread of the loop's pool: jobs may hold all of them.
-        await asyncio.wait([asyncio.wrap_future(ended)], timeout=seconds)
-
-    return join
 
 
 class Keeper:

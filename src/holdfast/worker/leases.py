@@ -5,15 +5,13 @@ then the fence closes by the worker's own monotonic clock, before anybody else m
 """
 
 import asyncio
-import concurrent.futures
 import logging
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from holdfast.core.model import Beat, Presence
 from holdfast.engines.contract import Engine
+from holdfast.threads import Join, Spawn, own_thread
 
 log = logging.getLogger("holdfast.worker")
 
@@ -25,31 +23,6 @@ MARGIN = 0.8
 
 LEAVE_SECONDS = 5.0
 """How long to wait for the last beat when a worker ends."""
-
-Join = Callable[[float], Awaitable[None]]
-"""Waits for the end of what was begun, at most so many seconds."""
-
-Spawn = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], Join]
-"""Begins, under a name, work that goes on beside everything else."""
-
-
-def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join:
-    """Run a coroutine in a thread and on an event loop of its own, which never keep the process from ending."""
-    ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            asyncio.run(work())
-        finally:
-            ended.set_result(None)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-
-    async def join(seconds: float) -> None:
-        # Not in a thread of the loop's pool: jobs may hold all of them.
-        await asyncio.wait([asyncio.wrap_future(ended)], timeout=seconds)
-
-    return join
 
 
 class Leases:
