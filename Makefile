@@ -30,6 +30,8 @@ test: $(VENV)/.ready ## all tests, and the conformance suite on every engine
 conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
 	@$(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
 	  --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES)
+	@$(BIN)/python -m tests.postgres_server $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
+	  --engine {url} --examples $$(( $(EXAMPLES) / 6 ))
 
 lint: $(VENV)/.ready ## style and types
 	@$(BIN)/ruff check .

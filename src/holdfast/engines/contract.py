@@ -136,6 +136,10 @@ class Engine(ABC):
     def scratch(cls, url: str, folder: Path) -> str:
         """The URL of an empty store of the same kind, for a test that may write into `folder`."""
 
+    @classmethod
+    async def scrap(cls, url: str) -> None:  # noqa: B027 (nothing to do where the test's folder holds it all)
+        """Remove a store that `scratch` named, and never another one."""
+
     # A store is opened once, from any thread or event loop, and may then be used from all of them.
 
     @abstractmethod

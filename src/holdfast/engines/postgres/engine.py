@@ -67,7 +67,7 @@ from holdfast.engines.postgres.hub import Hub, Line
 from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
-from holdfast.engines.postgres.store import Connection, Texts, prepare
+from holdfast.engines.postgres.store import Connection, Texts, drop, prepare
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -82,6 +82,9 @@ CLOCK_SECONDS = 5.0
 
 CLOCK_SET_MS = 500
 """An answer that is so far behind what we thought means that the server's clock was set back."""
+
+SCRATCH = "holdfast_scratch_"
+"""How the schemas of tests begin."""
 
 PAST_ALL_IDS = "\U0010ffff"
 """Sorts behind every id: where a walk from the newest begins."""
@@ -140,7 +143,14 @@ class PostgresEngine(Engine):
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
         """See Engine.scratch: a schema of its own."""
-        return with_schema(url, f"holdfast_scratch_{secrets.token_hex(6)}")
+        return with_schema(url, f"{SCRATCH}{secrets.token_hex(6)}")
+
+    @classmethod
+    async def scrap(cls, url: str) -> None:
+        """See Engine.scrap."""
+        place = place_of(url)
+        if place.schema.startswith(SCRATCH):
+            await drop(place, Texts(place.schema))
 
     # Opening and closing.
 

@@ -76,6 +76,11 @@ class Texts:
         return self._put(_CREATE)
 
     @property
+    def drop_schema(self) -> str:
+        """The statement that removes the schema and all that is in it."""
+        return self._put(_DROP)
+
+    @property
     def version(self) -> str:
         """The statement that tells which migrations a schema has had, and for whom it is too new."""
         return self._put(_VERSION)
@@ -87,6 +92,7 @@ class Texts:
 
 
 _CREATE = "create schema if not exists {schema}"
+_DROP = "drop schema if exists {schema} cascade"
 _VERSION = "select version, oldest from {schema}.store"
 _ADVANCE = "update {schema}.store set version = $1"
 _IS_THERE = "select to_regclass(quote_ident($1) || '.store') is not null"
@@ -119,6 +125,17 @@ async def prepare(place: Place, texts: Texts) -> None:
         newest = texts.migrations()[-1][0]
         if await _version(db, place, texts) < newest:
             await _migrate(db, place, texts, newest)
+    except Exception as error:
+        raise plainly(error, place) from error
+    finally:
+        await close(db)
+
+
+async def drop(place: Place, texts: Texts) -> None:
+    """Remove a schema and all that is in it."""
+    db = await connect(place)
+    try:
+        await db.execute(texts.drop_schema)
     except Exception as error:
         raise plainly(error, place) from error
     finally:
