@@ -104,9 +104,9 @@ def server(*settings: str, safe: bool = False) -> Iterator[Server]:
             shutil.chown(folder, NOBODY)
             if not _can_run(programs / "postgres"):
                 running._programs = programs = _copied(programs, folder)
+        options = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
         made = subprocess.run(
-            [programs / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8"]
-            + ["--no-locale", "--no-sync"],
+            [programs / "initdb", "-D", folder / "data", *options],
             capture_output=True,
             text=True,
             timeout=START_SECONDS,

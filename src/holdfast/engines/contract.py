@@ -126,6 +126,9 @@ class Engine(ABC):
 
     guarantees: Guarantees
 
+    look_seconds: float = 0.0
+    """How often upkeep may look for the dead, at most: where each look is a question to a server, not too often."""
+
     @classmethod
     @abstractmethod
     def from_url(cls, url: str, clock: Clock) -> "Engine":
@@ -137,8 +140,9 @@ class Engine(ABC):
         """The URL of an empty store of the same kind, for a test that may write into `folder`."""
 
     @classmethod
-    async def scrap(cls, url: str) -> None:  # noqa: B027 (nothing to do where the test's folder holds it all)
-        """Remove a store that `scratch` named, and never another one."""
+    async def scrap(cls, url: str) -> None:
+        """Remove a store that `scratch` named, and never another one; nothing to do where it is all in the folder."""
+        return
 
     # A store is opened once, from any thread or event loop, and may then be used from all of them.
 

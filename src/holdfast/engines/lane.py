@@ -125,7 +125,7 @@ class Lane(Generic[Work]):
 
 
 def hand_back(batch: Sequence[Ticket[Any]]) -> None:
-    """Answer everybody, from any thread: one call into each loop, because waking a loop costs far more than an answer."""
+    """Answer everybody, from any thread. One call into each loop: waking a loop costs far more than an answer."""
     loops: dict[asyncio.AbstractEventLoop, list[Ticket[Any]]] = {}
     for ticket in batch:
         assert ticket.loop is not None

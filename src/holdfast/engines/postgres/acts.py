@@ -72,9 +72,7 @@ class Acts:
         try:
             async with self._db.transaction():
                 if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
-                    raise LeaseLost(
-                        f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted"
-                    )
+                    raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
                 answers: list[Inserted] = []
                 taken: dict[tuple[str, str], Job] = {}
                 for group in _apart(jobs):

@@ -98,7 +98,11 @@ DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
 SILENT_LEASES = 20
 """The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
 
-TALLY_ROWS = 2_000
+FOLD_ROWS = 2_000
+"""How many differences the counters may consist of before they are summed up."""
+
+TIDY_SECONDS = 60.0
+"""How often traces of dead workers are looked for."""
 
 
 class PostgresEngine(Engine):
@@ -115,6 +119,7 @@ class PostgresEngine(Engine):
         clock="the server's",
         limit="what the database holds",
     )
+    look_seconds = 1.6
 
     def __init__(self, url: str) -> None:
         self._place: Place = place_of(url)
@@ -133,6 +138,7 @@ class PostgresEngine(Engine):
         self._server = (0, 0.0, -CLOCK_SECONDS)
         self._inserted = 0
         self._days_at = -DAYS_SECONDS
+        self._tidied_at = -TIDY_SECONDS
         self._floor = Floor()
 
     @classmethod
@@ -274,22 +280,17 @@ class PostgresEngine(Engine):
     async def _claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
         """One statement. In a long drain it begins where the last one did (`floor`)."""
         began = time.monotonic()
-        ahead = self._floor.ahead(queues, began)
-        found: Sequence[Any] = []
-        if ahead is not None:
-            found = await self._pool.act(
-                lambda db: db.fetch(self._sql.claim_ahead, worker, *ahead, limit)
-            )
+        spot = self._floor.ahead(queues, began)
+        found: list[Any] = []
+        if spot is not None:
+            found = await self._pool.act(lambda db: db.fetch(self._sql.claim_ahead, worker, *spot, limit))
         if len(found) < limit or not limit:
             left = limit - len(found)
-            found = [
-                *found,
-                *await self._pool.act(lambda db: db.fetch(self._sql.claim, worker, queues, left, PROMOTE_LIMIT)),
-            ]
-            ahead = None
+            found += await self._pool.act(lambda db: db.fetch(self._sql.claim, worker, queues, left, PROMOTE_LIMIT))
         jobs = [rows.job_of(row) for row in found]
         if jobs:
-            self._floor.note(queues, limit, [(job.queue, job.priority, job.run_at, row[0]) for job, row in zip(jobs, found, strict=True)], began, time.monotonic())
+            spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
+            self._floor.note(queues, limit, spots, began, time.monotonic())
             self._live.tell({job_topic(job.id) for job in jobs})
             self._heard_clock(jobs[-1].claimed_at or 0)
         else:
@@ -342,34 +343,20 @@ class PostgresEngine(Engine):
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune. Tidies, too: counters, keys, the traces of dead workers, days of which nothing is left."""
-        most = at_most(limit, PAGE_LIMIT)
-
-        async def work(db: Connection) -> int:
-            now = await db.fetchval(self._sql.now)
-            gone = await db.fetch(self._sql.prune, now, most)
-            await db.execute(self._sql.forget_keys, now)
-            await self._fold(db)
-            await self._forget_workers(db)
-            return len(gone)
-
-        answer = await self._look(work)
-        if time.monotonic() - self._days_at > DAYS_SECONDS:
-            self._days_at = time.monotonic()
+        [row] = await self._fetch(self._sql.prune, at_most(limit, PAGE_LIMIT), FOLD_ROWS)
+        now = time.monotonic()
+        if now - self._tidied_at > TIDY_SECONDS:
+            self._tidied_at = now
+            await self._look(self._forget_workers)
+        if now - self._days_at > DAYS_SECONDS:
+            self._days_at = now
             await self._hub.call(self._keep_days)
-        return answer
-
-    async def _fold(self, db: Connection) -> None:
-        if await db.fetchval(self._sql.tally_size) >= TALLY_ROWS:
-            await db.execute(self._sql.fold)
+        return int(row[0])
 
     async def _forget_workers(self, db: Connection) -> None:
         found = await db.fetch(self._sql.workers)
         present = {presence.worker: presence for presence in self._live.presences(found)}
-        old = [
-            (row[0], row[2])
-            for row in found
-            if present[row[0]].gone or row[7] - row[2] > SILENT_LEASES * row[4]
-        ]
+        old = [(row[0], row[2]) for row in found if present[row[0]].gone or row[7] - row[2] > SILENT_LEASES * row[4]]
         if old:
             await db.execute(self._sql.forget_workers, *rows.columns(old, 2))
 
@@ -482,8 +469,7 @@ class PostgresEngine(Engine):
                 return self._live.presences(await db.fetch(self._sql.workers))
 
             present = [
-                Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at)
-                for p in await self._look(look)
+                Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at) for p in await self._look(look)
             ]
             found += [record for record in present if record.name.startswith(prefix)]
         return sorted(found, key=lambda record: record.name)
@@ -518,5 +504,3 @@ class PostgresEngine(Engine):
             [row] = await self._fetch(self._sql.next_due, queues, now - DUE_WINDOW_MS)
             timeout = until_due(row[0], now, timeout)
         return await self._bell.wait([short(topic) for topic in topics], timeout, after)
-
-

@@ -19,7 +19,7 @@ SLOW_SECONDS = 0.004
 FRONT_SECONDS = 1.0
 """How often a claim begins at the front in any case."""
 
-Spot = tuple[str, int, Time | None, int]
+Spot = tuple[str, int, Time, int]
 """Where a claimed job stood: queue, priority, run_at, number."""
 
 
@@ -38,7 +38,7 @@ class Floor:
 
     def ahead(self, queues: Sequence[str], now: float) -> Spot | None:
         """Where to begin the next claim; None for the front."""
-        if self._spot is None or now - self._front_at > FRONT_SECONDS or self._spot[0] != queues[0]:
+        if self._spot is None or now - self._front_at > FRONT_SECONDS or self._spot[0] not in queues[:1]:
             return None
         return self._spot if self._full >= FULL_IN_A_ROW and self._slow > SLOW_SECONDS else None
 

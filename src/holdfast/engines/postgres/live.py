@@ -108,7 +108,7 @@ class Live:
         await db.add_listener(self._channel, self._hear)
         self.hears = True
 
-    def _lost(self, db: Connection) -> None:
+    def _lost(self, db: Any) -> None:
         """The connection is gone: hear again as soon as possible, so that nobody sleeps through the news."""
         if db is not self._db:
             return
@@ -211,8 +211,8 @@ class Live:
                         await self._sign(db, worker)
                         lock = None if self._place.pooled else self._workers[worker]
                         text = msgspec.json.encode(presence).decode()
-                        beat_ms, lease_ms = presence.beat_ms, presence.lease_ms
-                        found = await db.fetch(self._sql.beat, worker, text, beat_ms, lease_ms, lock, list(named), asked)
+                        pace = (presence.beat_ms, presence.lease_ms)
+                        found = await db.fetch(self._sql.beat, worker, text, *pace, lock, list(named), asked)
             except BaseException as error:
                 if is_broken(error) and self._db is not None:
                     self._db.terminate()

@@ -47,7 +47,9 @@ def place_of(url: str) -> Place:
     options = dict(given)
     unknown = sorted(set(options) - _OURS - _DRIVERS)
     if unknown:
-        raise Invalid(f"{shown(url)}: there is no option {unknown[0]!r}; there are {', '.join(sorted(_OURS))}, sslmode …")
+        raise Invalid(
+            f"{shown(url)}: there is no option {unknown[0]!r}; there are {', '.join(sorted(_OURS))}, sslmode …"
+        )
     if parts.fragment:
         raise Invalid(f"{shown(url)}: a store's URL takes no '#'; write it as %23")
     schema = options.get("schema", SCHEMA)

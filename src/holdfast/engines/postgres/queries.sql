@@ -224,54 +224,7 @@ from {schema}.name cross join lateral (select * from {schema}.step where step.n 
 where name.id = $1 order by step.place;
 
 -- name: prune
--- terminal jobs whose time has come and who have no live kin. What is on a day of its own goes with that day.
-with old as materialized (
-  select done.n, done.id, done.queue, done.state from {schema}.done
-  where done.prune_at <= $1::bigint
-    and not exists (select 1 from {schema}.job as child where child.parent = done.id)
-    and not exists (select 1 from {schema}.name join {schema}.job using (n) where name.id = done.parent)
-  order by done.prune_at, done.n limit $2
-  for update skip locked
-), gone as (
-  delete from {schema}.done using old where done.n = old.n returning done.n, done.id, done.queue, done.state, done.type
-), names as (
-  delete from {schema}.name using gone where name.id = gone.id
-), keyed as (
-  select gone.id, gone.type, body.key from gone
-  cross join lateral (select * from {schema}.body where body.n = gone.n offset 0) as body where body.key is not null
-), keys as (
-  delete from {schema}.key using keyed
-  where key.type = keyed.type and key.key = keyed.key and key.job = keyed.id
-    and (key.until is null or key.until <= $1)
-), families as (
-  delete from {schema}.family using gone where family.parent = gone.id
-), bodies as (
-  delete from {schema}.body_rest using gone where body_rest.n = gone.n
-), entries as (
-  delete from {schema}.entry_rest using gone where entry_rest.n = gone.n
-), steps as (
-  delete from {schema}.step_rest using gone where step_rest.n = gone.n
-), counted as (
-  insert into {schema}.tally (queue, state, jobs)
-  select queue, state, -count(*) from gone group by queue, state
-)
-select id from gone;
-
--- name: forget_keys
-delete from {schema}.key where until <= $1;
-
--- name: fold
--- sums up the differences of `tally`; rows that another one folds just now are left to it
-with few as (
-  select ctid from {schema}.tally limit 100000 for update skip locked
-), gone as (
-  delete from {schema}.tally where ctid = any(array(select ctid from few)) returning queue, state, jobs
-)
-insert into {schema}.tally (queue, state, jobs)
-select queue, state, sum(jobs) from gone group by queue, state having sum(jobs) <> 0;
-
--- name: tally_size
-select count(*) from (select 1 from {schema}.tally limit 2000) as few;
+select {schema}.prune($1, $2);
 
 -- name: add_days
 select {schema}.add_days($1);

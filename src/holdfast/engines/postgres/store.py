@@ -50,6 +50,7 @@ SETTINGS = {
 
 _PACKAGE = "holdfast.engines.postgres"
 _PLACEHOLDER = "{schema}"
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
 class Texts:
@@ -59,7 +60,7 @@ class Texts:
     """
 
     def __init__(self, schema: str) -> None:
-        assert schema.replace("_", "a").isalnum() and schema.isascii()
+        assert set(schema) <= _PLAIN, "a schema's name is checked before"
         self._schema = f'"{schema}"'
         self.sql = SimpleNamespace(**{name: self._put(text) for name, text in vars(queries(_PACKAGE)).items()})
 
@@ -225,7 +226,7 @@ _REFUSED = (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificat
 def plainly(error: BaseException, place: Place) -> BaseException:
     """What an error of the database or the network means for a person."""
     where = place.shown
-    told = f"{type(error).__name__}: {error}".strip(": ") if not isinstance(error, asyncpg.PostgresError) else str(error)
+    told = str(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {error}".strip(": ")
     match error:
         case HoldfastError() | asyncio.CancelledError():
             return error

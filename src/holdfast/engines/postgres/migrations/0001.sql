@@ -158,7 +158,7 @@ create table {schema}.family (             -- how many children a group has, and
   primary key (parent, name)
 ) with (fillfactor = 50);
 
--- How many jobs a queue has in a state: differences, which `fold` sums up. A row that everybody counts on would make
+-- How many jobs a queue has in a state: differences, which `prune` sums up. A row that everybody counts on would make
 -- all commits wait for one another's disk.
 create table {schema}.tally (
   queue text not null,
@@ -306,6 +306,60 @@ begin
       job.finished_at, job.prune_at, job.inbox, job.arrived
     from taken as job cross join lateral (select * from {schema}.body where body.n = job.n offset 0) as body
     order by job.run_at, job.n;
+end $$;
+
+-- Prune: terminal jobs whose time has come and who have no live kin. What of them is on a day of its own goes with that
+-- day. Forgets keys whose time is over, and sums up the counters when there are many.
+create function {schema}.prune(most bigint, fold_at bigint) returns bigint
+language plpgsql volatile set search_path = pg_catalog as $$
+declare
+  now_at bigint := {schema}.now_ms();
+  pruned bigint;
+begin
+  with old as materialized (
+    select done.n from {schema}.done
+    where done.prune_at <= now_at
+      and not exists (select 1 from {schema}.job as child where child.parent = done.id)
+      and not exists (select 1 from {schema}.name join {schema}.job using (n) where name.id = done.parent)
+    order by done.prune_at, done.n limit most
+    for update skip locked
+  ), gone as (
+    delete from {schema}.done using old where done.n = old.n
+    returning done.n, done.id, done.queue, done.state, done.type
+  ), names as (
+    delete from {schema}.name using gone where name.id = gone.id
+  ), keyed as (
+    select gone.id, gone.type, body.key from gone
+    cross join lateral (select * from {schema}.body where body.n = gone.n offset 0) as body where body.key is not null
+  ), keys as (
+    delete from {schema}.key using keyed
+    where key.type = keyed.type and key.key = keyed.key and key.job = keyed.id
+      and (key.until is null or key.until <= now_at)
+  ), families as (
+    delete from {schema}.family using gone where family.parent = gone.id
+  ), bodies as (
+    delete from {schema}.body_rest using gone where body_rest.n = gone.n
+  ), entries as (
+    delete from {schema}.entry_rest using gone where entry_rest.n = gone.n
+  ), steps as (
+    delete from {schema}.step_rest using gone where step_rest.n = gone.n
+  ), counted as (
+    insert into {schema}.tally (queue, state, jobs)
+    select queue, state, -count(*) from gone group by queue, state
+  )
+  select count(*) into pruned from gone;
+  delete from {schema}.key where until <= now_at;
+  if (select count(*) from (select 1 from {schema}.tally limit fold_at) as few) >= fold_at then
+    -- Rows that another one sums up just now are left to it.
+    with few as (
+      select ctid from {schema}.tally limit 100000 for update skip locked
+    ), folded as (
+      delete from {schema}.tally where ctid = any(array(select ctid from few)) returning queue, state, jobs
+    )
+    insert into {schema}.tally (queue, state, jobs)
+    select queue, state, sum(jobs) from folded group by queue, state having sum(jobs) <> 0;
+  end if;
+  return pruned;
 end $$;
 
 -- Days: partitions for the days to come, made before anything falls on them; and days of which nothing is left.
