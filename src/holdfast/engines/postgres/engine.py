@@ -350,7 +350,7 @@ class PostgresEngine(Engine):
             await self._look(self._forget_workers)
         if now - self._days_at > DAYS_SECONDS:
             self._days_at = now
-            await self._hub.call(self._keep_days)
+            await self._keep_days_now()
         return int(row[0])
 
     async def _forget_workers(self, db: Connection) -> None:
@@ -359,6 +359,9 @@ class PostgresEngine(Engine):
         old = [(row[0], row[2]) for row in found if present[row[0]].gone or row[7] - row[2] > SILENT_LEASES * row[4]]
         if old:
             await db.execute(self._sql.forget_workers, *rows.columns(old, 2))
+
+    async def _keep_days_now(self) -> None:
+        await self._hub.call(self._keep_days)
 
     async def _keep_days(self) -> None:
         """Make the partitions of the days to come, and drop days of which nothing is left."""
