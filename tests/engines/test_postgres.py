@@ -49,7 +49,7 @@ async def opened(url: str) -> PostgresEngine:
 
 async def until(condition: Any, seconds: float = PATIENCE_SECONDS) -> Any:
     async with asyncio.timeout(seconds):
-        while not (answer := await condition()):
+        while not (answer := await condition()):  # noqa: ASYNC110 (it happens in the database)
             await asyncio.sleep(0.02)
     return answer
 
@@ -173,17 +173,17 @@ def test_a_claim_a_step_and_an_end_are_one_statement_each(postgres_store: str, r
     async def live() -> None:
         engine = await opened(f"{postgres_store}&pooler=transaction")  # tells nobody, so that only the acts count
         monkeypatch.setattr(asyncpg.Connection, "_execute", counted)
-        new = job(CLOCK)
-        for act, number in (
-            (lambda: engine.insert([new, job(CLOCK, queue="other")]), 1),
-            (lambda: engine.claim("w-1", ["default"], 8), 1),
-            (lambda: engine.record([step(held, f"s{n}") for n in range(9)]), 1),
-            (lambda: engine.commit([change(CLOCK, held, Event.COMPLETE)]), 1),
-        ):
+
+        async def costs(act: Any) -> Any:
             asked.clear()
-            answer = await act()
-            assert sum(asked.values()) == number, asked
-            held = answer[0] if hasattr(answer[0], "lease") else locals().get("held")
+            answer = await act
+            assert sum(asked.values()) == 1, asked
+            return answer
+
+        await costs(engine.insert([job(CLOCK), job(CLOCK, queue="other")]))
+        [held] = await costs(engine.claim("w-1", ["default"], 8))
+        await costs(engine.record([step(held, f"s{n}") for n in range(9)]))
+        await costs(engine.commit([change(CLOCK, held, Event.COMPLETE)]))
         await engine.close()
 
     run(live())
@@ -524,7 +524,7 @@ def test_a_killed_worker_is_seen_dead_after_one_missed_beat_though_its_child_liv
     async def watch() -> float:
         engine = await opened(postgres_store)
         await engine.beat(Presence(worker="w-watch"))
-        victim = subprocess.Popen(
+        victim = subprocess.Popen(  # noqa: ASYNC220
             [sys.executable, "beating.py", postgres_store, way],
             cwd=tmp_path,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Workers in real processes, on SQLite and on Postgres, are killed, stopped and told to end; the work goes on, and nothing runs twice."""
+"""Workers in real processes, on SQLite and Postgres, are killed, stopped, told to end; work goes on, nothing twice."""
 
 import asyncio
 import os

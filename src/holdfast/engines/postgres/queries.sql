@@ -1,5 +1,6 @@
 -- Every statement of the Postgres engine, one each, named. Many rows go in as arrays, one for each column. The comment
--- says which act it serves. `{schema}` is put in by `store.Texts`, and by nobody else.
+-- says which act it serves. `lateral (… offset 0)` is a look for each row: the planner can't make a walk over a large
+-- table of it, whatever it believes about sizes. `{schema}` is put in by `store.Texts`, and by nobody else.
 
 -- name: now
 select {schema}.now_ms();
@@ -17,7 +18,7 @@ with new as materialized (
 ), keyed as (
   insert into {schema}.key as held (type, key, job, digest, until, created_at)
   select type, key, id, digest, key_until, created_at from new
-  where key is not null and not exists (select 1 from {schema}.name where name.id = new.id)
+  where key is not null and not exists (select 1 from {schema}.name where name.id = new.id offset 0)
   order by type, key
   on conflict (type, key) do update set
     job = case when held.until <= excluded.created_at then excluded.job else held.job end,
@@ -100,8 +101,8 @@ with change as materialized (
     $21::text[], $22::text[], $23::text[])
   as change (id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at,
     finished_at, prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note)
-  join {schema}.name using (id)
-  join {schema}.job using (n)
+  cross join lateral (select n from {schema}.name where name.id = change.id offset 0) as name
+  cross join lateral (select worker from {schema}.job where job.n = name.n offset 0) as job
 ), moved as (
   update {schema}.job set state = change.state, version = job.version + 1, run_at = change.run_at,
     epoch = change.epoch, attempt = change.attempt, recoveries = change.recoveries, worker = change.worker,
@@ -215,7 +216,7 @@ where held.epoch = new.epoch;
 -- record: the records that stand where ours were not written
 select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
 from unnest($1::text[], $2::text[]) as asked (job, path)
-join {schema}.name on name.id = asked.job
+cross join lateral (select id, n from {schema}.name where name.id = asked.job offset 0) as name
 cross join lateral (select * from {schema}.step where step.n = name.n and step.path = asked.path offset 0) as step;
 
 -- name: steps

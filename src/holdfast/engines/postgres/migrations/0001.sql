@@ -319,8 +319,8 @@ begin
   with old as materialized (
     select done.n from {schema}.done
     where done.prune_at <= now_at
-      and not exists (select 1 from {schema}.job as child where child.parent = done.id)
-      and not exists (select 1 from {schema}.name join {schema}.job using (n) where name.id = done.parent)
+      and not exists (select 1 from {schema}.job as child where child.parent = done.id offset 0)
+      and not exists (select 1 from {schema}.name join {schema}.job using (n) where name.id = done.parent offset 0)
     order by done.prune_at, done.n limit most
     for update skip locked
   ), gone as (
