@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 from msgspec import DecodeError, Struct, json
 from msgspec.structs import astuple
@@ -173,6 +174,15 @@ class Engine(ABC):
         digests differ. With `parent`, LeaseLost unless that lease is current; each
         new child is counted in its group. Wakes who waits for the queue.
         """
+
+    async def insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
+        """Add new jobs inside the caller's own transaction on the caller's own connection: a trait of SQL engines.
+
+        Laws: they are there once the caller commits, and never if it rolls back. On KeyConflict the caller rolls back.
+        """
+        raise Invalid(
+            f"connection=: jobs kept in {self.guarantees.name} can't be part of your transaction; leave it out"
+        )
 
     @abstractmethod
     async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:

@@ -30,7 +30,6 @@ from holdfast.core.model import (
 )
 from holdfast.engines.contract import job_topic, key_conflict, queue_topic, worker_topic
 from holdfast.engines.postgres import rows
-from holdfast.engines.postgres.store import Connection
 
 GROUP_SIZE = 16 << 20
 """How many characters of results go into one statement."""
@@ -43,7 +42,7 @@ _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 class Acts:
     """Acts on one connection. `news` collects who is to be woken once they are durable."""
 
-    def __init__(self, db: Connection, sql: SimpleNamespace) -> None:
+    def __init__(self, db: Any, sql: SimpleNamespace) -> None:
         self._db = db
         self._sql = sql
         self.news: set[str] = set()
@@ -73,17 +72,21 @@ class Acts:
             async with self._db.transaction():
                 if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
                     raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
-                answers: list[Inserted] = []
-                taken: dict[tuple[str, str], Job] = {}
-                for group in _apart(jobs):
-                    answer = _answer(group, await self._found(group, taken))
-                    if isinstance(answer, Exception):
-                        raise answer
-                    answers += answer
-                return answers
+                return await self.insert_within(jobs)
         except BaseException:
             self.news = news
             raise
+
+    async def insert_within(self, jobs: Sequence[Job]) -> list[Inserted]:
+        """New jobs in a transaction that is not ours: what is refused is for its owner to roll back."""
+        answers: list[Inserted] = []
+        taken: dict[tuple[str, str], Job] = {}
+        for group in _apart(jobs):
+            answer = _answer(group, await self._found(group, taken))
+            if isinstance(answer, Exception):
+                raise answer
+            answers += answer
+        return answers
 
     async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> dict[str, rows.Row]:
         """Like `_add`, for a part of an order whose earlier parts took these keys: within an order a key holds."""

@@ -56,12 +56,14 @@ from holdfast.engines.contract import (
     check_steps,
     check_worker,
     job_topic,
+    queue_topic,
     queues_of,
     until_due,
 )
 from holdfast.engines.lane import Ticket
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.acts import Acts
+from holdfast.engines.postgres.caller import CallersConnection, Follower
 from holdfast.engines.postgres.floor import Floor
 from holdfast.engines.postgres.hub import Hub, Line
 from holdfast.engines.postgres.live import Live, short
@@ -131,6 +133,7 @@ class PostgresEngine(Engine):
         self._hub: Hub
         self._pool: Pool
         self._live: Live
+        self._follower: Follower
         self._lines: dict[str, Line]
         self._reset()
 
@@ -177,6 +180,7 @@ class PostgresEngine(Engine):
         self._hub = hub = Hub(self._place.shown)
         self._pool = pool = Pool(self._place)
         self._live = live = Live(hub, self._place, self._sql, pool, self._bell.ring)
+        self._follower = Follower(hub, pool, live, self._sql)
         hub.sockets = lambda: [*pool.sockets(), *live.sockets()]
         self._lines = {
             "insert": Line(hub, self._run_insert),
@@ -308,6 +312,15 @@ class PostgresEngine(Engine):
         check_jobs(jobs)
         answer: list[Inserted] = await self._do("insert", (jobs, parent))
         return answer
+
+    async def insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
+        """See Engine.insert_within. On the caller's loop and connection; who waits hears of it after its commit."""
+        check_jobs(jobs)
+        self._check_open()
+        answers = await Acts(CallersConnection(connection), self._sql).insert_within(jobs)
+        topics = {job.id: queue_topic(job.queue) for job, one in zip(jobs, answers, strict=True) if one.new}
+        await self._hub.call(lambda: self._follower.expect(topics))
+        return answers
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
         """See Engine.claim."""

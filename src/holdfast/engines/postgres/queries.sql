@@ -63,6 +63,10 @@ with new as materialized (
 select new.id, named.id is not null, keyed.job, keyed.digest
 from new left join named using (id) left join keyed on keyed.type = new.type and keyed.key = new.key;
 
+-- name: there
+-- insert in a caller's transaction: has it been committed?
+select id from {schema}.name where id = any($1::text[]);
+
 -- name: hold
 -- insert with a parent: keeps its lease from changing hands until we have committed
 select n from {schema}.job
