@@ -123,13 +123,13 @@ def server(*settings: str, safe: bool = False) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def server_url() -> Iterator[str]:
+def server_url(*, safe: bool = False) -> Iterator[str]:
     """The URL of a server: the one that was given, else one that is started for it."""
     given = os.environ.get(GIVEN)
     if given:
         yield given
         return
-    with server() as running:
+    with server(safe=safe) as running:
         yield running.url
 
 
@@ -185,9 +185,11 @@ def _free_port() -> int:
 
 
 def main(command: list[str]) -> int:
-    """Run a command with a server."""
+    """Run a command with a server; after `--safe`, with one that syncs."""
+    safe = command[:1] == ["--safe"]
     try:
-        with server_url() as url:
+        with server_url(safe=safe) as url:
+            command = command[safe:]
             return subprocess.call([part.replace("{url}", url) for part in command])
     except NoServer as error:
         print(f"Postgres: skipped. {error}")
