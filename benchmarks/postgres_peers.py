@@ -81,7 +81,13 @@ def dbos(count: int, url: str) -> dict[str, float]:
     """A hundred workflows at once with ten steps each, or so many steps in all; steps a second."""
     from dbos import DBOS
 
-    DBOS(config={"name": "bench", "system_database_url": url.replace("postgresql:", "postgresql+psycopg:"), "log_level": "ERROR"})
+    DBOS(
+        config={
+            "name": "bench",
+            "system_database_url": url.replace("postgresql:", "postgresql+psycopg:"),
+            "log_level": "ERROR",
+        }
+    )
 
     @DBOS.step()
     def one(n: int) -> int:

@@ -6,11 +6,11 @@ looking now and then. Must not run anything that can block, nor write a job.
 """
 
 import asyncio
-import base64
 import hashlib
 import logging
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +51,7 @@ def short(topic: str) -> str:
     """A topic as it is told and waited for. Two that look the same wake somebody early, and no more."""
     if topic == EVERYTHING:
         return topic
-    return base64.b64encode(hashlib.blake2b(topic.encode(errors="replace"), digest_size=6).digest()).decode()
+    return f"{zlib.crc32(topic.encode(errors='replace')):08x}"
 
 
 class Live:

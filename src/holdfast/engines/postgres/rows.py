@@ -30,8 +30,10 @@ def text(value: Any) -> str | None:
 
 
 def columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
-    """Rows as columns."""
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+    """Rows as columns. One in which nothing is set is left empty: `unnest` makes nulls of what is missing."""
+    if not rows:
+        return [[] for _ in range(width)]
+    return [[] if column.count(None) == len(column) else column for column in zip(*rows, strict=True)]  # type: ignore[misc]
 
 
 JOB_WIDTH = 28

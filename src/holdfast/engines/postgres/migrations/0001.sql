@@ -246,7 +246,7 @@ begin
       ), taken as (
         update {schema}.job set state = 'active', version = job.version + 1, epoch = job.epoch + 1,
           worker = claimer, claimed_at = now_at
-        from picked where job.n = picked.n
+        where job.n = any(array(select n from picked))  -- always by the key, whatever the plan's guess
         returning job.*
       ), told as (
         insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
@@ -289,7 +289,7 @@ begin
     ), taken as (
       update {schema}.job set state = 'active', version = job.version + 1, epoch = job.epoch + 1,
         worker = claimer, claimed_at = now_at
-      from picked where job.n = picked.n
+      where job.n = any(array(select n from picked))
       returning job.*
     ), told as (
       insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
