@@ -49,6 +49,9 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	else \
 	  echo "DBOS and huey can't be installed here: measured without them"; $(BIN)/python benchmarks/running.py; \
 	fi
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 pgqueuer==1.6.0 asyncpg \
+	  procrastinate==3.10.0; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
+	  $(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/postgres.py {url} $$peers
 
 soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs
 	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak

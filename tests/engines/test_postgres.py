@@ -324,12 +324,14 @@ def test_days_are_made_ahead_and_an_old_one_is_dropped_once_nothing_is_left_of_i
     schema = place_of(postgres_store).schema
     days = f"select count(*) from pg_class where relnamespace = '{schema}'::regnamespace and relname ~ '^done_[0-9]+$'"
 
+    ahead = 1 + engine_module.DAYS_AHEAD
+
     async def keep() -> None:
         engine = await opened(postgres_store)
         raw = await asyncpg.connect(place_of(postgres_store).dsn)
         held = await claimed(engine, CLOCK)
         await engine.prune()
-        assert await raw.fetchval(days) == engine_module.DAYS_AHEAD
+        assert await raw.fetchval(days) == ahead
         # A day of the past, with one job on it.
         today = await raw.fetchval(f"select {schema}.now_ms() / 86400000")
         for cold in ("done", "body", "entry", "step"):
@@ -340,20 +342,39 @@ def test_days_are_made_ahead_and_an_old_one_is_dropped_once_nothing_is_left_of_i
         for table in ("name", "body", "entry", "job"):
             await raw.execute(f"update {schema}.{table} set n = ({today - 9}::bigint << 40) + 1")
         await engine._keep_days_now()
-        assert await raw.fetchval(days) == engine_module.DAYS_AHEAD + 1, "a job that lives keeps its day"
+        assert await raw.fetchval(days) == ahead + 1, "a job that lives keeps its day"
         await engine.commit([change(CLOCK, held, Event.COMPLETE)])
         await engine._keep_days_now()
-        assert await raw.fetchval(days) == engine_module.DAYS_AHEAD + 1, "a job that is kept keeps its day"
+        assert await raw.fetchval(days) == ahead + 1, "a job that is kept keeps its day"
         assert [entry.event for entry in await engine.history(held.id)] == ["submit", "claim", "complete"]
         await raw.execute(f"update {schema}.done set prune_at = 1")
         assert await engine.prune() == 1
         await engine._keep_days_now()
-        assert await raw.fetchval(days) == engine_module.DAYS_AHEAD
+        assert await raw.fetchval(days) == ahead
         assert await raw.fetchval(f"select count(*) from {schema}.entry") == 0
         await raw.close()
         await engine.close()
 
     run(keep())
+
+
+def test_a_callers_long_transaction_keeps_no_day_from_being_made_for_long_and_nobody_waits_behind_it(
+    postgres_store: str, run
+):
+    async def wait() -> None:
+        engine = await opened(postgres_store)
+        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        async with raw.transaction():
+            await Acts(raw, engine._sql)._add([job(CLOCK)])
+            began = time.monotonic()
+            await asyncio.gather(engine._keep_days_now(), *(engine.insert([job(CLOCK)]) for _ in range(20)))
+            assert time.monotonic() - began < 3
+            await Acts(raw, engine._sql)._add([job(CLOCK)])  # no deadlock for the caller
+        assert sum((await engine.count()).values()) == 22
+        await raw.close()
+        await engine.close()
+
+    run(wait())
 
 
 # Wake-ups.

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.errors import StoreClosed, StoreError
+from holdfast.core.errors import StoreBusy, StoreClosed, StoreError
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import (
     OUTRUN,
@@ -95,7 +95,10 @@ BULK_JOBS = 2_000
 """After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
 
 DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
-"""For how many days there are partitions, and how often that is seen to."""
+"""For how many days to come there are partitions, and how often that is seen to."""
+
+DAYS_TABLES = 400
+"""How many tables one round makes or drops at most: a hundred days."""
 
 SILENT_LEASES = 20
 """The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
@@ -377,15 +380,15 @@ class PostgresEngine(Engine):
         await self._hub.call(self._keep_days)
 
     async def _keep_days(self) -> None:
-        """Make the partitions of the days to come, and drop days of which nothing is left."""
-
-        async def work(db: Connection) -> None:
-            await db.execute(self._sql.add_days, DAYS_AHEAD)
-            await db.execute(self._sql.drop_days)
-
+        """Make the partitions of the days to come, and drop days of which nothing is left: one table at a time."""
         try:
-            await self._pool.act(work)
+            for statement, given in ((self._sql.add_day, (DAYS_AHEAD,)), (self._sql.drop_day, ())):
+                for _ in range(DAYS_TABLES):
+                    if not await self._pool.act(lambda db, s=statement, g=given: db.fetchval(s, *g)):  # type: ignore[misc]
+                        break
             await self._pool.tidy()
+        except StoreBusy:  # somebody's transaction takes long: another time
+            self._days_at = time.monotonic() - DAYS_SECONDS + TIDY_SECONDS
         except Exception as error:  # a role that may not: then all falls into the rest, and is deleted row by row
             log.info("%s: partitions were not kept: %s", self._place.shown, error)
 

@@ -231,11 +231,11 @@ where name.id = $1 order by step.place;
 -- name: prune
 select {schema}.prune($1, $2);
 
--- name: add_days
-select {schema}.add_days($1);
+-- name: add_day
+select {schema}.add_day($1);
 
--- name: drop_days
-select {schema}.drop_days();
+-- name: drop_day
+select {schema}.drop_day();
 
 -- name: analyze
 analyze {schema}.job, {schema}.name;

@@ -33,7 +33,7 @@ def columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
     """Rows as columns. One in which nothing is set is left empty: `unnest` makes nulls of what is missing."""
     if not rows:
         return [[] for _ in range(width)]
-    return [[] if column.count(None) == len(column) else column for column in zip(*rows, strict=True)]  # type: ignore[misc]
+    return [[] if column.count(None) == len(column) else list(column) for column in zip(*rows, strict=True)]
 
 
 JOB_WIDTH = 28

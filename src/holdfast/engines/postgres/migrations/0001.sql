@@ -2,7 +2,7 @@
 --
 -- Hot: `job` holds the jobs that have not ended, and nothing else, so that vacuum and claims never meet the history.
 -- Cold: `body` is what was asked, written once; `done` the jobs that have ended; `entry` the history; `step` the step
--- records. The cold tables are cut into days, so that retention is a DROP (`drop_days`). No foreign keys anywhere.
+-- records. The cold tables are cut into days, so that retention is a DROP (`drop_day`). No foreign keys anywhere.
 -- `n` is the order of insertion, and its upper bits are the day: that is what the partitions go by.
 
 create table {schema}.store (
@@ -133,7 +133,7 @@ create table {schema}.step (
   primary key (n, path)
 ) partition by range (n);
 
--- What falls on a day that has no partition of its own: the first day, and days that nobody prepared.
+-- What falls on a day that nobody has prepared.
 create table {schema}.done_rest partition of {schema}.done default;
 create table {schema}.body_rest partition of {schema}.body default;
 create table {schema}.entry_rest partition of {schema}.entry default;
@@ -362,33 +362,33 @@ begin
   return pruned;
 end $$;
 
--- Days: partitions for the days to come, made before anything falls on them; and days of which nothing is left.
-create function {schema}.add_days(ahead bigint) returns bigint
-language plpgsql volatile set search_path = pg_catalog set lock_timeout = '2s' as $$
+-- Days: partitions for today and the days to come, made before anything falls on them; and days of which nothing is left.
+-- Each call makes or drops one table, so that it waits for one lock at a time and can't deadlock with anybody; not for
+-- long, because whoever comes meanwhile waits behind it. Answers whether there was something to do.
+create function {schema}.add_day(ahead bigint) returns boolean
+language plpgsql volatile set search_path = pg_catalog set lock_timeout = '200ms' as $$
 declare
   today bigint := {schema}.now_ms() / 86400000;
-  made bigint := 0;
   cold text;
   part text;
 begin
-  for day in today + 1 .. today + ahead loop
+  for day in today .. today + ahead loop
     foreach cold in array array['done', 'body', 'entry', 'step'] loop
       part := cold || '_' || day;
       if to_regclass(format('%s.%I', '{schema}', part)) is null then
         execute format('create table %s.%I partition of %s.%I for values from (%s) to (%s)',
           '{schema}', part, '{schema}', cold, day << 40, (day + 1) << 40);
-        made := made + 1;
+        return true;
       end if;
     end loop;
   end loop;
-  return made;
+  return false;
 end $$;
 
-create function {schema}.drop_days() returns bigint
-language plpgsql volatile set search_path = pg_catalog set lock_timeout = '2s' as $$
+create function {schema}.drop_day() returns boolean
+language plpgsql volatile set search_path = pg_catalog set lock_timeout = '200ms' as $$
 declare
   today bigint := {schema}.now_ms() / 86400000;
-  gone bigint := 0;
   day bigint;
   cold text;
   kept boolean;
@@ -402,13 +402,17 @@ begin
     continue when exists (select 1 from {schema}.job where n >= day << 40 and n < (day + 1) << 40);
     execute format('select exists (select 1 from %s.%I)', '{schema}', 'done_' || day) into kept;
     continue when kept;
-    foreach cold in array array['done', 'body', 'entry', 'step'] loop
-      execute format('drop table %s.%I', '{schema}', cold || '_' || day);
+    foreach cold in array array['step', 'entry', 'body', 'done'] loop  -- `done` last: by it a day is found
+      if to_regclass(format('%s.%I', '{schema}', cold || '_' || day)) is not null then
+        execute format('drop table %s.%I', '{schema}', cold || '_' || day);
+        return true;
+      end if;
     end loop;
-    gone := gone + 1;
   end loop;
-  return gone;
+  return false;
 end $$;
+
+do $$ begin while {schema}.add_day(1) loop end loop; end $$;
 
 -- For a person with psql.
 create view {schema}.jobs as
