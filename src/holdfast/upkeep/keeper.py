@@ -25,6 +25,9 @@ log = logging.getLogger("holdfast.upkeep")
 LEADER = "leader"
 """The record that names the worker whose keeper leads."""
 
+LOOK_PART = 0.2
+"""However much a look costs, there are several of them in a lease: silence counts only for who has looked all along."""
+
 STOP_SECONDS = 5.0
 """How long to wait for the round under way when a keeper is stopped."""
 
@@ -77,8 +80,9 @@ class Keeper:
         self._rescue = Rescue(engine, lease_seconds=lease_seconds, chance=chance)
         self._wake = Wake(engine)
         self._gone: set[str] = set()
-        self._look_seconds = look_seconds
-        self._upkeep_seconds = upkeep_seconds
+        seldom = min(engine.look_seconds, lease_seconds * LOOK_PART)
+        self._look_seconds = max(look_seconds, seldom)
+        self._upkeep_seconds = max(upkeep_seconds, 5 * seldom)
         self._spawn = spawn
         self._join: Join | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,13 +113,15 @@ class Keeper:
             try:
                 present = await self._rescue.presences()
                 gone = {worker for worker, presence in present.items() if presence.gone}
-                if gone - self._gone:  # who died may have owed a parent the word that its children are in
+                lost = bool(gone - self._gone)
+                if lost:  # who died may have owed a parent the word that its children are in
                     self._wake.soon()
                 self._gone = gone
                 self._tell(await self._rescue.dead(self._worker, present))
-                if await self.lead(present) and loop.time() >= tidy_at:
+                if lost or loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds
-                    await self.tidy()
+                    if await self.lead(present):
+                        await self.tidy(present)
             except HoldfastError as error:
                 log.warning("upkeep: %s", error)
             except Exception:
@@ -147,11 +153,11 @@ class Keeper:
         log.info("%s leads the upkeep now", self._worker)
         return True
 
-    async def tidy(self) -> None:
+    async def tidy(self, present: Mapping[str, Presence] | None = None) -> None:
         """One round of the leader's work."""
-        self._tell(await self._rescue.orphans(self._worker))
+        self._tell(await self._rescue.orphans(self._worker, present))
         await self._wake.parents(self._worker)
-        self._tell(await self._rescue.stale(self._worker))
+        self._tell(await self._rescue.stale(self._worker, present))
         await self._rescue.overrun(self._worker)
         await self._expire()
         await self._engine.prune()
