@@ -44,6 +44,7 @@ docs: $(VENV)/.ready ## write anew the pages that are made from code
 
 bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the same run
 	@$(BIN)/python benchmarks/spine.py
+	@$(BIN)/python benchmarks/isolation.py
 	@$(BIN)/python benchmarks/parked.py
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 huey==3.5.4; then \

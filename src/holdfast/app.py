@@ -24,7 +24,7 @@ from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, check_callable, check_options, checked_isolation, positive, retry_of
 from holdfast.submit import RESERVED, AsyncJob, SyncJob, _Job
 from holdfast.upkeep.keeper import Keeper
-from holdfast.worker.context import attempt_here, loop_here
+from holdfast.worker.context import attempt_here, check_loaded, loop_here
 from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
 from holdfast.worker.steps import on_loop
@@ -74,6 +74,7 @@ class App:
 
     async def open(self) -> Jobs:
         """Open the store, unless it is open. Called by everything that needs it."""
+        check_loaded()
         if (jobs := self._from_afar()) is not None:
             return jobs
         while True:
@@ -301,11 +302,16 @@ class SyncApp:
         if not isinstance(job, _Job):
             what = f"{job!r} is a step, which runs inside a job" if isinstance(job, _Step) else f"{job!r} is no job"
             raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
-        return SyncRun(self.call, self.call(job.submit(*args, **options)))
+        return SyncRun(self.call, self._called(job.submit, *args, **options))
 
     def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> list[SyncRun[Any]]:
         """Submit a job once for each element. See the job's own `submit_many`."""
-        return [SyncRun(self.call, run) for run in self.call(job.submit_many(calls, **options))]
+        return [SyncRun(self.call, run) for run in self._called(job.submit_many, calls, **options)]
+
+    def map(self, job: Any, items: Iterable[Any], /, **options: Any) -> list[Any]:
+        """Submit a job once for each item, and wait for all of them here. See the job's own `map`."""
+        results: list[Any] = self._called(job.map, list(items), **options)
+        return results
 
     def run(self, id: str) -> SyncRun[Any]:
         """The run with this id, or NotFound."""
@@ -314,6 +320,12 @@ class SyncApp:
     def review(self) -> "list[Status]":
         """See App.review."""
         return self.call(self._app.review())
+
+    def _called(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+        async def call() -> T:
+            return await function(*args, **options)
+
+        return self.call(call())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""

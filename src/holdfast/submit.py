@@ -58,7 +58,7 @@ class _Job(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<job {self.type}>"
 
-    async def submit(
+    def submit(
         self,
         *args: Any,
         key: str | None = None,
@@ -72,7 +72,7 @@ class _Job(Generic[P, R]):
         expires: Duration | datetime | None = None,
         connection: Any = None,
         **kwargs: Any,
-    ) -> "Run[R]":
+    ) -> "Coroutine[Any, Any, Run[R]]":
         """Submit the job with its own arguments, to be run by a worker.
 
         `key` gives one run for one key (for `key_for`, or while the run is kept); the same key with other arguments is
@@ -81,16 +81,30 @@ class _Job(Generic[P, R]):
         With `connection`, one of asyncpg, psycopg or SQLAlchemy to the store's own database, the job is part of the
         transaction that you have begun there: committed and rolled back with it.
         """
-        now = await self._now()
-        order = self._order(args, kwargs, now, key, key_for, queue, priority, delay, at, tags, meta, expires)
-        (run,) = await self._submit([order], connection)
+        self._check_colour("submit")
+        options = (key, key_for, queue, priority, delay, at, tags, meta, expires)
+        return self._submit_one(args, kwargs, options, connection)
+
+    async def _submit_one(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: tuple[Any, ...], connection: Any
+    ) -> "Run[R]":
+        (run,) = await self._submit([self._order(args, kwargs, await self._now(), *options)], connection)
         return run
 
-    async def submit_many(self, calls: Iterable[Any], **options: Any) -> "list[Run[R]]":
+    def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
 
         A thousand go to the store in one act. Results come in the elements' order.
         """
+        self._check_colour("submit_many")
+        return self._submit_all(calls, options)
+
+    def _check_colour(self, what: str) -> None:
+        """In a `def` job nobody would await it: nothing would be submitted, in silence."""
+        if not loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.type}.{what}(…) is awaited: in a def job call app.sync.{what}({self.type}, …)")
+
+    async def _submit_all(self, calls: Iterable[Any], options: dict[str, Any]) -> "list[Run[R]]":
         runs: list[Run[R]] = []
         now = await self._now()
         options = _checked(self.type, options)
@@ -285,16 +299,17 @@ class AsyncJob(_Job[P, R]):
         need: int,
     ) -> list[S | None]: ...
 
-    async def map(
+    def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
-    ) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[Any]]:
         """Submit the job once for each item, to be run by all workers, and wait for all; results in the items' order.
 
         Inside a job they are its children: it gives up its slot, and the last of them wakes it. `at_once` bounds how
         many are submitted and not settled. All settle; raises ItemsFailed when fewer than `need` (default: all) did
         well. `key` names an item's child by a value of its own instead of by its arguments.
         """
-        results: list[Any] = await self._map(items, at_once, key, need)
+        self._check_colour("map")
+        results: Coroutine[Any, Any, list[Any]] = self._map(items, at_once, key, need)
         return results
 
 
@@ -327,11 +342,12 @@ class SyncJob(_Job[P, R]):
         need: int,
     ) -> list[S | None]: ...
 
-    async def map(
+    def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
-    ) -> list[Any]:
+    ) -> Coroutine[Any, Any, list[Any]]:
         """See AsyncJob.map."""
-        results: list[Any] = await self._map(items, at_once, key, need)
+        self._check_colour("map")
+        results: Coroutine[Any, Any, list[Any]] = self._map(items, at_once, key, need)
         return results
 
 

@@ -24,6 +24,7 @@ from holdfast.core.lifecycle import SETTLED
 from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
+from holdfast.worker.context import RUNNING
 from holdfast.worker.leases import Leases
 from tests.simulation.callers import Callers
 from tests.simulation.cast import Cast
@@ -187,7 +188,7 @@ class Complaints(logging.Handler):
 def simulated(world: World) -> Iterator[None]:
     """Give the product the simulation's time and threads, and hear its complaints."""
     virtual, log = VirtualTime(world), logging.getLogger("holdfast")
-    complaints, old = Complaints(world), (log.level, log.propagate)
+    complaints, level, heard = Complaints(world), log.level, log.propagate
     leases = partial(Leases, clock=virtual.monotonic, spawn=spawn)
     with ExitStack() as stack:
         for name, module in list(sys.modules.items()):
@@ -203,7 +204,9 @@ def simulated(world: World) -> Iterator[None]:
             yield
         finally:
             log.removeHandler(complaints)
-            log.level, log.propagate = old
+            log.propagate = heard
+            log.setLevel(level)  # not by its attribute: loggers remember which levels they let through
+            RUNNING.clear()  # the attempts of workers that were killed
 
 
 @contextmanager

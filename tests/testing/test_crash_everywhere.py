@@ -402,6 +402,29 @@ def test_a_function_may_look():
     assert looked == ["send#bob"] * 2
 
 
+def test_a_function_is_asked_of_each_of_several_effects_in_doubt():
+    @step(name="send_beside", effect="once", key=lambda to: to)
+    async def send_beside(to: str) -> str:
+        made.append(to)
+        await asyncio.sleep(0.01)
+        return to
+
+    def look(path: str) -> str:
+        to = path.partition("#")[2]
+        if to in made:
+            return to
+        raise LookupError
+
+    @app.job(name="mail_both")
+    async def mail_both() -> list[str]:
+        if current().epoch == 1:
+            made.clear()
+        return await send_beside.map(["ann", "bob"], at_once=2)
+
+    crashes = crash_everywhere(mail_both, doubt=look, within="10s")
+    assert {crash.doubts for crash in crashes if len(crash.doubts) > 1} == {("send_beside#ann", "send_beside#bob")}
+
+
 def test_what_only_the_provider_knows_is_not_guessed():
     @step(name="send_slowly", effect="once", key=lambda to: to)
     async def send_slowly(to: str) -> str:
@@ -456,3 +479,13 @@ def test_it_works_where_an_event_loop_runs():
         return crash_everywhere(in_a_loop)
 
     assert len(asyncio.run(main())) == 6
+
+
+@app.job(isolate="process")
+async def far() -> str:
+    return await draw("sea")
+
+
+def test_isolated_jobs_run_where_the_test_can_see_them():
+    crashes = crash_everywhere(far, effects=made, repeats=1)
+    assert whens(crashes, "draw") == [BEFORE, BETWEEN, AFTER]

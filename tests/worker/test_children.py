@@ -7,7 +7,7 @@ import pytest
 from holdfast import App, ItemsFailed, JobCancelled, JobFailed, step, wait_for
 from holdfast.core.errors import NotAllowed, Outrun
 from holdfast.core.model import Event, State, Where
-from tests.worker.given import AT_ONCE_RETRY, QUICK, events, in_state, until
+from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres")
 
@@ -42,6 +42,31 @@ async def test_a_one_slot_worker_runs_a_parent_and_its_child(app):
     assert sorted(RAN) == [1, 2]
     jobs = await app.engine.find(Where(parent=run.id))
     assert len(jobs) == 2
+
+
+async def test_a_child_that_settles_while_its_parent_looks_is_not_waited_for(app, engine):
+    @app.job
+    async def child() -> int:
+        return 1
+
+    @app.job
+    async def parent() -> int:
+        return await (await child.submit()).result()
+
+    async def settles_first(name: str, _: object) -> None:
+        if name == "missing":
+            (job,) = await app.engine.engine.find(Where(parent=run.id))
+            await until(lambda: _has_settled(app, job.id))
+
+    run = await parent.submit()
+    engine.before = settles_first
+    async with app.worker():
+        assert await run.result(3) == 1
+
+
+async def _has_settled(app: App, id: str) -> bool:
+    (job,) = await app.engine.engine.get([id])
+    return job.finished_at is not None
 
 
 async def test_a_map_over_a_job_is_one_group_and_one_wake_up(app, engine):
@@ -606,3 +631,34 @@ async def test_a_look_at_a_replayed_child_does_not_end_the_wait_for_it(app, cloc
 
 async def settled(app, id):
     return (await app.jobs.get(id)).state is State.COMPLETED
+
+
+@pytest.mark.parametrize("what", ["submit", "submit_many", "map"])
+async def test_what_a_def_job_can_not_await_is_told_with_what_to_write(app, what):
+    @app.job
+    def child(n: int) -> int:
+        return n + 1
+
+    @app.job(retries=0)
+    def parent() -> None:
+        getattr(child, what)([1])
+
+    run = await parent.submit()
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert job.error is not None
+    assert f"in a def job call app.sync.{what}(child, …)" in job.error.message
+
+
+async def test_a_def_job_maps_over_children(app):
+    @app.job
+    def child(n: int) -> int:
+        return n + 1
+
+    @app.job
+    def parent() -> list[int]:
+        return app.sync.map(child, range(3))
+
+    run = await parent.submit()
+    assert (await finished(app, run)).state is State.COMPLETED
+    assert await run.result() == [1, 2, 3]

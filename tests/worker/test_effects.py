@@ -1,6 +1,7 @@
 """Effects that happen once, and what a person says of one in doubt."""
 
 import asyncio
+import contextlib
 import time
 
 import pytest
@@ -376,3 +377,80 @@ async def test_what_was_said_of_some_steps_goes_with_a_plain_replay(app, engine)
     assert "send#1 was begun and not recorded" in job.error.message
     assert {step.path: step.result for step in await app.engine.steps(run.id)}["send#2"] == '"two"'
     assert sorted(SENT) == ["1", "2"]
+
+
+@pytest.mark.parametrize("beside", [0, 2])
+async def test_an_effect_that_was_stopped_while_its_intent_was_written_has_not_begun(app, engine, beside):
+    @step(name="linger")
+    async def linger(n: int) -> int:
+        await asyncio.sleep(30 if current().epoch == 1 else 0)
+        return n
+
+    @app.job
+    async def order() -> str:
+        sent, *_ = await asyncio.gather(send("42"), *(linger(n) for n in range(beside)))
+        return sent
+
+    slow_intent(engine)
+    run = await order.submit()
+    async with app.worker() as worker:
+        await until(lambda: has_intent(app, run.id))
+        worker.abort()
+    assert SENT == []
+    async with app.worker():
+        assert await run.result(10) == "sent 42"
+    assert SENT == ["42"]
+
+
+async def test_an_effect_whose_job_timed_out_while_its_intent_was_written_has_not_begun(app, engine):
+    @app.job(retries=AT_ONCE_RETRY, timeout="500ms")
+    async def order() -> str:
+        return await send("42")
+
+    slow_intent(engine)
+    run = await order.submit()
+    async with app.worker():
+        assert await run.result(10) == "sent 42"
+    assert SENT == ["42"]
+
+
+async def test_an_intent_that_was_cut_off_and_written_again_is_not_taken_back(app, engine):
+    @step(name="hang", effect="once", key=lambda order: order)
+    async def hang(order: str) -> str:
+        SENT.append(order)
+        await asyncio.sleep(30)
+        return order
+
+    @app.job
+    async def order() -> str:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await hang("42")
+        return await hang("42")
+
+    slow_intent(engine)
+    run = await order.submit()
+    async with app.worker() as worker:
+        await until(lambda: SENT)
+        worker.abort()
+    async with app.worker():
+        assert (await in_state(app, run, State.REVIEW)).error.type == "EffectInDoubt"
+    assert SENT == ["42"]
+
+
+def slow_intent(engine):
+    """The first intent is written, and its answer takes a second."""
+    record, left = engine.engine.record, [1]
+
+    async def slow(steps):
+        answer = await record(steps)
+        if left and any(one.state is StepState.STARTED and not one.path.startswith("~") for one in steps):
+            left.clear()
+            await asyncio.sleep(1)
+        return answer
+
+    engine.engine.record = slow
+
+
+async def has_intent(app, id):
+    return any(one.state is StepState.STARTED for one in await app.engine.steps(id))

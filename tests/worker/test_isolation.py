@@ -712,3 +712,24 @@ def forked_copy() -> int:
         time.sleep(30)
         os._exit(0)
     return copy
+
+
+def test_a_script_that_starts_its_work_when_it_is_imported_is_told_so_and_does_not_multiply(tmp_path):
+    (tmp_path / "film.py").write_text(
+        "import asyncio, pathlib\n"
+        "from holdfast import App, step\n"
+        "with open('starts', 'a') as file: file.write('.')\n"
+        "app = App('memory:')\n"
+        "@step(isolate='process')\n"
+        "def draw() -> int: return 1\n"
+        "@app.job(retries=0)\n"
+        "def film() -> int: return draw()\n"
+        "async def main():\n"
+        "    run = await film.submit()\n"
+        "    async with app.worker(): print(await run.result(timeout=20))\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "film.py"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert "put that under if __name__ == '__main__':" in done.stderr
+    assert done.returncode == 1
+    assert 2 <= len((tmp_path / "starts").read_text()) <= 6, "the script, and the processes of its one step"

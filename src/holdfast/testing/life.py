@@ -19,9 +19,9 @@ from holdfast.app import App
 from holdfast.core.codec import parse
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Job, State, Step, WaitKind
-from holdfast.core.outcome import in_doubt
 from holdfast.jobs import Jobs
 from holdfast.jobs.questions import ASK
+from holdfast.jobs.replays import doubts_left
 from holdfast.runs import Run
 from holdfast.submit import _Job
 from holdfast.testing.memory import GRACE_SECONDS, LOOK_SECONDS, idle
@@ -233,9 +233,9 @@ class Life:
             (job.id, path)
             for job in self._store.all_jobs()
             if job.state is State.REVIEW
-            for path in in_doubt(self._steps(job))
+            for path in doubts_left(job, self._steps(job))
         ]
-        for id, path in found[:1]:  # one word lets the job go on
+        for id, path in found[:1]:  # the last word lets the job go on
             self._doubts.append(path)
             result, again = None, False
             try:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Self
 
+from msgspec.structs import replace
+
 from holdfast.app import App
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.model import Job
@@ -35,10 +37,10 @@ PATIENCE_SECONDS = 0.05
 
 
 class Impatient(Worker):
-    """A worker that lets jobs suspend sooner."""
+    """A worker that lets jobs suspend sooner, and keeps isolated ones where a test can see into them."""
 
     def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
-        attempt = super()._attempt(job, spec, claimed)
+        attempt = super()._attempt(job, replace(spec, isolated=False), claimed)
         Parking.of(attempt).patience_seconds = PATIENCE_SECONDS
         return attempt
 

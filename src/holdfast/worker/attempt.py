@@ -93,7 +93,9 @@ class Attempt:
         self.doubts: list[str] = []
         """Effects that were begun and not recorded, by this attempt or an earlier one."""
         self.drops: list[str] = []
-        """Effects whose intent was written and which were not begun: a release takes it back."""
+        """Effects whose intent was written, or may have been, and which were not begun: a release or a failure takes it
+        back.
+        """
         self.used: set[int] = set()
         """Signals that a wait of this job has taken or is taking, by their versions."""
         self.spent: set[int] = set()

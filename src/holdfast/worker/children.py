@@ -65,7 +65,9 @@ def child_wait(attempt: Attempt, id: str, group: str | None, within_ms: int | No
                 return [outcome]
             if until is None or attempt.now() < until:
                 parked.wait = await _wait_for(attempt, group, until)
-                return None
+                if group is not None and parked.wait.kind is WaitKind.TIME:  # it may have settled since we looked
+                    (outcome,) = await _outcomes(attempt, f"{CHILD_PATH}{id}", [id])
+                return None if outcome is None else [outcome]
             await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, {"late": True}))
         raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
 

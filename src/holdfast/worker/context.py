@@ -131,6 +131,29 @@ def attempt_here() -> Attempt | None:
     return ATTEMPT.get()
 
 
+@contextmanager
+def loading(module: str) -> Iterator[None]:
+    """This process imports a module for an isolated step or job: nothing may begin meanwhile, see check_loaded."""
+    before = _loading[:]
+    _loading.append(module)
+    try:
+        yield
+    finally:
+        _loading[:] = before
+
+
+def check_loaded() -> None:
+    """Refuse work that begins because a module is imported: it would begin again in each process that imports it."""
+    if _loading:
+        raise Invalid(
+            f"{_loading[-1]} starts jobs or workers when it is imported, as the process of an isolated step does; "
+            "put that under if __name__ == '__main__':"
+        )
+
+
+_loading: list[str] = []
+
+
 def loop_here() -> bool:
     """Whether this thread is running an event loop just now: then only async calls make sense."""
     try:

@@ -383,9 +383,9 @@ class Worker:
         note: dict[str, Any] = {"drift": drift} if drift else {}
         if attempt.doubts and (stop == DOUBTED or error is not None):
             return self._doubted(attempt, error, now, note)
+        drops = tuple(attempt.drops)
         if stop is not None:
             note |= {"steps": len(attempt.records), "why": stop}
-            drops = tuple(attempt.drops)
             return decide(job, Event.RELEASE, now, by=self.id, note=note, steps=steps, drops=drops)
         if error is None:
             return decide(job, Event.COMPLETE, now, by=self.id, result=result, note=note, steps=steps)
@@ -396,9 +396,9 @@ class Worker:
             run_at = retry_at(job, now, self._chance())
             note["next_try"] = f"in {in_words(run_at - now)}"
             log.warning("job %s (%s): %s: %s; tries again in %s", *_in_short(job, told), in_words(run_at - now))
-            return decide(job, event, now, by=self.id, error=told, run_at=run_at, note=note, steps=steps)
+            return decide(job, event, now, by=self.id, error=told, run_at=run_at, note=note, steps=steps, drops=drops)
         log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
-        return decide(job, event, now, by=self.id, error=told, note=note, steps=steps)
+        return decide(job, event, now, by=self.id, error=told, note=note, steps=steps, drops=drops)
 
     def _doubted(self, attempt: Attempt, error: BaseException | None, now: Time, note: dict[str, Any]) -> Change:
         """An effect may have happened: nothing is tried again before a person has said so."""

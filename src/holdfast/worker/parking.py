@@ -6,7 +6,8 @@ wakes the job; its code then runs from the top, recorded waits answer at once an
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -34,6 +35,8 @@ from holdfast.worker.context import ATTEMPT, PATH
 
 T = TypeVar("T")
 
+log = logging.getLogger("holdfast.worker")
+
 CHILD_TASKS_SECONDS = 1.0
 """How long only tasks that the job started may be parked, while the job itself is not, before it suspends."""
 
@@ -42,6 +45,13 @@ SHORT_SECONDS = 1.0
 
 LOCAL_SECONDS = 60.0
 """An `asyncio.timeout` around a wait holds the job in its slot if it is over within this time."""
+
+TIMEOUTS = ("_on_timeout", "_release_waiter")
+SLEEPS = ("_set_result_unless_cancelled",)
+"""What asyncio calls when the time of `timeout`, `wait` and `wait_for` is over, and of its own `sleep`."""
+
+INSTEAD = "give the wait within=, or sleep with holdfast.sleep"
+"""What to write instead of a timer that doesn't outlive a suspend."""
 
 LISTEN_SECONDS = 5.0
 """How often a job that is parked and still has steps running looks for signals by itself."""
@@ -173,21 +183,21 @@ class Parking:
         """For how many seconds the job stays in its slot, because something is over so soon; None when it may go."""
         now = self._attempt.now()
         ends = [(parked.wait.until - now) / 1_000 for parked in self._parked if parked.wait.until is not None]
-        soon = [seconds for seconds in ends if seconds <= SHORT_SECONDS] + self._local_timeouts()
+        soon = [seconds for seconds in ends if seconds <= SHORT_SECONDS]
+        soon += [seconds for seconds in self._local_timers(TIMEOUTS) if seconds <= LOCAL_SECONDS]
         return max(0.01, min(soon)) if soon else None
 
-    def _local_timeouts(self) -> list[float]:
-        """Seconds until each `asyncio.timeout` of this job's code strikes, if soon: a suspend would forget it."""
+    def _local_timers(self, kinds: Collection[str]) -> list[float]:
+        """Seconds until each timer of asyncio that this job's code has set strikes: a suspend would forget it."""
         loop = self._attempt.loop
-        left = [
+        return [
             handle.when() - loop.time()
             for handle in getattr(loop, "_scheduled", ())
             if not handle.cancelled()
             and getattr(handle._callback, "__self__", None) is not self._attempt.own_timeout
             and handle._context.get(ATTEMPT) is self._attempt
-            and getattr(handle._callback, "__name__", "") in ("_on_timeout", "_release_waiter")
+            and getattr(handle._callback, "__name__", "") in kinds
         ]
-        return [seconds for seconds in left if seconds <= LOCAL_SECONDS]
 
     async def _is_changed(self, seconds: float) -> bool:
         """Whether something began or ended within this time."""
@@ -241,6 +251,9 @@ class Parking:
         note: dict[str, Any] = {"waits": [words(wait, attempt.now()) for wait in waits]}
         if self.refused:
             note["refused"] = self.refused
+        if forgotten := self._local_timers((*TIMEOUTS, *SLEEPS)):
+            note["forgets"] = f"asyncio's timer of {in_words(round(min(forgotten) * 1_000))} begins anew; {INSTEAD}"
+            log.warning("job %s: suspends and forgets %s", attempt.job.id, note["forgets"])
         attempt.closing = True
         try:
             now = await attempt.persist(attempt.engine.now)

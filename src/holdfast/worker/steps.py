@@ -129,11 +129,17 @@ class Call:
 
     async def begin(self, started_at: Time) -> None:
         """Write the intents, if there are any; after that, an effect is in doubt until it is recorded."""
-        intents = self.intents(started_at)
-        if intents:
-            await self.attempt.begin(intents)
-        if self.spec.effect == "once":
-            self.attempt.doubts.append(self.path)
+        attempt, once, intents = self.attempt, self.spec.effect == "once", self.intents(started_at)
+        try:
+            if intents:
+                await attempt.begin(intents)
+        except BaseException:
+            if once:  # written or not, it has not begun
+                attempt.drops.append(self.path)
+            raise
+        if once:
+            attempt.drops = [path for path in attempt.drops if path != self.path]
+            attempt.doubts.append(self.path)
 
     def lead(self) -> tuple["concurrent.futures.Future[Step]", bool]:
         """The effect that is under way under this path, and whether it is ours to bring about."""

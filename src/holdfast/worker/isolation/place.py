@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.core.errors import Invalid
+from holdfast.worker.context import loading
 from holdfast.worker.faults import MAIN
 from holdfast.worker.registry import place_of
 
@@ -83,6 +84,11 @@ def load(target: Target) -> ModuleType:
     there = sys.modules.get(target.module)
     if there is not None and _file_of(there) == target.file:
         return there
+    with loading(target.file or target.module):
+        return _loaded(target)
+
+
+def _loaded(target: Target) -> ModuleType:
     if target.file is None or _is_found_by_name(target):
         return importlib.import_module(target.module)
     loader = SourceFileLoader(target.module, target.file)
