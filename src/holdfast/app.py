@@ -33,6 +33,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+LOOK_PART = 0.2
+"""However much a look costs, there are several of them in a lease: silence counts only for who has looked all along."""
+
 
 class App:
     """Jobs and the store they are kept in.
@@ -212,12 +215,13 @@ class App:
             poll_seconds=settings.poll_seconds,
             name=name,
         )
+        seldom = min(self.engine.look_seconds, settings.lease_seconds * LOOK_PART)
         keeper = Keeper(
             self.engine,
             worker.id,
             lease_seconds=settings.lease_seconds,
-            look_seconds=settings.look_seconds,
-            upkeep_seconds=settings.upkeep_seconds,
+            look_seconds=max(settings.look_seconds, seldom),
+            upkeep_seconds=max(settings.upkeep_seconds, 5 * seldom),
         )
         await worker.start()
         keeper.start()
