@@ -25,9 +25,6 @@ log = logging.getLogger("holdfast.upkeep")
 LEADER = "leader"
 """The record that names the worker whose keeper leads."""
 
-LOOK_PART = 0.2
-"""However much a look costs, there are several of them in a lease: silence counts only for who has looked all along."""
-
 STOP_SECONDS = 5.0
 """How long to wait for the round under way when a keeper is stopped."""
 
@@ -80,9 +77,8 @@ class Keeper:
         self._rescue = Rescue(engine, lease_seconds=lease_seconds, chance=chance)
         self._wake = Wake(engine)
         self._gone: set[str] = set()
-        seldom = min(engine.look_seconds, lease_seconds * LOOK_PART)
-        self._look_seconds = max(look_seconds, seldom)
-        self._upkeep_seconds = max(upkeep_seconds, 5 * seldom)
+        self._look_seconds = look_seconds
+        self._upkeep_seconds = upkeep_seconds
         self._spawn = spawn
         self._join: Join | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

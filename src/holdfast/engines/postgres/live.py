@@ -234,8 +234,8 @@ class Live:
         """The workers of these rows, those among them marked as gone whose sign of life is gone and who missed a beat.
 
         After a restart of the server nobody's sign is there, and the living need a moment to show it again. So only
-        who was seen with it by way of this very connection can be seen without it; or everybody, once the server and
-        this connection are older than a lease.
+        who had it since this very connection was made can be seen without it: we saw it, or there was a beat since.
+        Once the server and this connection are older than a lease, that goes for everybody.
         """
         told: list[Presence] = []
         connected = self._db is not None and not self._db.is_closed()
@@ -243,7 +243,7 @@ class Live:
         for worker, text, beat_at, beat_ms, lease_ms, signs, signed, now, server in found:
             if signed and connected:
                 self._seen.add(worker)
-            known = worker in self._seen or min(mine, server) >= lease_ms
+            known = worker in self._seen or beat_at > now - mine or min(mine, server) >= lease_ms
             missed = now - beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
             gone = connected and signs and not signed and missed and known and worker not in self._workers
             told.append(msgspec.structs.replace(_presence(text), beat_at=beat_at, gone=gone))
