@@ -31,6 +31,8 @@ test: $(VENV)/.ready ## all tests, and the conformance suite on every engine
 conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
 	@$(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
 	  --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES)
+	@$(BIN)/python -m tests.postgres_server $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
+	  --engine {url} --examples $$(( $(EXAMPLES) / 6 ))
 
 lint: $(VENV)/.ready ## style and types
 	@$(BIN)/ruff check .
@@ -50,6 +52,9 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	else \
 	  echo "DBOS and huey can't be installed here: measured without them"; $(BIN)/python benchmarks/running.py; \
 	fi
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 pgqueuer==1.6.0 asyncpg \
+	  procrastinate==3.10.0; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
+	  $(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/postgres.py {url} $$peers
 
 soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then seeds for SOAK_MINUTES (60; 0: for ever)
 	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak

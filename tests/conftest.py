@@ -1,11 +1,16 @@
 """What all tests share: `--soak`, which makes the random ones run long, and an end to a test that hangs."""
 
+import asyncio
 import faulthandler
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from holdfast.engines import engine_class
+from tests.postgres_server import NoServer, server_url
 
 HUNG_SECONDS = 600.0
 """A test that takes so long hangs: its process tells where each thread is, and ends. With --soak nothing does."""
@@ -44,3 +49,22 @@ class Watchdog:
 def rounds(request: pytest.FixtureRequest):
     """How many rounds: a few, or with --soak many."""
     return lambda few, many: many if request.config.getoption("--soak") else few
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The URL of a real Postgres, started for this run; where none can be, the test is skipped."""
+    try:
+        with server_url() as url:
+            yield url
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def postgres_store(postgres_url: str) -> Iterator[str]:
+    """The URL of an empty store on that server."""
+    engine = engine_class(postgres_url)
+    url = engine.scratch(postgres_url, Path())
+    yield url
+    asyncio.run(engine.scrap(url))

@@ -34,6 +34,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb")
+LOOK_PART = 0.2
+"""However much a look costs, there are several of them in a lease: silence counts only for who has looked all along."""
 
 
 class App:
@@ -234,12 +236,13 @@ class App:
             poll_seconds=settings.poll_seconds,
             name=name,
         )
+        seldom = min(self.engine.look_seconds, settings.lease_seconds * LOOK_PART)
         keeper = Keeper(
             self.engine,
             worker.id,
             lease_seconds=settings.lease_seconds,
-            look_seconds=settings.look_seconds,
-            upkeep_seconds=settings.upkeep_seconds,
+            look_seconds=max(settings.look_seconds, seldom),
+            upkeep_seconds=max(settings.upkeep_seconds, 5 * seldom),
         )
         await worker.start()
         keeper.start()

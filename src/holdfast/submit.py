@@ -32,10 +32,10 @@ R = TypeVar("R")
 I = TypeVar("I")  # noqa: E741
 S = TypeVar("S")
 
-OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires")
+OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires", "connection")
 """What `submit` takes besides the job's own arguments."""
 
-RESERVED = frozenset({*OPTIONS, "unique", "connection"})
+RESERVED = frozenset({*OPTIONS, "unique"})
 """Names that a job's parameter can't have: options that are there, or that are kept for it."""
 
 SUBMIT_AT_ONCE = 1_000
@@ -70,6 +70,7 @@ class _Job(Generic[P, R]):
         tags: Sequence[str] = (),
         meta: dict[str, str] | None = None,
         expires: Duration | datetime | None = None,
+        connection: Any = None,
         **kwargs: Any,
     ) -> "Coroutine[Any, Any, Run[R]]":
         """Submit the job with its own arguments, to be run by a worker.
@@ -77,13 +78,17 @@ class _Job(Generic[P, R]):
         `key` gives one run for one key (for `key_for`, or while the run is kept); the same key with other arguments is
         a KeyConflict. `delay` or `at` say when, `expires` until when it is still worth running, `priority` goes from
         -100 to 100, higher first. Inside a job this is itself recorded: submitted once, however often the job is run.
+        With `connection`, one of asyncpg, psycopg or SQLAlchemy to the store's own database, the job is part of the
+        transaction that you have begun there: committed and rolled back with it.
         """
         self._check_colour("submit")
         options = (key, key_for, queue, priority, delay, at, tags, meta, expires)
-        return self._submit_one(args, kwargs, options)
+        return self._submit_one(args, kwargs, options, connection)
 
-    async def _submit_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: tuple[Any, ...]) -> "Run[R]":
-        (run,) = await self._submit([self._order(args, kwargs, await self._now(), *options)])
+    async def _submit_one(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: tuple[Any, ...], connection: Any
+    ) -> "Run[R]":
+        (run,) = await self._submit([self._order(args, kwargs, await self._now(), *options)], connection)
         return run
 
     def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
@@ -104,13 +109,14 @@ class _Job(Generic[P, R]):
         runs: list[Run[R]] = []
         now = await self._now()
         options = _checked(self.type, options)
+        connection = options.pop("connection", None)
         orders: list[Order] = []
         for call in calls:
             orders.append(self._order(call if isinstance(call, tuple) else (call,), {}, now, **options))
             if len(orders) == SUBMIT_AT_ONCE:
-                runs += await self._submit(orders)
+                runs += await self._submit(orders, connection)
                 orders = []
-        return runs + (await self._submit(orders) if orders else [])
+        return runs + (await self._submit(orders, connection) if orders else [])
 
     async def _now(self) -> Time:
         """The store's time. Inside a job a store that is away for a while is waited for."""
@@ -121,11 +127,15 @@ class _Job(Generic[P, R]):
         with attempt.at_work():
             return await attempt.persist(attempt.engine.now)
 
-    async def _submit(self, orders: list[Order]) -> "list[Run[R]]":
+    async def _submit(self, orders: list[Order], connection: Any = None) -> "list[Run[R]]":
         """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
         attempt, signature = attempt_here(), self.spec.signature
+        if attempt is not None and connection is not None:
+            raise Invalid(
+                f"{self.type}.submit: connection= is for code outside a job; inside one, what is submitted is recorded"
+            )
         if attempt is None:
-            accepted = await (await self._open()).submit(orders)
+            accepted = await (await self._open()).submit(orders, connection=connection)
             return [Run(self._open, one.id, signature) for one in accepted]
         group = f"~submit:{self.type}"
         names = [f"{order.args}\n{order.key or ''}" for order in orders]

@@ -154,7 +154,7 @@ def test_every_verb_has_help_that_ends_with_examples(verb: str):
         ["dev", "no-such-file.py:app"],
         ["doctor", "no_such_module_here:app"],
         ["jobs", "--url", "ftp://x"],
-        ["jobs", "--url", "postgresql://x"],
+        ["jobs", "--url", "nats://x"],
     ],
     ids=" ".join,
 )

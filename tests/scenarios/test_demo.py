@@ -79,6 +79,16 @@ def test_the_demo_survives_its_kill_within_a_minute_and_leaves_nothing(tmp_path:
     store.close()
 
 
+def test_the_same_demo_runs_on_postgres(tmp_path: Path, postgres_store: str):
+    process = start(tmp_path, "--url", postgres_store)
+    out, err = process.communicate(timeout=120)
+
+    assert (process.returncode, err) == (0, "")
+    assert re.search(r"^ made +65 of 65 ", out, re.MULTILINE)
+    assert re.search(r"^ made twice +0 ", out, re.MULTILINE)
+    assert re.search(r"^ attempts +1 +2 claims", out, re.MULTILINE)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_interrupted_cleans_up(tmp_path: Path, number: signal.Signals):
     process = start(tmp_path)

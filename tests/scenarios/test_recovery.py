@@ -1,4 +1,4 @@
-"""Workers in real processes on SQLite are killed, stopped and told to end; the work goes on, and nothing runs twice."""
+"""Workers in real processes, on SQLite and Postgres, are killed, stopped, told to end; work goes on, nothing twice."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from holdfast import App, Settings, current, step
 from holdfast.core import lifecycle
 lifecycle.RECOVERY_BACKOFF_MS = 100
 settings = Settings(**eval(os.environ.get("TEST_SETTINGS", "{}")))
-app = App("sqlite:///jobs.db", settings=settings)
+app = App(os.environ["TEST_URL"], settings=settings)
 
 def mark(what):
     with open("marks", "a") as file:
@@ -109,10 +109,11 @@ NO_OPTIONS = Options()
 class Stage:
     """A folder with a store, and workers in processes of their own."""
 
-    def __init__(self, folder: Path, program: str = PROGRAM) -> None:
+    def __init__(self, folder: Path, program: str = PROGRAM, url: str | None = None) -> None:
         self.folder = folder
         (folder / "program.py").write_text(program)
-        self.app = App(f"sqlite:///{folder / 'jobs.db'}")
+        self.url = url or f"sqlite:///{folder / 'jobs.db'}"
+        self.app = App(self.url)
         self.workers: list[subprocess.Popen[str]] = []
         self.runner = asyncio.Runner()
 
@@ -123,7 +124,7 @@ class Stage:
         process = subprocess.Popen(
             [sys.executable, "program.py"],
             cwd=self.folder,
-            env={**os.environ, "TEST_SETTINGS": settings},
+            env={**os.environ, "TEST_SETTINGS": settings, "TEST_URL": self.url},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -183,9 +184,10 @@ class Stage:
         self.runner.close()
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
+@pytest.fixture(params=["sqlite", "postgres"])
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    on_postgres = request.param == "postgres"
+    stage = Stage(tmp_path, url=request.getfixturevalue("postgres_store") if on_postgres else None)
     yield stage
     stage.close()
 
@@ -222,13 +224,16 @@ def presence(stage: Stage, process: "subprocess.Popen[str]") -> Presence:
     return msgspec.json.decode(record.value, type=Presence)
 
 
-def test_after_a_kill_the_next_item_starts_within_a_second_and_no_recorded_one_runs_again(stage):
-    """With default settings; every other round it is the leader of the upkeep that is killed."""
+def test_after_a_kill_the_next_item_starts_within_seconds_and_no_recorded_one_runs_again(stage):
+    """With default settings; every other round it is the leader of the upkeep that is killed. Where death is seen by a
+    connection that is gone and a beat that is missed, it takes four seconds."""
+    on_file = stage.url.startswith("sqlite")
+    kills, bound = (KILLS, 1.0) if on_file else ((KILLS + 4) // 5, 4.0)
     delays: dict[bool, list[float]] = {True: [], False: []}
     stage.worker()
     stage.worker()
     until(stage.leader)
-    for number in range(KILLS):
+    for number in range(kills):
         (stage.folder / "marks").unlink(missing_ok=True)
         run = stage.submit("film", 30)
         victim = owner(stage, run)
@@ -251,8 +256,8 @@ def test_after_a_kill_the_next_item_starts_within_a_second_and_no_recorded_one_r
         assert len(again) <= 1, "more than what was under way ran again"
         stage.worker()
     print("recovery", {leads: [round(one, 3) for one in some] for leads, some in delays.items()})
-    assert len(delays[True]) == (KILLS + 1) // 2
-    assert all(delay < 1.0 for some in delays.values() for delay in some), delays
+    assert len(delays[True]) == (kills + 1) // 2
+    assert all(delay < bound for some in delays.values() for delay in some), delays
 
 
 def test_the_leaders_death_delays_nothing_and_another_leads_at_once(stage):
@@ -262,9 +267,10 @@ def test_the_leaders_death_delays_nothing_and_another_leads_at_once(stage):
     assert sum(stage.leads(process) for process in (first, second, third)) == 1
     at = time.monotonic()
     leader.kill()
-    until(lambda: stage.leader() and not stage.leads(leader), 2)
+    bound = 1.5 if stage.url.startswith("sqlite") else 4.0
+    until(lambda: stage.leader() and not stage.leads(leader), 2 * bound)
     took = time.monotonic() - at
-    assert took < 1.5, took
+    assert took < bound, took
     print("leadership after", round(took, 3))
 
 
@@ -388,6 +394,7 @@ def test_a_cancel_from_another_process_reaches_running_code_within_a_moment(stag
     assert max(delays) < 0.5, delays
 
 
+@pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
 def test_the_store_renamed_away_in_mid_run_is_waited_for(stage):
     stage.worker(SMALL)
     run = stage.submit("film", 30, 3)

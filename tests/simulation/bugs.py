@@ -331,7 +331,7 @@ def _(is_dead: Any) -> Any:
 
 @bug("orphans are left alone", "L1 L3", Rescue, "orphans")
 def _(orphans: Any) -> Any:
-    async def none(self: Any, by: str) -> list[Any]:
+    async def none(self: Any, by: str, seen: Any = None) -> list[Any]:
         return []
 
     return none
@@ -339,7 +339,7 @@ def _(orphans: Any) -> Any:
 
 @bug("a stale stage is left alone", "L3", Rescue, "stale")
 def _(stale: Any) -> Any:
-    async def none(self: Any, by: str) -> list[Any]:
+    async def none(self: Any, by: str, seen: Any = None) -> list[Any]:
         return []
 
     return none

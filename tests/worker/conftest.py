@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import App
+from holdfast.engines import engine_for
 from holdfast.engines.contract import system_clock
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
@@ -72,12 +73,15 @@ class Clock:
 
     def __init__(self) -> None:
         self._ahead = 0
+        self.stands = ""
 
     def __call__(self) -> int:
         return system_clock() + self._ahead
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
+        if self.stands:
+            pytest.skip(self.stands)
         self._ahead += round(seconds * 1_000)
 
 
@@ -95,10 +99,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def engine(clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Watched:
+def engine(clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]:
     """An engine that counts its calls and can be told to fail: in memory, unless the module names others."""
-    kind = getattr(request, "param", "memory")
-    return Watched(MemoryEngine(clock) if kind == "memory" else SqliteEngine(tmp_path / "jobs.db", clock))
+    match getattr(request, "param", "memory"):
+        case "memory":
+            yield Watched(MemoryEngine(clock))
+        case "sqlite":
+            yield Watched(SqliteEngine(tmp_path / "jobs.db", clock))
+        case "postgres":
+            clock.stands = "this store goes by its server's clock, which a test can't move"
+            url = request.getfixturevalue("postgres_store")
+            kept = engine_for(url)
+            yield Watched(kept)
+            asyncio.run(kept.close())
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """`holdfast demo`: a film in seven stages whose worker is killed half-way, and which another worker finishes.
 
-Must not need a set-up, a network or a question. What it shows is real: SQLite, two worker processes, SIGKILL, HTTP.
+Must not need a set-up, a network or a question. What it shows is real: a store, two worker processes, SIGKILL, HTTP.
 What it tells at the end is measured (`demo_figures`), by the provider that was called and by the store.
 """
 
@@ -27,6 +27,7 @@ from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import Job, Presence, State, Step, Where
+from holdfast.engines import masked
 from holdfast.engines.contract import WORKER
 
 TITLE = "The Lighthouse"
@@ -50,27 +51,32 @@ MANY = frozenset(ITEMS)
 Examples:
   holdfast demo
   holdfast demo --db demo.db
+  holdfast demo --url postgresql://user@host/database
   holdfast status --url sqlite:///demo.db
 """
 )
 @click.option("--db", type=click.Path(path_type=Path), help="Keep the store in this file, to look at it afterwards.")
+@click.option("--url", metavar="URL", help="Keep the store there: another engine, the same film.")
 @click.option("--svg", type=click.Path(path_type=Path), hidden=True, help="Write a picture of the demo's end.")
-def demo(db: Path | None, svg: Path | None) -> None:
+def demo(db: Path | None, url: str | None, svg: Path | None) -> None:
     """Make a film in seven stages with pretend providers; kill the worker half-way; watch another one go on.
 
-    Takes about half a minute, asks nothing, and leaves nothing behind unless --db names a file.
+    Takes about half a minute, asks nothing, and leaves nothing behind unless --db or --url names a store.
     """
+    if db is not None and url is not None:
+        raise click.UsageError("give --db or --url, not both")
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, sigterm_like_ctrl_c():
         path = (db or Path(folder) / "demo.db").absolute()
-        app.use(f"sqlite:///{quote(str(path))}")
+        app.use(url or f"sqlite:///{quote(str(path))}")
+        kept = db is not None or url is not None
         screen = Screen(svg)
         try:
-            id = asyncio.run(_play(screen, db, Path(folder)))
+            id = asyncio.run(_play(screen, kept, Path(folder)))
         except KeyboardInterrupt:
             screen.console.print("\nstopped; all processes of the demo are ended")
             raise SystemExit(INTERRUPTED) from None
-        told = f" look at the store: holdfast show {short(id)} --url {shlex.quote(app.url)}"
-        if db is None:
+        told = f" look at the store: holdfast show {short(id)} --url {shlex.quote(masked(app.url))}"
+        if not kept:
             told = " the store is gone with the demo; to look at one afterwards: holdfast demo --db demo.db"
         screen.console.print(Text(told, style="dim"), soft_wrap=True)
 
@@ -89,12 +95,12 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-async def _play(screen: Screen, kept: Path | None, folder: Path) -> str:
+async def _play(screen: Screen, kept: bool, folder: Path) -> str:
     """The whole demo; answers with the job's id."""
     await app.open()
     try:
         await _sweep()
-        place = "in a temporary file" if kept is None else app.place()
+        place = app.place() if kept else "in a temporary file"
         with Cast(app.url, folder) as cast, screen:
             screen.head(
                 [

@@ -111,9 +111,11 @@ class Cast:
         self.port = int(told["port"])
 
     def _start_worker(self, number: int) -> None:
-        command = [sys.executable, "-m", "holdfast.cli", "worker", "holdfast.cli.demo_video:app", "--url", self._url]
+        command = [sys.executable, "-m", "holdfast.cli", "worker", "holdfast.cli.demo_video:app"]
         command += ["--at-once", "1", "--log-level", "warning"]
-        environment = os.environ | {PROVIDER: str(self.port), PARENT: str(os.getpid())}
+        # Not on the command line, which everybody on the machine can read: a store's URL may hold a password.
+        told = {"HOLDFAST_URL": self._url, PROVIDER: str(self.port), PARENT: str(os.getpid())}
+        environment = os.environ | told
         with self._log(number).open("wb") as log:
             # A session of its own: Ctrl-C in the terminal reaches the demo alone, which then stops all the others.
             worker = subprocess.Popen(

@@ -81,7 +81,8 @@ def lifecycle_page() -> str:
 
 def engines_page() -> str:
     """The page about what engines promise."""
-    promised = [engine_class(url).guarantees for url in ("memory:", "file:x.json", "sqlite:///x.db")]
+    urls = ("memory:", "file:x.json", "sqlite:///x.db", "postgresql://host/db")
+    promised = [engine_class(url).guarantees for url in urls]
     rows = (
         (
             f"**{one.name}**<br>`{one.url}`",

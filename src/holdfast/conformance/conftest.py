@@ -75,9 +75,11 @@ def clock(kind: Kind) -> StoreClock:
 
 
 @pytest.fixture
-def url(kind: Kind, tmp_path: Path) -> str:
+def url(kind: Kind, tmp_path: Path, runner: asyncio.Runner) -> Iterator[str]:
     """An empty store."""
-    return kind.scratch(tmp_path)
+    url = kind.scratch(tmp_path)
+    yield url
+    runner.run(kind.engine.scrap(url))
 
 
 @pytest.fixture

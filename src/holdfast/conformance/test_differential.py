@@ -21,7 +21,8 @@ def test_any_life_looks_as_it_does_in_memory(kind: Kind, tmp_path: Path, runner:
 
         def __init__(self) -> None:
             super().__init__()
-            self.twins = Twins(kind, kind.scratch(Path(tempfile.mkdtemp(dir=tmp_path))))
+            self.url = kind.scratch(Path(tempfile.mkdtemp(dir=tmp_path)))
+            self.twins = Twins(kind, self.url)
             self.sound = True
             runner.run(self.twins.open())
 
@@ -39,6 +40,7 @@ def test_any_life_looks_as_it_does_in_memory(kind: Kind, tmp_path: Path, runner:
                     runner.run(self.twins.compare())
             finally:
                 runner.run(self.twins.close())
+                runner.run(kind.engine.scrap(self.url))
 
     run_state_machine_as_test(
         Life,

@@ -307,7 +307,10 @@ class Running(Struct, frozen=True, omit_defaults=True):
 
 
 class Presence(Struct, frozen=True, omit_defaults=True):
-    """A worker, as its beat tells it. `leaving` is its last beat; `gone` is filled in by an engine that saw it die."""
+    """A worker, as its beat tells it. `leaving` is its last beat; `gone` is filled in by an engine that saw it die.
+
+    `beat_ms` and `lease_ms` are how often it beats, and for how long it is believed in without.
+    """
 
     worker: str
     host: str = ""
@@ -319,6 +322,8 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     running: tuple[Running, ...] = ()
     leaving: bool = False
     gone: bool = False
+    beat_ms: int = 2_000
+    lease_ms: int = 15_000
 
 
 class Beat(Struct, frozen=True):

@@ -9,8 +9,11 @@ from urllib.parse import unquote, urlsplit
 from holdfast.core.errors import Invalid
 from holdfast.engines.contract import Clock, Engine, system_clock
 
-FORMS = '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute)'
-_LATER = {"postgresql": "Postgres", "postgres": "Postgres", "redis": "Redis", "rediss": "Redis", "nats": "NATS"}
+FORMS = (
+    '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute), '
+    '"postgresql://user@host/database"'
+)
+_LATER = {"redis": "Redis", "rediss": "Redis", "nats": "NATS"}
 
 
 def engine_class(url: str) -> type[Engine]:
@@ -29,6 +32,15 @@ def engine_class(url: str) -> type[Engine]:
             from holdfast.engines.sqlite import SqliteEngine
 
             return SqliteEngine
+        case "postgresql" | "postgres":
+            try:
+                from holdfast.engines.postgres import PostgresEngine
+            except ModuleNotFoundError as error:
+                if error.name != "asyncpg":
+                    raise
+                raise Invalid(f"{scheme}: its driver is not installed; pip install 'holdfast[postgres]'") from None
+
+            return PostgresEngine
     if scheme in _LATER:
         raise Invalid(f"{scheme}: the {_LATER[scheme]} engine is not in this version; use one of {FORMS}")
     raise Invalid(f"{masked(url)!r} names no store; use one of {FORMS}")

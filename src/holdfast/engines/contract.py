@@ -129,6 +129,9 @@ class Engine(ABC):
 
     guarantees: Guarantees
 
+    look_seconds: float = 0.0
+    """How often upkeep may look for the dead, at most: where each look is a question to a server, not too often."""
+
     @classmethod
     @abstractmethod
     def from_url(cls, url: str, clock: Clock) -> "Engine":
@@ -138,6 +141,11 @@ class Engine(ABC):
     @abstractmethod
     def scratch(cls, url: str, folder: Path) -> str:
         """The URL of an empty store of the same kind, for a test that may write into `folder`."""
+
+    @classmethod
+    async def scrap(cls, url: str) -> None:
+        """Remove a store that `scratch` named, and never another one; nothing to do where it is all in the folder."""
+        return
 
     # A store is opened once, from any thread or event loop, and may then be used from all of them.
 
@@ -168,6 +176,15 @@ class Engine(ABC):
         digests differ. With `parent`, LeaseLost unless that lease is current; each
         new child is counted in its group. Wakes who waits for the queue.
         """
+
+    async def insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
+        """Add new jobs inside the caller's own transaction on the caller's own connection: a trait of SQL engines.
+
+        Laws: they are there once the caller commits, and never if it rolls back. On KeyConflict the caller rolls back.
+        """
+        raise Invalid(
+            f"connection=: jobs kept in {self.guarantees.name} can't be part of your transaction; leave it out"
+        )
 
     @abstractmethod
     async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:

@@ -135,16 +135,20 @@ class Lane(Generic[Work]):
         except BaseException as error:
             for ticket in batch:
                 ticket.error = error
-        # One call into each loop for the whole batch: waking a loop costs far more than an answer.
-        loops: dict[asyncio.AbstractEventLoop, list[Ticket[Work]]] = {}
-        for ticket in batch:
-            assert ticket.loop is not None
-            loops.setdefault(ticket.loop, []).append(ticket)
-        for loop, tickets in loops.items():
-            try:
-                loop.call_soon_threadsafe(_answer, tickets)
-            except RuntimeError:  # the loop was closed meanwhile: nobody waits for these answers
-                pass
+        hand_back(batch)
+
+
+def hand_back(batch: Sequence[Ticket[Any]]) -> None:
+    """Answer everybody, from any thread. One call into each loop: waking a loop costs far more than an answer."""
+    loops: dict[asyncio.AbstractEventLoop, list[Ticket[Any]]] = {}
+    for ticket in batch:
+        assert ticket.loop is not None
+        loops.setdefault(ticket.loop, []).append(ticket)
+    for loop, tickets in loops.items():
+        try:
+            loop.call_soon_threadsafe(_answer, tickets)
+        except RuntimeError:  # the loop was closed meanwhile: nobody waits for these answers
+            pass
 
 
 def _answer(tickets: Sequence[Ticket[Any]]) -> None:

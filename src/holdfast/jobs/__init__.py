@@ -6,6 +6,7 @@ commits; when somebody else was faster, it looks again.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -73,8 +74,11 @@ class Jobs:
         *,
         ids: Sequence[str] | None = None,
         groups: Sequence[str] = (),
+        connection: Any = None,
     ) -> list[Inserted]:
         """Accept jobs, all or none. A key that is known gives the job that has it.
+
+        With `connection` they are part of the transaction that the caller has begun there.
 
         With `parent` they are children of the job that holds this lease, each in its group; their derived `ids`
         make it safe to submit them again. Raises KeyConflict when a key stands for other arguments, and LeaseLost when
@@ -86,6 +90,8 @@ class Jobs:
         ]
         if parent is not None:
             jobs = [replace(job, parent=parent.job, group=group) for job, group in zip(jobs, groups, strict=True)]
+        if connection is not None:
+            return await self.engine.insert_within(connection, jobs)
         return await self.engine.insert(jobs, parent)
 
     # Looking.

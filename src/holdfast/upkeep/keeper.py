@@ -82,13 +82,15 @@ class Keeper:
             try:
                 present = await self._rescue.presences()
                 gone = {worker for worker, presence in present.items() if presence.gone}
-                if gone - self._gone:  # who died may have owed a parent the word that its children are in
+                lost = bool(gone - self._gone)
+                if lost:  # who died may have owed a parent the word that its children are in
                     self._wake.soon()
                 self._gone = gone
                 self._tell(await self._rescue.dead(self._worker, present))
-                if await self.lead(present) and loop.time() >= tidy_at:
+                if lost or loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds
-                    await self.tidy()
+                    if await self.lead(present):
+                        await self.tidy(present)
             except HoldfastError as error:
                 log.warning("upkeep: %s", error)
             except Exception:
@@ -120,11 +122,11 @@ class Keeper:
         log.info("%s leads the upkeep now", self._worker)
         return True
 
-    async def tidy(self) -> None:
+    async def tidy(self, present: Mapping[str, Presence] | None = None) -> None:
         """One round of the leader's work."""
-        self._tell(await self._rescue.orphans(self._worker))
+        self._tell(await self._rescue.orphans(self._worker, present))
         await self._wake.parents(self._worker)
-        self._tell(await self._rescue.stale(self._worker))
+        self._tell(await self._rescue.stale(self._worker, present))
         await self._rescue.overrun(self._worker)
         await self._expire()
         await self._engine.prune()

@@ -89,9 +89,9 @@ class Rescue:
         awake = now - self._awake_since >= self._lease_ms * AWAKE_PART
         return presence.gone or (awake and now - presence.beat_at > self._lease_ms)
 
-    async def orphans(self, by: str) -> list[Job]:
-        """Rescue jobs that are held by a worker of whom no trace is left."""
-        now, present = await self._engine.now(), await self.presences()
+    async def orphans(self, by: str, seen: Mapping[str, Presence] | None = None) -> list[Job]:
+        """Rescue jobs that are held by a worker of whom no trace is left. `seen` are the workers, if just looked up."""
+        now, present = await self._engine.now(), seen or await self.presences()
         rescued: list[Job] = []
         async for job in self._jobs.walk(Where(states=(State.ACTIVE,))):
             if job.worker in present or job.claimed_at is None or now - job.claimed_at <= self._lease_ms:
@@ -100,11 +100,11 @@ class Rescue:
                 rescued.append(job)
         return rescued
 
-    async def stale(self, by: str) -> list[Job]:
+    async def stale(self, by: str, seen: Mapping[str, Presence] | None = None) -> list[Job]:
         """Rescue jobs whose worker lives but whose stage has shown no progress for too long."""
         now = await self._engine.now()
         rescued: list[Job] = []
-        for presence in (await self.presences()).values():
+        for presence in (seen or await self.presences()).values():
             for running in presence.running:
                 silent = running.silent_ms + now - presence.beat_at
                 if running.stale_after_ms is None or silent <= running.stale_after_ms:

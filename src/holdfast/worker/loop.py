@@ -94,6 +94,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._releases: set[asyncio.Task[None]] = set()
         self._started_at: Time = 0
+        self._beat_ms, self._lease_ms = round(beat_seconds * 1_000), round(lease_seconds * 1_000)
         self._leases = Leases(
             engine, self._presence, self._told_from_afar, beat_seconds=beat_seconds, lease_seconds=lease_seconds
         )
@@ -230,6 +231,8 @@ class Worker:
             started_at=self._started_at,
             running=tuple(attempt.running() for attempt in list(self._attempts.values())),
             leaving=leaving,
+            beat_ms=self._beat_ms,
+            lease_ms=self._lease_ms,
         )
 
     def _told_from_afar(self, presence: Presence, beat: Beat) -> None:

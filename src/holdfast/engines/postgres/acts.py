@@ -1,0 +1,381 @@
+"""What each writing act does to the database. Must not connect, and must not decide: `core.lifecycle` does.
+
+Plain changes and new jobs are one statement for all who wait, which compares and writes in one go. What brings cargo
+(steps, signals, new jobs, an arrival) takes the rows' locks first, compares in Python (`lifecycle.refusal`, the same
+words as in every engine), and then writes in bulk, all in one transaction.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from holdfast.core.errors import KeyConflict, LeaseLost
+from holdfast.core.lifecycle import applied, refusal
+from holdfast.core.model import (
+    CHILDREN_ARE_IN,
+    LEASE_LOST,
+    NO_SUCH_JOB,
+    Applied,
+    Change,
+    Conflict,
+    Event,
+    Head,
+    Inserted,
+    Job,
+    Lease,
+    Recorded,
+    State,
+    Step,
+    WaitKind,
+)
+from holdfast.engines.contract import job_topic, key_conflict, queue_topic, worker_topic
+from holdfast.engines.postgres import rows
+
+GROUP_SIZE = 16 << 20
+"""How many characters of results go into one statement."""
+
+Order = tuple[Sequence[Job], Lease | None]
+
+_DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
+
+
+class Acts:
+    """Acts on one connection. `news` collects who is to be woken once they are durable."""
+
+    def __init__(self, db: Any, sql: SimpleNamespace) -> None:
+        self._db = db
+        self._sql = sql
+        self.news: set[str] = set()
+
+    # insert
+
+    async def insert(self, orders: Sequence[Order]) -> list[list[Inserted] | Exception]:
+        """See Engine.insert, for many callers at once: each order is all or none on its own."""
+        answers: list[list[Inserted] | Exception | None] = [None] * len(orders)
+        plain = [place for place, order in enumerate(orders) if _is_plain(order)]
+        for group in _orders_apart(orders, plain):
+            found = await self._add([job for place in group for job in orders[place][0]])
+            for place in group:
+                answers[place] = _answer(orders[place][0], found)
+        for place, (jobs, parent) in enumerate(orders):
+            if answers[place] is None:
+                try:
+                    answers[place] = await self._insert_whole(jobs, parent)
+                except (KeyConflict, LeaseLost) as error:
+                    answers[place] = error
+        return [answer for answer in answers if answer is not None]
+
+    async def _insert_whole(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        """One order in a transaction of its own, taken back as a whole when a lease is over or a key is taken."""
+        news = set(self.news)
+        try:
+            async with self._db.transaction():
+                if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
+                    raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
+                return await self.insert_within(jobs)
+        except BaseException:
+            self.news = news
+            raise
+
+    async def insert_within(self, jobs: Sequence[Job]) -> list[Inserted]:
+        """New jobs in a transaction that is not ours: what is refused is for its owner to roll back."""
+        answers: list[Inserted] = []
+        taken: dict[tuple[str, str], Job] = {}
+        for group in _apart(jobs):
+            answer = _answer(group, await self._found(group, taken))
+            if isinstance(answer, Exception):
+                raise answer
+            answers += answer
+        return answers
+
+    async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> dict[str, rows.Row]:
+        """Like `_add`, for a part of an order whose earlier parts took these keys: within an order a key holds."""
+        bound = [job for job in jobs if job.key is not None and (job.type, job.key) in taken]
+        found = await self._add([job for job in jobs if job not in bound])
+        if bound:
+            known = {row[0] for row in await self._db.fetch(self._sql.heads, [job.id for job in bound])}
+            for job in bound:
+                holder = taken[job.type, job.key or ""]
+                found[job.id] = (job.id, False, *((None, None) if job.id in known else (holder.id, holder.digest)))
+        taken.update({(job.type, job.key): job for job in jobs if job.key is not None and found[job.id][1]})
+        return found
+
+    async def _add(self, jobs: Sequence[Job]) -> dict[str, rows.Row]:
+        """Write new jobs; answer with what became of each: (id, is it new, who has its key, that one's digest)."""
+        if not jobs:
+            return {}
+        columns = rows.columns([rows.job_row(job) for job in jobs], rows.JOB_WIDTH)
+        found = {row[0]: row for row in await self._db.fetch(self._sql.add_jobs, *columns)}
+        for job in jobs:
+            if job.run_at is not None and found[job.id][1]:
+                self.news.add(queue_topic(job.queue))
+        return found
+
+    # commit
+
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """See Engine.commit."""
+        answers: list[Applied | Conflict] = []
+        for wave in _waves(changes):
+            if all(_is_light(change) for change in wave):
+                answers += await self._change(wave)
+            else:
+                async with self._db.transaction():
+                    told = await self._carry(wave)
+                answers += told
+        return answers
+
+    async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """Changes that bring nothing along: one statement, and a look at those that were refused."""
+        columns = rows.columns(
+            [rows.change_row(change, change.job, sets_inbox=False) for change in changes], rows.CHANGE_WIDTH
+        )
+        made = {row[0]: row for row in await self._db.fetch(self._sql.change_jobs, *columns)}
+        refused = [change for change in changes if change.job.id not in made]
+        why = await self._why(refused) if refused else {}
+        answers: list[Applied | Conflict] = []
+        for change in changes:
+            row = made.get(change.job.id)
+            if row is None:
+                answers.append(why[change.job.id])
+            else:
+                self._note(change.job, row[2])
+                answers.append(Applied(row[1]))
+        return answers
+
+    async def _why(self, changes: Sequence[Change]) -> dict[str, Applied | Conflict]:
+        """Why changes were refused, by what the store holds now."""
+        answers: dict[str, Applied | Conflict] = {}
+        heads = await self._heads(self._sql.heads, changes)
+        for change in changes:
+            head = heads.get(change.job.id)
+            # By now it may look as if it could go ahead; it was refused all the same, so somebody was faster.
+            answers[change.job.id] = refusal(head, change) or _lost(head)
+        return answers
+
+    async def _carry(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """Changes with cargo, inside a transaction. None of them is about a job that another one is about."""
+        heads = await self._heads(self._sql.lock_heads, changes)
+        unlocked = [change for change in changes if change.job.id not in heads]
+        if unlocked:
+            heads |= await self._heads(self._sql.heads, unlocked)
+        answers: list[Applied | Conflict] = []
+        going: list[tuple[Change, Head, Job]] = []
+        for change in changes:
+            head = heads.get(change.job.id)
+            conflict = refusal(head, change) or await self._too_late_to_wait(head, change)
+            if conflict is not None:
+                answers.append(conflict)
+                continue
+            assert head is not None
+            job = applied(head, change)
+            going.append((change, head, job))
+            answers.append(Applied(job.version))
+        if not going:
+            return answers
+        await self._write_cargo(going)
+        columns = rows.columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
+        made = await self._db.fetch(self._sql.change_jobs, *columns)
+        assert len(made) == len(going), "a row that we hold was changed by somebody else"
+        for _, head, job in going:
+            self._note(job, head.worker)
+        missing = await self._arrive(going)
+        return [
+            Applied(answer.version, missing.get(change.job.id)) if isinstance(answer, Applied) else answer
+            for change, answer in zip(changes, answers, strict=True)
+        ]
+
+    async def _write_cargo(self, going: Sequence[tuple[Change, Head, Job]]) -> None:
+        failed = [head.n for change, head, _ in going if change.drops_failed]
+        if failed:
+            await self._db.execute(self._sql.drop_failed, failed)
+        drops = [(head.n, path) for change, head, _ in going for path in change.drops]
+        if drops:
+            await self._db.execute(self._sql.drop_steps, *rows.columns(drops, 2))
+        steps = [(step, head.n) for change, head, _ in going for step in change.steps]
+        for group in _steps_apart([step for step, _ in steps]):
+            numbers = {step.job: n for step, n in steps}
+            columns = rows.columns([rows.step_row(step, numbers[step.job]) for step in group], rows.STEP_WIDTH)
+            await self._db.execute(self._sql.set_steps, *columns)
+        edits = [(head.n, change.job.args, change.job.digest) for change, head, _ in going if change.edits]
+        if edits:
+            await self._db.execute(self._sql.edit_bodies, *rows.columns(edits, 3))
+        await self._add(_once([job for change, _, _ in going for job in change.inserts]))
+
+    async def _arrive(self, going: Sequence[tuple[Change, Head, Job]]) -> dict[str, int]:
+        """Count children in at their parents; answer how many each one found missing after itself."""
+        come: dict[tuple[str, str], list[str]] = {}
+        for change, head, job in going:
+            if change.arrives and not head.arrived:
+                come.setdefault((job.parent or "", job.group or ""), []).append(job.id)
+        if not come:
+            return {}
+        columns = rows.columns([(parent, name, len(ids)) for (parent, name), ids in come.items()], 3)
+        missing: dict[str, int] = {}
+        left = {(row[0], row[1]): row[2] for row in await self._db.fetch(self._sql.arrive, *columns)}
+        for family, ids in come.items():
+            self.news.add(job_topic(family[0]))
+            for place, id in enumerate(reversed(ids)):
+                missing[id] = left.get(family, 0) + place if family in left else 0
+        return missing
+
+    async def _too_late_to_wait(self, head: Head | None, change: Change) -> Conflict | None:
+        """Suspending on children who have all arrived would be a wait for nobody."""
+        if change.event != Event.SUSPEND or head is None:
+            return None
+        for wait in sorted(change.job.waits, key=lambda wait: wait.name):
+            if wait.kind is WaitKind.CHILDREN:
+                missing = await self._db.fetchval(self._sql.lock_family, head.id, wait.name)
+                if not missing:
+                    return Conflict(head.id, CHILDREN_ARE_IN, head.state, head.version, head.epoch)
+        return None
+
+    async def _heads(self, statement: str, changes: Sequence[Change]) -> dict[str, Head]:
+        ids = [change.job.id for change in changes]
+        return {row[0]: rows.head_of(row) for row in await self._db.fetch(statement, ids)}
+
+    def _note(self, job: Job, owner: str | None) -> None:
+        """Who is to hear of a change."""
+        self.news.add(job_topic(job.id))
+        if owner is not None and job.worker is None:
+            self.news.add(worker_topic(owner))
+        if job.state is State.AVAILABLE or (job.state in _DUE and job.run_at is not None):
+            self.news.add(queue_topic(job.queue))
+
+    # record
+
+    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """See Engine.record. One statement for all; what became of each is only looked up when one was refused."""
+        answers: list[Recorded | Conflict] = []
+        for group in _steps_apart(steps):
+            columns = rows.columns([rows.step_row(step, step.job) for step in group], rows.STEP_WIDTH)
+            written = {row[0] - 1 for row in await self._db.fetch(self._sql.add_steps, *columns)}
+            left = [step for place, step in enumerate(group) if place not in written]
+            why = await self._standing(left) if left else {}
+            for place, step in enumerate(group):
+                answers.append(Recorded(step, True) if place in written else why[step.job, step.path])
+        return answers
+
+    async def _standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
+        """What stands where steps were not written: another record, or another lease."""
+        heads = {row[0]: rows.head_of(row) for row in await self._db.fetch(self._sql.heads, [s.job for s in steps])}
+        asked = rows.columns([(step.job, step.path) for step in steps], 2)
+        found = {(row[0], row[2]): rows.step_of(row) for row in await self._db.fetch(self._sql.standing, *asked)}
+        answers: dict[tuple[str, str], Recorded | Conflict] = {}
+        for step in steps:
+            head, standing = heads.get(step.job), found.get((step.job, step.path))
+            if head is None:
+                answers[step.job, step.path] = Conflict(step.job, NO_SUCH_JOB)
+            elif head.epoch != step.epoch or head.state is not State.ACTIVE or standing is None:
+                lost = Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
+                answers[step.job, step.path] = lost
+            else:
+                answers[step.job, step.path] = Recorded(standing, standing == step)
+        return answers
+
+
+def _lost(head: Head | None) -> Conflict:
+    assert head is not None
+    return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
+
+
+def _is_plain(order: Order) -> bool:
+    """Whether an order can share a statement with others: nothing of it can be refused while the rest goes ahead."""
+    jobs, parent = order
+    if parent is not None:
+        return False
+    return len(jobs) == 1 or (all(job.key is None for job in jobs) and len({job.id for job in jobs}) == len(jobs))
+
+
+def _is_light(change: Change) -> bool:
+    """Whether a change brings nothing along, so that one statement can compare and write."""
+    return not (
+        change.steps
+        or change.drops
+        or change.drops_failed
+        or change.edits
+        or change.signal is not None
+        or change.takes
+        or change.arrives
+        or change.inserts
+        or change.event == Event.SUSPEND
+    )
+
+
+def _once(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs, the first of each id."""
+    first: dict[str, Job] = {}
+    for job in jobs:
+        first.setdefault(job.id, job)
+    return list(first.values())
+
+
+def _answer(jobs: Sequence[Job], found: dict[str, rows.Row]) -> list[Inserted] | Exception:
+    """What an order's caller is told."""
+    answer: list[Inserted] = []
+    for job in jobs:
+        _, new, holder, digest = found[job.id]
+        if holder is not None and digest != job.digest:
+            return KeyConflict(key_conflict(job, holder))
+        answer.append(Inserted(job.id if holder is None else holder, new))
+    return answer
+
+
+def _orders_apart(orders: Sequence[Order], places: Sequence[int]) -> Iterator[list[int]]:
+    """Orders in groups, in none of which an id or a key is there twice."""
+    group: list[int] = []
+    seen: set[Any] = set()
+    for place in places:
+        names = {name for job in orders[place][0] for name in _names(job)}
+        if not seen.isdisjoint(names):
+            yield group
+            group, seen = [], set()
+        group.append(place)
+        seen |= names
+    if group:
+        yield group
+
+
+def _apart(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """One order's jobs in groups, in none of which an id or a key is there twice."""
+    orders = [((job,), None) for job in jobs]
+    for places in _orders_apart(orders, range(len(orders))):
+        yield [jobs[place] for place in places]
+
+
+def _names(job: Job) -> list[Any]:
+    return [job.id] if job.key is None else [job.id, (job.type, job.key)]
+
+
+def _waves(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Changes in groups that may be done at once: none touches what another one touches, light ones by themselves."""
+    wave: list[Change] = []
+    seen: set[str] = set()
+    for change in changes:
+        ids = {change.job.id, *(job.id for job in change.inserts)}
+        apart = bool(wave) and (
+            bool(ids & seen)
+            or _is_light(change) != _is_light(wave[-1])
+            or Event.SUSPEND in (change.event, wave[-1].event)
+        )
+        if apart:
+            yield wave
+            wave, seen = [], set()
+        wave.append(change)
+        seen |= ids
+    if wave:
+        yield wave
+
+
+def _steps_apart(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+    """The steps in groups of a bearable size, in none of which a path is there twice."""
+    start, size, paths = 0, 0, set[tuple[str, str]]()
+    for place, step in enumerate(steps):
+        size += len(step.result or "")
+        if (step.job, step.path) in paths or (size > GROUP_SIZE and place > start):
+            yield steps[start:place]
+            start, size = place, len(step.result or "")
+            paths.clear()
+        paths.add((step.job, step.path))
+    if start < len(steps):
+        yield steps[start:]

@@ -1,0 +1,525 @@
+"""The Postgres engine: the contract, on a database that many machines share.
+
+Must not contain SQL (`queries.sql`) nor what an act does (`acts`). Everything runs on one thread of the engine's own
+(`hub`), so that it can be used from every loop and thread. What arrives while a statement of its kind is under way
+goes into the next one: that is group commit, without a timer.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.core.errors import StoreBusy, StoreClosed, StoreError
+from holdfast.core.lifecycle import TERMINAL
+from holdfast.core.model import (
+    OUTRUN,
+    PAGE_LIMIT,
+    Applied,
+    Beat,
+    Change,
+    Conflict,
+    Entry,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    Record,
+    Recorded,
+    State,
+    Step,
+    Time,
+    Where,
+)
+from holdfast.engines.bell import EVERYTHING, Bell
+from holdfast.engines.contract import (
+    DUE_WINDOW_MS,
+    PROMOTE_LIMIT,
+    PRUNE_LIMIT,
+    WORKER,
+    Clock,
+    Engine,
+    Guarantees,
+    at_most,
+    check_changes,
+    check_jobs,
+    check_record,
+    check_steps,
+    check_worker,
+    job_topic,
+    queue_topic,
+    queues_of,
+    until_due,
+)
+from holdfast.engines.lane import Ticket
+from holdfast.engines.postgres import rows
+from holdfast.engines.postgres.acts import Acts
+from holdfast.engines.postgres.caller import CallersConnection, Follower
+from holdfast.engines.postgres.floor import Floor
+from holdfast.engines.postgres.hub import Hub, Line
+from holdfast.engines.postgres.live import Live, short
+from holdfast.engines.postgres.place import Place, place_of, with_schema
+from holdfast.engines.postgres.pool import Pool
+from holdfast.engines.postgres.store import Connection, Texts, drop, prepare
+
+log = logging.getLogger("holdfast.postgres")
+
+T = TypeVar("T")
+Look = Callable[[Connection], Awaitable[Any]]
+
+DEAF_POLL_SECONDS = 1.0
+"""How often a waiter looks by itself while no news come in."""
+
+CLOCK_SECONDS = 5.0
+"""How long the server's clock is followed by our own before it is asked again."""
+
+CLOCK_SET_MS = 500
+"""An answer that is so far behind what we thought means that the server's clock was set back."""
+
+SCRATCH = "holdfast_scratch_"
+"""How the schemas of tests begin."""
+
+PAST_ALL_IDS = "\U0010ffff"
+"""Sorts behind every id: where a walk from the newest begins."""
+
+BULK_JOBS = 2_000
+"""After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
+
+DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
+"""For how many days to come there are partitions, and how often that is seen to."""
+
+DAYS_TABLES = 400
+"""How many tables one round makes or drops at most: a hundred days."""
+
+SILENT_LEASES = 20
+"""The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
+
+FOLD_ROWS = 2_000
+"""How many differences the counters may consist of before they are summed up."""
+
+TIDY_SECONDS = 60.0
+"""How often traces of dead workers are looked for."""
+
+
+class PostgresEngine(Engine):
+    """Jobs in a schema of a Postgres database, shared by many machines."""
+
+    guarantees = Guarantees(
+        name="postgres",
+        url="postgresql://host/database",
+        use="many machines; the main shared store",
+        durable="a power cut",
+        processes="many machines",
+        wakes="many machines",
+        atomic_children=True,
+        clock="the server's",
+        limit="what the database holds",
+    )
+    look_seconds = 1.6
+
+    def __init__(self, url: str) -> None:
+        self._place: Place = place_of(url)
+        self._texts = Texts(self._place.schema)
+        self._sql = self._texts.sql
+        self._bell = Bell()
+        self._opening = threading.Lock()
+        self._pid: int | None = None
+        self._hub: Hub
+        self._pool: Pool
+        self._live: Live
+        self._follower: Follower
+        self._lines: dict[str, Line]
+        self._reset()
+
+    def _reset(self) -> None:
+        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._inserted = 0
+        self._days_at = -DAYS_SECONDS
+        self._tidied_at = -TIDY_SECONDS
+        self._floor = Floor()
+
+    @classmethod
+    def from_url(cls, url: str, clock: Clock) -> "PostgresEngine":
+        """See Engine.from_url. Goes by the server's clock."""
+        return cls(url)
+
+    @classmethod
+    def scratch(cls, url: str, folder: Path) -> str:
+        """See Engine.scratch: a schema of its own."""
+        return with_schema(url, f"{SCRATCH}{secrets.token_hex(6)}")
+
+    @classmethod
+    async def scrap(cls, url: str) -> None:
+        """See Engine.scrap."""
+        place = place_of(url)
+        if place.schema.startswith(SCRATCH):
+            await drop(place, Texts(place.schema))
+
+    # Opening and closing.
+
+    async def open(self) -> None:
+        """See Engine.open."""
+        with self._opening:
+            if self._pid != os.getpid():
+                self._start()
+        try:
+            await self._hub.call(lambda: prepare(self._place, self._texts))
+        except BaseException:
+            await self.close()
+            raise
+
+    def _start(self) -> None:
+        self._bell = Bell()
+        self._reset()
+        self._hub = hub = Hub(self._place.shown)
+        self._pool = pool = Pool(self._place)
+        self._live = live = Live(hub, self._place, self._sql, pool, self._bell.ring)
+        self._follower = Follower(hub, pool, live, self._sql)
+        hub.sockets = lambda: [*pool.sockets(), *live.sockets()]
+        self._lines = {
+            "insert": Line(hub, self._run_insert),
+            "commit": Line(hub, self._run_commit),
+            "record": Line(hub, self._run_record),
+            "claim": Line(hub, self._run_claims, limit=1),
+            "look": Line(hub, self._run_looks, at_once=2, limit=1),
+            "beat": Line(hub, self._run_beats, at_once=100, limit=1),
+        }
+        self._pid = os.getpid()
+
+    async def close(self) -> None:
+        """See Engine.close."""
+        with self._opening:
+            if self._pid != os.getpid():
+                return
+            self._pid = None
+
+        async def last() -> None:
+            await self._live.close()
+            await self._pool.close()
+
+        await asyncio.to_thread(self._hub.close, last)
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            why = "not open" if self._pid is None else "was opened before this process was forked"
+            raise StoreClosed(f"{self._place.shown}: {why}; open it here first")
+
+    def _do(self, line: str, work: Any) -> Awaitable[Any]:
+        self._check_open()
+        return self._lines[line].do(work)
+
+    # Writing.
+
+    async def _run_insert(self, tickets: Sequence[Ticket[Any]]) -> None:
+        async def work(db: Connection) -> set[str]:
+            acts = Acts(db, self._sql)
+            for ticket, answer in zip(tickets, await acts.insert([ticket.work for ticket in tickets]), strict=True):
+                ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
+            return acts.news
+
+        if await self._together(tickets, work, self._run_insert):
+            self._inserted += sum(len(ticket.work[0]) for ticket in tickets)
+            if self._inserted >= BULK_JOBS:
+                self._inserted = 0
+                self._hub.spawn(self._analyze())
+
+    async def _run_commit(self, tickets: Sequence[Ticket[Any]]) -> None:
+        async def work(db: Connection) -> set[str]:
+            acts = Acts(db, self._sql)
+            answers = iter(await acts.commit([change for ticket in tickets for change in ticket.work]))
+            for ticket in tickets:
+                ticket.answer = list(islice(answers, len(ticket.work)))
+            return acts.news
+
+        await self._together(tickets, work, self._run_commit)
+
+    async def _run_record(self, tickets: Sequence[Ticket[Any]]) -> None:
+        async def work(db: Connection) -> set[str]:
+            acts = Acts(db, self._sql)
+            answers = iter(await acts.record([step for ticket in tickets for step in ticket.work]))
+            for ticket in tickets:
+                ticket.answer = list(islice(answers, len(ticket.work)))
+            return acts.news
+
+        await self._together(tickets, work, self._run_record)
+
+    async def _together(
+        self,
+        tickets: Sequence[Ticket[Any]],
+        work: Callable[[Connection], Awaitable[set[str]]],
+        alone: Callable[[Sequence[Ticket[Any]]], Awaitable[None]],
+    ) -> bool:
+        """Do what several callers asked for, and tell the news; whether it was done."""
+        try:
+            news = await self._pool.act(work)
+        except StoreError as error:
+            for ticket in tickets:
+                ticket.error = error
+            return False
+        except Exception as error:
+            # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
+            if len(tickets) > 1:
+                for ticket in tickets:
+                    await alone([ticket])
+                return False
+            tickets[0].error = error
+            return False
+        if news:
+            self._live.tell(news)
+        return True
+
+    async def _run_claims(self, tickets: Sequence[Ticket[Any]]) -> None:
+        for ticket in tickets:
+            try:
+                ticket.answer = await self._claim(*ticket.work)
+            except Exception as error:
+                ticket.error = error
+
+    async def _claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+        """One statement. In a long drain it begins where the last one did (`floor`)."""
+        began = time.monotonic()
+        spot = self._floor.ahead(queues, began)
+        found: list[Any] = []
+        if spot is not None:
+            found = await self._pool.act(lambda db: db.fetch(self._sql.claim_ahead, worker, *spot, limit))
+        if len(found) < limit or not limit:
+            left = limit - len(found)
+            found += await self._pool.act(lambda db: db.fetch(self._sql.claim, worker, queues, left, PROMOTE_LIMIT))
+        jobs = [rows.job_of(row) for row in found]
+        if jobs:
+            spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
+            self._floor.note(queues, limit, spots, began, time.monotonic())
+            self._live.tell({job_topic(job.id) for job in jobs})
+            self._heard_clock(jobs[-1].claimed_at or 0)
+        else:
+            self._floor.reset()
+        return jobs
+
+    async def _analyze(self) -> None:
+        try:
+            await self._pool.act(lambda db: db.execute(self._sql.analyze))
+        except Exception:  # noqa: S110 (a role that may not analyse leaves it to autovacuum)
+            pass
+
+    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
+        """See Engine.insert."""
+        check_jobs(jobs)
+        answer: list[Inserted] = await self._do("insert", (jobs, parent))
+        return answer
+
+    async def insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
+        """See Engine.insert_within. On the caller's loop and connection; who waits hears of it after its commit."""
+        check_jobs(jobs)
+        self._check_open()
+        answers = await Acts(CallersConnection(connection), self._sql).insert_within(jobs)
+        topics = {job.id: queue_topic(job.queue) for job, one in zip(jobs, answers, strict=True) if one.new}
+        await self._hub.call(lambda: self._follower.expect(topics))
+        return answers
+
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+        """See Engine.claim."""
+        check_worker(worker)
+        asked = rows.storable(dict.fromkeys(queues))
+        answer: list[Job] = await self._do("claim", (worker, asked, max(0, limit)))
+        return answer
+
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """See Engine.commit."""
+        check_changes(changes)
+        answer: list[Applied | Conflict] = await self._do("commit", changes)
+        return answer
+
+    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """See Engine.record."""
+        check_steps(steps)
+        answer: list[Recorded | Conflict] = await self._do("record", steps)
+        return answer
+
+    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
+        """See Engine.put_record."""
+        check_record(name, value)
+
+        async def work(db: Connection) -> Record | Conflict:
+            row = await db.fetchrow(self._sql.put_record, name, value, expected)
+            if row is None:
+                return Conflict(name, OUTRUN, version=await db.fetchval(self._sql.record_version, name) or 0)
+            self._live.tell([EVERYTHING])
+            return Record(name, value or "", row[0], row[1])
+
+        return await self._look(work)
+
+    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
+        """See Engine.prune. Tidies, too: counters, keys, the traces of dead workers, days of which nothing is left."""
+        [row] = await self._fetch(self._sql.prune, at_most(limit, PAGE_LIMIT), FOLD_ROWS)
+        now = time.monotonic()
+        if now - self._tidied_at > TIDY_SECONDS:
+            self._tidied_at = now
+            await self._look(self._forget_workers)
+        if now - self._days_at > DAYS_SECONDS:
+            self._days_at = now
+            await self._keep_days_now()
+        return int(row[0])
+
+    async def _forget_workers(self, db: Connection) -> None:
+        found = await db.fetch(self._sql.workers)
+        present = {presence.worker: presence for presence in self._live.presences(found)}
+        old = [(row[0], row[2]) for row in found if present[row[0]].gone or row[7] - row[2] > SILENT_LEASES * row[4]]
+        if old:
+            await db.execute(self._sql.forget_workers, *rows.columns(old, 2))
+
+    async def _keep_days_now(self) -> None:
+        await self._hub.call(self._keep_days)
+
+    async def _keep_days(self) -> None:
+        """Make the partitions of the days to come, and drop days of which nothing is left: one table at a time."""
+        try:
+            for statement, given in ((self._sql.add_day, (DAYS_AHEAD,)), (self._sql.drop_day, ())):
+                for _ in range(DAYS_TABLES):
+                    if not await self._pool.act(lambda db, s=statement, g=given: db.fetchval(s, *g)):  # type: ignore[misc]
+                        break
+            await self._pool.tidy()
+        except StoreBusy:  # somebody's transaction takes long: another time
+            self._days_at = time.monotonic() - DAYS_SECONDS + TIDY_SECONDS
+        except Exception as error:  # a role that may not: then all falls into the rest, and is deleted row by row
+            log.info("%s: partitions were not kept: %s", self._place.shown, error)
+
+    # Reading.
+
+    async def _run_looks(self, tickets: Sequence[Ticket[Any]]) -> None:
+        for ticket in tickets:
+            try:
+                ticket.answer = await self._pool.act(ticket.work, again=True)
+            except Exception as error:
+                ticket.error = error
+
+    async def _look(self, look: Callable[[Connection], Awaitable[T]]) -> T:
+        answer: T = await self._do("look", look)
+        return answer
+
+    async def _fetch(self, statement: str, *params: Any) -> list[Any]:
+        return await self._look(lambda db: db.fetch(statement, *params))
+
+    async def now(self) -> Time:
+        """See Engine.now. Between two answers of the server our own clock goes on: never ahead of the server's."""
+        self._check_open()
+        at, since, heard = self._server
+        if time.monotonic() - heard > CLOCK_SECONDS:
+            [row] = await self._fetch(self._sql.now)
+            self._heard_clock(row[0])
+            at, since, _ = self._server
+        return at + int((time.monotonic() - since) * 1_000)
+
+    def _heard_clock(self, server: Time) -> None:
+        # What the server said is older than this moment, so what is counted from here is behind it, never ahead. Of
+        # several answers the one that took the shortest way counts, unless the server's clock was set.
+        here = time.monotonic()
+        at, since, _ = self._server
+        followed = at + int((here - since) * 1_000)
+        near = followed - CLOCK_SET_MS < server <= followed
+        self._server = (at, since, here) if near else (server, here, here)
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """See Engine.get."""
+        found = {row[1]: rows.job_of(row) for row in await self._fetch(self._sql.get, rows.storable(ids))}
+        return [found.get(id) for id in ids]
+
+    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Engine.find: along the expiring, the children, each of the states, or all ids."""
+        newest = where.newest_first
+        start = after or (PAST_ALL_IDS if newest else "")
+        most = at_most(limit, PAGE_LIMIT)
+        texts = [text for text in (start, where.queue, where.type, where.parent) if text is not None]
+        if len(rows.storable(texts)) < len(texts):
+            return []
+        states = [state.value for state in where.states] or None
+
+        async def pick(statement: str, *more: Any) -> list[Job]:
+            sql = getattr(self._sql, statement + "_newest" if newest else statement)
+            found = await self._fetch(sql, start, most, where.queue, where.type, *more)
+            return [rows.job_of(row) for row in found]
+
+        if where.expires_before is not None:
+            return await pick("find_expired", where.expires_before, states, where.parent)
+        if where.parent is not None:
+            return await pick("find_children", where.parent, states)
+        if not where.states:
+            return await pick("find")
+        walks = [
+            await pick("find_ended" if state in TERMINAL else "find_live", state.value)
+            for state in dict.fromkeys(where.states)
+        ]
+        return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), most))
+
+    async def count(self) -> Mapping[tuple[str, State], int]:
+        """See Engine.count."""
+        return {(queue, State(state)): jobs for queue, state, jobs in await self._fetch(self._sql.count)}
+
+    async def steps(self, job: str) -> list[Step]:
+        """See Engine.steps."""
+        return [rows.step_of(row) for row in await self._fetch(self._sql.steps, job)]
+
+    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
+        """See Engine.history."""
+        found = await self._fetch(self._sql.history, job, after, at_most(limit, PAGE_LIMIT))
+        return [rows.entry_row(row) for row in found]
+
+    async def missing(self, parent: str, group: str) -> int:
+        """See Engine.missing."""
+        [row] = await self._fetch(self._sql.missing, parent, group)
+        return int(row[0])
+
+    async def records(self, prefix: str) -> list[Record]:
+        """See Engine.records."""
+        found: list[Record] = []
+        if not prefix.startswith(WORKER):
+            found = [Record(*row) for row in await self._fetch(self._sql.records, prefix)]
+        if prefix.startswith(WORKER) or WORKER.startswith(prefix):
+
+            async def look(db: Connection) -> list[Presence]:
+                return self._live.presences(await db.fetch(self._sql.workers))
+
+            present = [
+                Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at) for p in await self._look(look)
+            ]
+            found += [record for record in present if record.name.startswith(prefix)]
+        return sorted(found, key=lambda record: record.name)
+
+    # Beating and waking.
+
+    async def _run_beats(self, tickets: Sequence[Ticket[Any]]) -> None:
+        for ticket in tickets:
+            ticket.answer = await self._live.beat(ticket.work)
+
+    async def beat(self, presence: Presence) -> Beat:
+        """See Engine.beat. On the lasting connection, which waits for nobody."""
+        check_worker(presence.worker)
+        answer: Beat = await self._do("beat", presence)
+        self._heard_clock(answer.now)
+        return answer
+
+    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
+        """See Engine.wait."""
+        self._check_open()
+        if self._place.pooled:
+            timeout = min(timeout, DEAF_POLL_SECONDS)
+        elif not self._live.hears:
+            try:
+                await self._hub.call(self._live.listen)
+                return after  # what came before we listened can't be known: look once more
+            except StoreError:
+                timeout = min(timeout, DEAF_POLL_SECONDS)
+        queues = queues_of(topics)
+        if queues:
+            now = await self.now()
+            [row] = await self._fetch(self._sql.next_due, queues, now - DUE_WINDOW_MS)
+            timeout = until_due(row[0], now, timeout)
+        return await self._bell.wait([short(topic) for topic in topics], timeout, after)

@@ -1,0 +1,284 @@
+"""The one connection that lasts: it beats for this process's workers, holds their signs of life, and hears the news.
+
+A worker's sign of life is a shared advisory lock, gone with the connection. Wake-ups are notifications, told after
+the commit and by themselves, what comes meanwhile in one. Without them (a pooler in between) everything works by
+looking now and then. Must not run anything that can block, nor write a job.
+"""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import StoreError
+from holdfast.core.model import Beat, Lease, Presence, Time
+from holdfast.engines.bell import EVERYTHING
+from holdfast.engines.contract import PAUSE, QUIET
+from holdfast.engines.postgres.hub import Hub, endless
+from holdfast.engines.postgres.place import Place
+from holdfast.engines.postgres.pool import Pool
+from holdfast.engines.postgres.store import Connection, close, connect, is_broken, plainly, socket_of
+
+log = logging.getLogger("holdfast.postgres")
+
+BEAT_SECONDS = 10.0
+"""How long a beat may take before its connection is given up."""
+
+NOTIFY_SECONDS = 0.02
+"""Notifications of one process come at most this often: the server sends them one after another, for all."""
+
+PAYLOAD_TOPICS = 900
+"""How many topics go into one notification, which the server limits to 8,000 bytes; more are told as "everything"."""
+
+RETRY_SECONDS = (0.1, 0.3, 1.0, 2.0)
+"""The pauses between tries to hear again after the connection was lost."""
+
+MISSED_MS = 100
+"""How late a beat may come before it counts as missed, at least."""
+
+_TOPIC_SIZE = 8
+_presence = msgspec.json.Decoder(Presence).decode
+
+
+def short(topic: str) -> str:
+    """A topic as it is told and waited for. Two that look the same wake somebody early, and no more."""
+    if topic == EVERYTHING:
+        return topic
+    return f"{zlib.crc32(topic.encode(errors='replace')):08x}"
+
+
+class Live:
+    """The lasting connection and all that hangs on it. Lives on the hub's loop."""
+
+    def __init__(
+        self, hub: Hub, place: Place, sql: SimpleNamespace, pool: Pool, heard: Callable[[Collection[str]], None]
+    ) -> None:
+        self._hub = hub
+        self._place = place
+        self._sql = sql
+        self._pool = pool
+        self._heard = heard
+        self._channel = f"holdfast_{place.schema}"
+        self._me = secrets.token_hex(4)
+        self._db: Connection | None = None
+        self._since = 0.0
+        self._connecting = asyncio.Lock()
+        self._busy = asyncio.Lock()
+        self._workers: dict[str, int] = {}
+        self._held: set[str] = set()
+        self._seen: set[str] = set()
+        self._unsaid: set[str] = set()
+        self._telling = False
+        self._wants = False
+        self._closed = False
+        self.hears = False
+        """Whether news of other processes come in. Read from every thread."""
+
+    # The connection.
+
+    async def _connected(self) -> Connection:
+        async with self._connecting:
+            if self._db is not None and not self._db.is_closed():
+                return self._db
+            self.hears = False
+            db = await connect(self._place)
+            try:
+                self._held.clear()
+                self._seen.clear()
+                for worker in self._workers:
+                    await self._sign(db, worker)
+                if self._wants and not self._place.pooled:
+                    await self._subscribe(db)
+            except BaseException as error:
+                db.terminate()
+                raise plainly(error, self._place) from error
+            self._db = db
+            self._since = time.monotonic()
+            db.add_termination_listener(self._lost)
+            return db
+
+    async def _subscribe(self, db: Connection) -> None:
+        await db.add_listener(self._channel, self._hear)
+        self.hears = True
+
+    def _lost(self, db: Any) -> None:
+        """The connection is gone: hear again as soon as possible, so that nobody sleeps through the news."""
+        if db is not self._db:
+            return
+        self.hears = False
+        if not self._closed and (self._wants or self._workers):
+            self._hub.spawn(endless(self._come_back()))
+
+    async def _come_back(self) -> None:
+        tries = 0
+        while not self._closed:
+            try:
+                await self._connected()
+            except Exception as error:
+                if not tries:
+                    log.warning("%s", error)
+                await asyncio.sleep(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+                tries += 1
+            else:
+                self._heard([EVERYTHING])
+                return
+
+    async def close(self) -> None:
+        """Let go of the connection, and with it of all signs of life."""
+        self._closed = True
+        db, self._db = self._db, None
+        if db is not None:
+            await close(db)
+
+    def sockets(self) -> list[Any]:
+        """What a forked child must let go of: while it is open anywhere, our workers look alive."""
+        socket = None if self._db is None else socket_of(self._db)
+        return [] if socket is None else [socket]
+
+    # News.
+
+    async def listen(self) -> bool:
+        """Begin to hear of other processes' news; True if this call began it."""
+        self._wants = True
+        db = await self._connected()
+        if self.hears:
+            return True
+        async with self._busy:
+            if not self.hears and not db.is_closed():
+                await self._subscribe(db)
+        return True
+
+    def _hear(self, db: object, pid: int, channel: str, payload: object) -> None:
+        sender, _, topics = str(payload).partition(" ")
+        if sender == self._me:
+            return
+        if topics == EVERYTHING:
+            self._heard([EVERYTHING])
+        else:
+            self._heard([topics[at : at + _TOPIC_SIZE] for at in range(0, len(topics), _TOPIC_SIZE)])
+
+    def tell(self, topics: Collection[str]) -> None:
+        """Wake who waits here at once, and tell the others soon. On the hub's loop, after the commit."""
+        news = [short(topic) for topic in topics]
+        self._heard(news)
+        if self._place.pooled or self._closed:
+            return
+        self._unsaid.update(news)
+        if not self._telling:
+            self._telling = True
+            self._hub.spawn(self._tell())
+
+    async def _tell(self) -> None:
+        try:
+            while self._unsaid:
+                began = time.monotonic()
+                news, self._unsaid = self._unsaid, set()
+                all_of_it = EVERYTHING in news or len(news) > PAYLOAD_TOPICS
+                text = f"{self._me} {EVERYTHING if all_of_it else ''.join(news)}"
+                try:
+                    await self._pool.act(lambda db, text=text: db.execute(self._sql.notify, self._channel, text))  # type: ignore[misc]
+                except Exception as error:  # a lost one costs time, never correctness
+                    log.debug("news were not told: %s", error)
+                if not self._closed:
+                    await asyncio.sleep(max(0.0, began + NOTIFY_SECONDS - time.monotonic()))
+        finally:
+            self._telling = False
+
+    # Workers.
+
+    async def beat(self, presence: Presence) -> Beat:
+        """See Engine.beat: one statement for all jobs of a worker."""
+        worker = presence.worker
+        named = {running.job: running.epoch for running in presence.running}
+        asked = [PAUSE + queue for queue in presence.queues] + [QUIET + worker]
+        async with self._busy:
+            try:
+                async with asyncio.timeout(BEAT_SECONDS):
+                    if presence.leaving:
+                        db = await self._connected()
+                        found = await db.fetch(self._sql.leave, worker, list(named), asked)
+                        await self._unsign(db, worker)
+                    else:
+                        self._workers.setdefault(worker, _lock_of(self._place.schema, worker))
+                        db = await self._connected()
+                        await self._sign(db, worker)
+                        lock = None if self._place.pooled else self._workers[worker]
+                        text = msgspec.json.encode(presence).decode()
+                        pace = (presence.beat_ms, presence.lease_ms)
+                        found = await db.fetch(self._sql.beat, worker, text, *pace, lock, list(named), asked)
+            except BaseException as error:
+                if is_broken(error) and self._db is not None:
+                    self._db.terminate()
+                raise plainly(error, self._place) from error
+        return _answer(presence, named, found)
+
+    async def _sign(self, db: Connection, worker: str) -> None:
+        if not self._place.pooled and worker not in self._held:
+            await db.fetchval(self._sql.lock, self._workers[worker])
+            self._held.add(worker)
+
+    async def _unsign(self, db: Connection, worker: str) -> None:
+        lock = self._workers.pop(worker, None)
+        if lock is not None and worker in self._held:
+            self._held.discard(worker)
+            await db.fetchval(self._sql.unlock, lock)
+
+    def presences(self, found: Collection[Any]) -> list[Presence]:
+        """The workers of these rows, those among them marked as gone whose sign of life is gone and who missed a beat.
+
+        After a restart of the server nobody's sign is there, and the living need a moment to show it again. So only
+        who had it since this very connection was made can be seen without it: we saw it, or there was a beat since.
+        Once the server and this connection are older than a lease, that goes for everybody.
+        """
+        told: list[Presence] = []
+        connected = self._db is not None and not self._db.is_closed()
+        mine = (time.monotonic() - self._since) * 1_000 if connected else 0.0
+        for worker, text, beat_at, beat_ms, lease_ms, signs, signed, now, server in found:
+            if signed and connected:
+                self._seen.add(worker)
+            known = worker in self._seen or beat_at > now - mine or min(mine, server) >= lease_ms
+            missed = now - beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
+            gone = connected and signs and not signed and missed and known and worker not in self._workers
+            told.append(msgspec.structs.replace(_presence(text), beat_at=beat_at, gone=gone))
+        return told
+
+
+def _answer(presence: Presence, named: dict[str, int], found: Collection[Any]) -> Beat:
+    """What a worker must know of the jobs it named, and of those it didn't."""
+    held: dict[str, int] = {}
+    cancelled: set[str] = set()
+    records: set[str] = set()
+    now: Time = 0
+    for what, name, number in found:
+        match what:
+            case "now":
+                now = number
+            case "held":
+                held[name] = number
+            case "cancelled":
+                cancelled.add(name)
+            case _:
+                records.add(name)
+    if not now:
+        raise StoreError("a beat was not answered")
+    gone = [id for id, epoch in named.items() if held.get(id) != epoch]
+    return Beat(
+        now=now,
+        cancelled=tuple(id for id in gone if id in cancelled),
+        lost=tuple(id for id in gone if id not in cancelled),
+        stray=tuple(Lease(id, epoch) for id, epoch in sorted(held.items()) if named.get(id) != epoch),
+        paused=tuple(queue for queue in presence.queues if PAUSE + queue in records),
+        quiet=QUIET + presence.worker in records,
+    )
+
+
+def _lock_of(schema: str, worker: str) -> int:
+    digest = hashlib.blake2b(f"holdfast {schema} {worker}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)

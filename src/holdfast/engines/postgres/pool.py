@@ -1,0 +1,89 @@
+"""A few connections, shared by all that an engine does: opened when needed, thrown away after trouble.
+
+Must not run a statement of its own: a connection is handed on as it is, so nothing here costs a round trip.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from holdfast.engines.postgres.place import Place
+from holdfast.engines.postgres.store import Connection, close, connect, is_broken, is_passing, plainly, socket_of
+
+T = TypeVar("T")
+
+TRIES = 8
+"""How often an act is tried that the database took back because others came at the same time."""
+
+BACKOFF_SECONDS = 0.005
+
+IDLE_SECONDS = 60.0
+"""A connection that nobody needed for so long is closed."""
+
+
+class Pool:
+    """Connections of one event loop. Bounded: who finds none free, waits."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._free = asyncio.Semaphore(place.connections)
+        self._idle: list[tuple[float, Connection]] = []
+        self._all: set[Connection] = set()
+
+    async def act(self, work: Callable[[Connection], Awaitable[T]], *, again: bool = False) -> T:
+        """Do something on a connection. Deadlocks and the like are tried again; with `again`, a broken one is, too."""
+        for left in reversed(range(TRIES)):
+            try:
+                async with self._connection() as db:
+                    return await work(db)
+            except Exception as error:
+                if not left or not (is_passing(error) or (again and is_broken(error) and left > TRIES - 2)):
+                    raise plainly(error, self._place) from error
+                await asyncio.sleep(random.random() * BACKOFF_SECONDS * (TRIES - left))  # noqa: S311 (a pause)
+        raise AssertionError("not reached")
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        async with self._free:
+            db = await self._take()
+            try:
+                yield db
+            except BaseException as error:
+                if is_broken(error):
+                    db.terminate()
+                raise
+            finally:
+                if db.is_closed():
+                    self._all.discard(db)
+                else:
+                    self._idle.append((asyncio.get_running_loop().time(), db))
+
+    async def _take(self) -> Connection:
+        while self._idle:
+            _, db = self._idle.pop()
+            if not db.is_closed():
+                return db
+            self._all.discard(db)
+        db = await connect(self._place)
+        self._all.add(db)
+        return db
+
+    async def tidy(self) -> None:
+        """Close what nobody needed for a while."""
+        since = asyncio.get_running_loop().time() - IDLE_SECONDS
+        old = [db for used, db in self._idle if used < since]
+        self._idle = [(used, db) for used, db in self._idle if used >= since]
+        for db in old:
+            self._all.discard(db)
+            await close(db)
+
+    async def close(self) -> None:
+        """Close everything."""
+        every, self._all, self._idle = list(self._all), set(), []
+        await asyncio.gather(*(close(db) for db in every))
+
+    def sockets(self) -> list[Any]:
+        """What a forked child must let go of."""
+        return [socket for db in list(self._all) if (socket := socket_of(db)) is not None]

@@ -1,0 +1,423 @@
+-- Every statement of the Postgres engine, one each, named. Many rows go in as arrays, one for each column. The comment
+-- says which act it serves. `lateral (… offset 0)` is a look for each row: the planner can't make a walk over a large
+-- table of it, whatever it believes about sizes. `{schema}` is put in by `store.Texts`, and by nobody else.
+
+-- name: now
+select {schema}.now_ms();
+
+-- name: add_jobs
+-- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has.
+with new as materialized (
+  select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
+    $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[],
+    $16::bigint[], $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[],
+    $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::text[]) with ordinality
+  as new (id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
+    worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
+    created_at, options, nth)
+), keyed as (
+  insert into {schema}.key as held (type, key, job, digest, until, created_at)
+  select type, key, id, digest, key_until, created_at from new
+  where key is not null and not exists (select 1 from {schema}.name where name.id = new.id offset 0)
+  order by type, key
+  on conflict (type, key) do update set
+    job = case when held.until <= excluded.created_at then excluded.job else held.job end,
+    digest = case when held.until <= excluded.created_at then excluded.digest else held.digest end,
+    until = case when held.until <= excluded.created_at then excluded.until else held.until end,
+    created_at = case when held.until <= excluded.created_at then excluded.created_at else held.created_at end
+  returning type, key, job, digest
+), named as (
+  insert into {schema}.name (id, n)
+  select id, (({schema}.now_ms() / 86400000) << 40) + nextval('{schema}.job_n')
+  from (
+    select new.id from new left join keyed on keyed.type = new.type and keyed.key = new.key
+    where new.key is null or keyed.job = new.id
+    order by nth
+  ) as ordered
+  on conflict (id) do nothing
+  returning id, n
+), bodies as (
+  insert into {schema}.body (n, args, digest, key, key_until, created_at, options, parent, first_state, first_epoch)
+  select n, args, digest, key, key_until, created_at, options, parent, state, epoch from named join new using (id)
+), jobs as (
+  insert into {schema}.job (n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
+    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result)
+  select n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
+    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result
+  from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
+), ended as (
+  insert into {schema}.done (n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
+    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result)
+  select n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
+    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result
+  from named join new using (id) where state in ('completed', 'discarded', 'cancelled')
+), families as (
+  insert into {schema}.family (parent, name, total, arrived)
+  select parent, coalesce(family, ''), count(*), 0 from named join new using (id) where parent is not null
+  group by 1, 2 order by 1, 2
+  on conflict (parent, name) do update set total = family.total + excluded.total
+), counted as (
+  insert into {schema}.tally (queue, state, jobs)
+  select queue, state, count(*) from named join new using (id) group by queue, state
+)
+select new.id, named.id is not null, keyed.job, keyed.digest
+from new left join named using (id) left join keyed on keyed.type = new.type and keyed.key = new.key;
+
+-- name: there
+-- insert in a caller's transaction: has it been committed?
+select id from {schema}.name where id = any($1::text[]);
+
+-- name: hold
+-- insert with a parent: keeps its lease from changing hands until we have committed
+select n from {schema}.job
+where n = (select n from {schema}.name where id = $1) and epoch = $2 and state = 'active'
+for no key update;
+
+-- name: claim
+select * from {schema}.claim($1, $2, $3, $4);
+
+-- name: claim_ahead
+select * from {schema}.claim_ahead($1, $2, $3, $4, $5, $6);
+
+-- name: heads
+-- commit: what the store holds of jobs whose change was refused
+select name.id, head.state, head.version, head.epoch, head.inbox, head.arrived, head.worker, name.n
+from {schema}.name cross join lateral (
+  select state, version, epoch, inbox, arrived, worker from {schema}.job where job.n = name.n
+  union all
+  select state, version, epoch, inbox, arrived, worker from {schema}.done where done.n = name.n
+) as head
+where name.id = any($1::text[]);
+
+-- name: lock_heads
+-- commit: the jobs that changes with cargo are about, held until we have committed; always in one order
+select id, state, version, epoch, inbox, arrived, worker, n from {schema}.job
+where n = any(array(select n from {schema}.name where id = any($1::text[]))) order by n
+for update;
+
+-- name: change_jobs
+-- commit: the one statement besides the claim that writes a state. Compares what each change expects with the job as
+-- it is when we hold its row, so that of several at the same time one wins.
+with change as materialized (
+  select change.*, name.n, job.worker as owner from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[],
+    $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
+    $13::boolean[], $14::text[], $15::boolean[], $16::text[], $17::text[], $18::text[], $19::bigint[], $20::text[],
+    $21::text[], $22::text[], $23::text[])
+  as change (id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at,
+    finished_at, prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note)
+  cross join lateral (select n from {schema}.name where name.id = change.id offset 0) as name
+  cross join lateral (select worker from {schema}.job where job.n = name.n offset 0) as job
+), moved as (
+  update {schema}.job set state = change.state, version = job.version + 1, run_at = change.run_at,
+    epoch = change.epoch, attempt = change.attempt, recoveries = change.recoveries, worker = change.worker,
+    claimed_at = change.claimed_at, prune_at = change.prune_at, arrived = job.arrived or change.arrives,
+    waits = change.waits, inbox = case when change.sets_inbox then change.inbox else job.inbox end,
+    error = change.error, result = change.result
+  from change
+  where job.n = change.n and change.finished_at is null
+    and (expects_epoch is null or (job.epoch = expects_epoch and job.state = 'active'))
+    and (expects_version is null or job.version = expects_version)
+  returning job.n, job.version, job.queue, change.id
+), gone as (
+  delete from {schema}.job using change
+  where job.n = change.n and change.finished_at is not null
+    and (expects_epoch is null or (job.epoch = expects_epoch and job.state = 'active'))
+    and (expects_version is null or job.version = expects_version)
+  returning job.n, job.version + 1 as version, job.queue, change.id, job.type, job.priority, job.parent, job.family,
+    job.expires_at, job.arrived, job.inbox
+), ended as (
+  insert into {schema}.done (n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
+    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result)
+  select gone.n, gone.id, gone.type, gone.queue, gone.priority, gone.parent, gone.family, gone.expires_at,
+    change.state, gone.version, change.run_at, change.epoch, change.attempt, change.recoveries, change.worker,
+    change.claimed_at, change.finished_at, change.prune_at, gone.arrived or change.arrives, change.waits,
+    case when change.sets_inbox then change.inbox else gone.inbox end, change.error, change.result
+  from gone join change using (id)
+), made as materialized (
+  select n, id, version, queue from moved union all select n, id, version, queue from gone
+), told as (
+  insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
+  select made.n, made.version, at, event, before, state, actor, epoch, note from made join change using (id)
+), counted as (
+  insert into {schema}.tally (queue, state, jobs)
+  select queue, state, sum(jobs) from (
+    select queue, before as state, -1 as jobs from made join change using (id)
+    union all
+    select queue, state, 1 from made join change using (id)
+  ) as moves group by queue, state having sum(jobs) <> 0
+)
+select made.id, made.version, change.owner from made join change using (id);
+
+-- name: lock_family
+-- commit: suspending on children; nobody arrives until we have committed
+select total - arrived from {schema}.family where parent = $1 and name = $2 for update;
+
+-- name: missing
+select coalesce((select total - arrived from {schema}.family where parent = $1 and name = $2), 0);
+
+-- name: arrive
+-- commit: children settled; each counted once, because job.arrived says so
+with come as (select * from unnest($1::text[], $2::text[], $3::bigint[]) as come (parent, name, more)),
+locked as (
+  select family.parent, family.name from {schema}.family join come using (parent, name)
+  order by family.parent, family.name for update of family
+)
+update {schema}.family set arrived = family.arrived + come.more
+from come join locked using (parent, name)
+where family.parent = come.parent and family.name = come.name
+returning family.parent, family.name, family.total - family.arrived;
+
+-- name: drop_failed
+delete from {schema}.step where n = any($1::bigint[]) and state = 'failed';
+
+-- name: drop_steps
+delete from {schema}.step using unnest($1::bigint[], $2::text[]) as gone (n, path)
+where step.n = gone.n and step.path = gone.path;
+
+-- name: edit_bodies
+update {schema}.body set args = edit.args, digest = edit.digest
+from unnest($1::bigint[], $2::text[], $3::text[]) as edit (n, args, digest) where body.n = edit.n;
+
+-- name: set_steps
+-- commit: step records that go with changes; the changes have been checked already
+insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result)
+select n, path, nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result
+from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[],
+  $9::text[]) as new (n, epoch, path, name, state, started_at, finished_at, error, result)
+on conflict (n, path) do update set name = excluded.name, state = excluded.state, epoch = excluded.epoch,
+  started_at = excluded.started_at, finished_at = excluded.finished_at, error = excluded.error,
+  result = excluded.result
+where step.state = 'started';
+
+-- name: add_steps
+-- record: one fenced write for many; what is done or failed stays, what was only started is replaced. The lock keeps
+-- the lease from changing hands until we have committed.
+with new as materialized (
+  select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
+    $8::text[], $9::text[]) with ordinality
+  as new (job, epoch, path, name, state, started_at, finished_at, error, result, nth)
+), held as materialized (
+  select job.n, job.id, job.epoch from {schema}.job
+  where job.n = any(array(select name.n from {schema}.name where name.id = any($1::text[])))
+    and job.state = 'active'
+  order by job.n for no key update
+), written as (
+  insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result)
+  select n, path, nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result
+  from (
+    select held.n, new.* from new join held on held.id = new.job and held.epoch = new.epoch order by nth
+  ) as ordered
+  on conflict (n, path) do update set name = excluded.name, state = excluded.state, epoch = excluded.epoch,
+    started_at = excluded.started_at, finished_at = excluded.finished_at, error = excluded.error,
+    result = excluded.result
+  where step.state = 'started'
+  returning n, path
+)
+select nth from new join held on held.id = new.job join written on written.n = held.n and written.path = new.path
+where held.epoch = new.epoch;
+
+-- name: standing
+-- record: the records that stand where ours were not written
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+from unnest($1::text[], $2::text[]) as asked (job, path)
+cross join lateral (select id, n from {schema}.name where name.id = asked.job offset 0) as name
+cross join lateral (select * from {schema}.step where step.n = name.n and step.path = asked.path offset 0) as step;
+
+-- name: steps
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step
+where name.id = $1 order by step.place;
+
+-- name: prune
+select {schema}.prune($1, $2);
+
+-- name: add_day
+select {schema}.add_day($1);
+
+-- name: drop_day
+select {schema}.drop_day();
+
+-- name: analyze
+analyze {schema}.job, {schema}.name;
+
+-- name: get
+select whole.* from {schema}.name cross join lateral (
+  select * from {schema}.live where live.n = name.n
+  union all
+  select * from {schema}.ended where ended.n = name.n
+) as whole
+where name.id = any($1::text[]);
+
+-- find: a walk along the ids, from either end; then along (state, id), (parent, id), and over what expires.
+
+-- name: find
+select whole.* from {schema}.name cross join lateral (
+  select * from {schema}.live where live.n = name.n
+  union all
+  select * from {schema}.ended where ended.n = name.n
+  offset 0
+) as whole
+where name.id > $1 and ($3::text is null or whole.queue = $3) and ($4::text is null or whole.type = $4)
+order by name.id limit $2;
+
+-- name: find_newest
+select whole.* from {schema}.name cross join lateral (
+  select * from {schema}.live where live.n = name.n
+  union all
+  select * from {schema}.ended where ended.n = name.n
+  offset 0
+) as whole
+where name.id < $1 and ($3::text is null or whole.queue = $3) and ($4::text is null or whole.type = $4)
+order by name.id desc limit $2;
+
+-- name: find_live
+select * from {schema}.live
+where state = $5 and id > $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id limit $2;
+
+-- name: find_live_newest
+select * from {schema}.live
+where state = $5 and id < $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id desc limit $2;
+
+-- name: find_ended
+select * from {schema}.ended
+where state = $5 and id > $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id limit $2;
+
+-- name: find_ended_newest
+select * from {schema}.ended
+where state = $5 and id < $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id desc limit $2;
+
+-- name: find_children
+select * from (
+  select * from {schema}.live where parent = $5 union all select * from {schema}.ended where parent = $5
+) as whole
+where id > $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+  and ($6::text[] is null or state = any($6))
+order by id limit $2;
+
+-- name: find_children_newest
+select * from (
+  select * from {schema}.live where parent = $5 union all select * from {schema}.ended where parent = $5
+) as whole
+where id < $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+  and ($6::text[] is null or state = any($6))
+order by id desc limit $2;
+
+-- name: find_expired
+select * from {schema}.live
+where expires_at <= $5 and state in ('scheduled', 'available', 'pending', 'retryable') and id > $1
+  and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+  and ($6::text[] is null or state = any($6)) and ($7::text is null or parent = $7)
+order by id limit $2;
+
+-- name: find_expired_newest
+select * from {schema}.live
+where expires_at <= $5 and state in ('scheduled', 'available', 'pending', 'retryable') and id < $1
+  and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+  and ($6::text[] is null or state = any($6)) and ($7::text is null or parent = $7)
+order by id desc limit $2;
+
+-- name: count
+select queue, state, sum(jobs)::bigint from {schema}.tally group by queue, state having sum(jobs) <> 0;
+
+-- name: history
+-- the first entry has no row of its own
+select name.id, entry.* from {schema}.name cross join lateral (
+  select 1 as version, created_at as at, 'submit' as event, null as before, first_state as after,
+    coalesce(parent, '') as actor, first_epoch as epoch, null as note
+  from {schema}.body where body.n = name.n and $2 < 1
+  union all
+  select version, at, event, before, after, actor, epoch, note
+  from {schema}.entry where entry.n = name.n and version > $2
+) as entry
+where name.id = $1 order by entry.version limit $3;
+
+-- name: records
+select name, value, version, at from {schema}.record
+where name >= $1 and starts_with(name, $1) and value is not null order by name;
+
+-- name: record_version
+select case when value is null then 0 else version end from {schema}.record where name = $1;
+
+-- name: put_record
+insert into {schema}.record as held (name, value, version, at)
+select $1, $2::text, 1, {schema}.now_ms()
+where $3::bigint is null or $3 = 0 or exists (select 1 from {schema}.record where name = $1)
+on conflict (name) do update set value = excluded.value, version = held.version + 1, at = excluded.at
+where $3 is null or $3 = case when held.value is null then 0 else held.version end
+returning version, at;
+
+-- name: next_due
+-- wait: when the next job of these queues becomes due, soon or just now; or may be tried again after lost workers
+select min(run_at) from unnest($1::text[]) as asked (queue) cross join lateral (
+  (select run_at from {schema}.job
+   where state in ('scheduled', 'retryable', 'pending') and job.queue = asked.queue and run_at > $2
+   order by run_at limit 1)
+  union all
+  (select run_at from {schema}.job
+   where state = 'available' and recoveries > 1 and job.queue = asked.queue and run_at > $2
+   order by run_at limit 1)
+) as next;
+
+-- name: beat
+-- a worker's presence, and all that it must know
+with told as (
+  insert into {schema}.worker (name, presence, beat_at, beat_ms, lease_ms, lock)
+  values ($1, $2, {schema}.now_ms(), $3, $4, $5)
+  on conflict (name) do update set presence = excluded.presence, beat_at = excluded.beat_at,
+    beat_ms = excluded.beat_ms, lease_ms = excluded.lease_ms, lock = excluded.lock
+  returning beat_at
+)
+select 'now' as what, '' as name, beat_at as number from told
+union all
+select 'held', id, epoch from {schema}.job where worker = $1 and state = 'active'
+union all
+select 'cancelled', name.id, 0 from {schema}.name join {schema}.done using (n)
+where name.id = any($6::text[]) and done.state = 'cancelled'
+union all
+select 'record', name, 0 from {schema}.record
+where name = any($7::text[]) and value is not null;
+
+-- name: leave
+with gone as (delete from {schema}.worker where name = $1)
+select 'now' as what, '' as name, {schema}.now_ms() as number
+union all
+select 'held', id, epoch from {schema}.job where worker = $1 and state = 'active'
+union all
+select 'cancelled', name.id, 0 from {schema}.name join {schema}.done using (n)
+where name.id = any($2::text[]) and done.state = 'cancelled'
+union all
+select 'record', name, 0 from {schema}.record
+where name = any($3::text[]) and value is not null;
+
+-- name: lock
+-- the sign of life: shared, so that it never waits, and gone with the connection
+select pg_try_advisory_lock_shared($1::bigint);
+
+-- name: unlock
+select pg_advisory_unlock_shared($1::bigint);
+
+-- name: workers
+-- the presences; whether a worker's sign of life is held; how old the server is
+select worker.name, presence, beat_at, beat_ms, lease_ms, lock is not null,
+  exists (
+    select 1 from pg_locks
+    where locktype = 'advisory' and objsubid = 1 and granted
+      and database = (select oid from pg_database where datname = current_database())
+      and classid::bigint = (lock >> 32) & 4294967295 and objid::bigint = lock & 4294967295
+  ),
+  {schema}.now_ms(),
+  floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time()) * 1000)::bigint
+from {schema}.worker order by worker.name;
+
+-- name: forget_workers
+-- the traces of the dead, once none of their jobs is left to be rescued
+delete from {schema}.worker
+where name = any($1::text[]) and beat_at = any($2::bigint[])
+  and not exists (select 1 from {schema}.job where job.worker = worker.name and state = 'active');
+
+-- name: notify
+select pg_notify($1, $2);

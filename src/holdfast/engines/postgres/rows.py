@@ -1,0 +1,210 @@
+"""Values to rows and back: one array for each column, as `unnest` takes them. Must not run a statement."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.lifecycle import entry_of
+from holdfast.core.model import Change, Entry, Error, Head, Job, Options, Signal, State, Step, StepState, Wait
+
+Row = Any
+Columns = list[list[Any]]
+
+_encode = msgspec.json.Encoder().encode
+_waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
+_inbox = msgspec.json.Decoder(tuple[Signal, ...]).decode
+_error = msgspec.json.Decoder(Error).decode
+_options = msgspec.json.Decoder(Options).decode
+_note = msgspec.json.Decoder(dict[str, Any]).decode
+
+_STATES = {state.value: state for state in State}
+_STEP_STATES = {state.value: state for state in StepState}
+_NO_OPTIONS = Options()
+_NO_OPTIONS_TEXT = "{}"
+
+
+def text(value: Any) -> str | None:
+    """A part of a job as JSON text; nothing where there is nothing."""
+    return _encode(value).decode() if value else None
+
+
+def columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
+    """Rows as columns. One in which nothing is set is left empty: `unnest` makes nulls of what is missing."""
+    if not rows:
+        return [[] for _ in range(width)]
+    return [[] if column.count(None) == len(column) else list(column) for column in zip(*rows, strict=True)]
+
+
+JOB_WIDTH = 28
+
+
+def job_row(job: Job) -> tuple[Any, ...]:
+    """What `add_jobs` takes of a job."""
+    return (
+        job.id,
+        job.type,
+        job.queue,
+        job.priority,
+        job.parent,
+        job.group,
+        job.expires_at,
+        job.state.value,
+        job.version,
+        job.run_at,
+        job.epoch,
+        job.attempt,
+        job.recoveries,
+        job.worker,
+        job.claimed_at,
+        job.finished_at,
+        job.prune_at,
+        job.arrived,
+        text(job.waits),
+        text(job.inbox),
+        None if job.error is None else text(job.error),
+        job.result,
+        job.args,
+        job.digest,
+        job.key,
+        job.key_until,
+        job.created_at,
+        _NO_OPTIONS_TEXT if job.options is _NO_OPTIONS else text(job.options),
+    )
+
+
+CHANGE_WIDTH = 23
+
+
+def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]:
+    """What `change_jobs` takes of a change. `job` is the job after it."""
+    entry = entry_of(change, job.version)
+    return (
+        job.id,
+        change.epoch,
+        change.version,
+        job.state.value,
+        job.run_at,
+        job.epoch,
+        job.attempt,
+        job.recoveries,
+        job.worker,
+        job.claimed_at,
+        job.finished_at,
+        job.prune_at,
+        change.arrives,
+        text(job.waits),
+        sets_inbox,
+        text(job.inbox) if sets_inbox else None,
+        None if job.error is None else text(job.error),
+        job.result,
+        entry.at,
+        str.__str__(entry.event),
+        None if entry.before is None else entry.before.value,
+        entry.by,
+        text(entry.note),
+    )
+
+
+STEP_WIDTH = 9
+
+
+def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
+    """What `add_steps` (with the job's id) and `set_steps` (with its number) take of a step."""
+    return (
+        job,
+        step.epoch,
+        step.path,
+        step.name,
+        step.state.value,
+        step.started_at,
+        step.finished_at,
+        None if step.error is None else text(step.error),
+        step.result,
+    )
+
+
+def job_of(row: Row) -> Job:
+    """A job from a row of `live` or `ended`."""
+    options, waits, error, inbox = row[13], row[22], row[24], row[27]
+    return Job(
+        id=row[1],
+        type=row[2],
+        queue=row[3],
+        args=row[4],
+        digest=row[5],
+        priority=row[6],
+        key=row[7],
+        key_until=row[8],
+        parent=row[9],
+        group=row[10],
+        created_at=row[11],
+        expires_at=row[12],
+        options=_NO_OPTIONS if options == _NO_OPTIONS_TEXT else _options(options),
+        state=_STATES[row[14]],
+        version=row[15],
+        run_at=row[16],
+        epoch=row[17],
+        attempt=row[18],
+        recoveries=row[19],
+        worker=row[20],
+        claimed_at=row[21],
+        waits=() if waits is None else _waits(waits),
+        result=row[23],
+        error=None if error is None else _error(error),
+        finished_at=row[25],
+        prune_at=row[26],
+        inbox=() if inbox is None else _inbox(inbox),
+        arrived=row[28],
+    )
+
+
+def head_of(row: Row) -> Head:
+    """A head from a row of `heads` or `lock_heads`."""
+    id, state, version, epoch, inbox, arrived, worker, n = row
+    return Head(id, _STATES[state], version, epoch, () if inbox is None else _inbox(inbox), arrived, worker, n)
+
+
+def entry_row(row: Row) -> Entry:
+    """An entry from a row of `history`."""
+    job, version, at, event, before, after, actor, epoch, note = row
+    return Entry(
+        job=job,
+        version=version,
+        at=at,
+        event=event,
+        before=None if before is None else _STATES[before],
+        after=_STATES[after],
+        by=actor,
+        epoch=epoch,
+        note={} if note is None else _note(note),
+    )
+
+
+def step_of(row: Row) -> Step:
+    """A step from a row of `steps` or `standing`."""
+    job, epoch, path, name, state, result, error, started_at, finished_at = row
+    return Step(
+        job=job,
+        epoch=epoch,
+        path=path,
+        name=name,
+        state=_STEP_STATES[state],
+        result=result,
+        error=None if error is None else _error(error),
+        started_at=started_at,
+        finished_at=finished_at,
+    )
+
+
+def storable(texts: Iterable[str]) -> list[str]:
+    """Those texts that the database could hold at all: nothing else can be found there."""
+    return [one for one in texts if "\0" not in one and (one.isascii() or _is_unicode(one))]
+
+
+def _is_unicode(one: str) -> bool:
+    try:
+        one.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,262 @@
+"""Connecting, checking that a schema is ours, migrating it; and what the database's errors mean.
+
+Must not run an act. A schema that is refused here has not been written.
+"""
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import asyncpg
+
+from holdfast.core.errors import (
+    HoldfastError,
+    Invalid,
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreForeign,
+    StoreFull,
+    StoreUnwritable,
+)
+from holdfast.engines.postgres.place import Place
+from holdfast.engines.sql import migrations, queries
+
+log = logging.getLogger("holdfast.postgres")
+
+Connection = asyncpg.Connection
+
+CONNECT_SECONDS = 10.0
+STATEMENT_SECONDS = 60.0
+"""A statement that takes longer is given up with its connection: the network may have swallowed it."""
+
+OLDEST_SERVER = 130_000
+
+# What a session of ours goes by, whatever the database or the role say. By way of a pooler nothing can be set.
+SETTINGS = {
+    "application_name": "holdfast",
+    "search_path": "pg_catalog",
+    "default_transaction_isolation": "read committed",
+    "client_encoding": "UTF8",
+    "jit": "off",
+    "lock_timeout": "15s",
+    "statement_timeout": "60s",
+    "idle_in_transaction_session_timeout": "30s",
+    "tcp_keepalives_idle": "15",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+
+_PACKAGE = "holdfast.engines.postgres"
+_PLACEHOLDER = "{schema}"
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+class Texts:
+    """The statements and migrations of one store. The only place where a name is put into a statement.
+
+    A schema's name can't be a parameter; `place` lets only a-z, 0-9 and _ through, and here it is quoted.
+    """
+
+    def __init__(self, schema: str) -> None:
+        assert set(schema) <= _PLAIN, "a schema's name is checked before"
+        self._schema = f'"{schema}"'
+        self.sql = SimpleNamespace(**{name: self._put(text) for name, text in vars(queries(_PACKAGE)).items()})
+
+    def _put(self, text: str) -> str:
+        return text.replace(_PLACEHOLDER, self._schema)
+
+    def migrations(self) -> list[tuple[int, str]]:
+        """The migrations for this schema, in order."""
+        return [(number, self._put(text)) for number, text in migrations(_PACKAGE)]
+
+    @property
+    def create_schema(self) -> str:
+        """The statement that makes the schema itself."""
+        return self._put(_CREATE)
+
+    @property
+    def drop_schema(self) -> str:
+        """The statement that removes the schema and all that is in it."""
+        return self._put(_DROP)
+
+    @property
+    def version(self) -> str:
+        """The statement that tells which migrations a schema has had, and for whom it is too new."""
+        return self._put(_VERSION)
+
+    @property
+    def advance(self) -> str:
+        """The statement that notes a migration."""
+        return self._put(_ADVANCE)
+
+
+_CREATE = "create schema if not exists {schema}"
+_DROP = "drop schema if exists {schema} cascade"
+_VERSION = "select version, oldest from {schema}.store"
+_ADVANCE = "update {schema}.store set version = $1"
+_IS_THERE = "select to_regclass(quote_ident($1) || '.store') is not null"
+_STRANGERS = "select count(*) from pg_class where relnamespace = to_regnamespace(quote_ident($1))"
+_HAS_SCHEMA = "select to_regnamespace(quote_ident($1)) is not null"
+_ONE_AT_A_TIME = "select pg_advisory_xact_lock(hashtextextended('holdfast migration ' || $1, 0))"
+_ENCODING = "select current_setting('server_encoding')"
+
+
+async def connect(place: Place) -> Connection:
+    """A connection with our settings."""
+    try:
+        return await asyncpg.connect(
+            place.dsn,
+            timeout=CONNECT_SECONDS,
+            command_timeout=STATEMENT_SECONDS,
+            statement_cache_size=0 if place.pooled else 256,
+            max_cached_statement_lifetime=0,
+            server_settings=None if place.pooled else SETTINGS,
+        )
+    except Exception as error:
+        raise plainly(error, place) from error
+
+
+async def prepare(place: Place, texts: Texts) -> None:
+    """Make the schema or check that it is ours, and bring it up to date. Only ever forward."""
+    db = await connect(place)
+    try:
+        await _refuse_server(db, place)
+        newest = texts.migrations()[-1][0]
+        if await _version(db, place, texts) < newest:
+            await _migrate(db, place, texts, newest)
+    except Exception as error:
+        raise plainly(error, place) from error
+    finally:
+        await close(db)
+
+
+async def drop(place: Place, texts: Texts) -> None:
+    """Remove a schema and all that is in it."""
+    db = await connect(place)
+    try:
+        await db.execute(texts.drop_schema)
+    except Exception as error:
+        raise plainly(error, place) from error
+    finally:
+        await close(db)
+
+
+async def close(db: Connection) -> None:
+    """Take leave of the server, or of a connection that doesn't answer."""
+    try:
+        await db.close(timeout=2.0)
+    except (Exception, asyncio.CancelledError):
+        db.terminate()
+
+
+async def _refuse_server(db: Connection, place: Place) -> None:
+    version = db.get_server_version()
+    if version.major * 10_000 < OLDEST_SERVER:
+        raise Invalid(f"{place.shown}: PostgreSQL {version.major} is too old; use 13 or newer")
+    encoding = await db.fetchval(_ENCODING)
+    if encoding != "UTF8":
+        raise StoreForeign(f"{place.shown}: the database is encoded as {encoding}; make one with encoding UTF8")
+
+
+async def _version(db: Connection, place: Place, texts: Texts) -> int:
+    """The last migration that this schema has had; 0 for one that is not there, or empty."""
+    if not await db.fetchval(_IS_THERE, place.schema):
+        if await db.fetchval(_STRANGERS, place.schema):
+            raise StoreForeign(
+                f"{place.shown}: that schema holds somebody else's tables; nothing was written: "
+                "name another one with ?schema="
+            )
+        return 0
+    try:
+        row = await db.fetchrow(texts.version)
+    except asyncpg.UndefinedColumnError:
+        row = None
+    if row is None:
+        raise StoreForeign(f"{place.shown}: has a table called store that is not ours; name another schema")
+    newest = texts.migrations()[-1][0]
+    if row["oldest"] > newest:
+        raise StoreForeign(
+            f"{place.shown}: its schema is version {row['version']}, and this program knows {newest}: "
+            "nothing was written; upgrade holdfast"
+        )
+    return int(row["version"])
+
+
+async def _migrate(db: Connection, place: Place, texts: Texts, newest: int) -> None:
+    """Run what this schema has not had, each whole or not at all. Others who come at the same time wait."""
+    async with db.transaction():
+        await db.execute(_ONE_AT_A_TIME, place.schema)
+        if not await db.fetchval(_HAS_SCHEMA, place.schema):
+            await db.execute(texts.create_schema)
+        version = await _version(db, place, texts)
+        for number, text in texts.migrations():
+            if number > version:
+                await db.execute(text)
+                await db.execute(texts.advance, number)
+                log.info("%s: migrated to version %s", place.shown, number)
+
+
+# Errors.
+
+_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the database took everything back because of others who came at the same time: try again."""
+    return isinstance(error, _AGAIN)
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether a connection can't be used any more after this."""
+    return not isinstance(error, asyncpg.PostgresError | HoldfastError) or isinstance(error, _GONE)
+
+
+_GONE: tuple[type[BaseException], ...] = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+)
+_REFUSED = (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError)
+
+
+def plainly(error: BaseException, place: Place) -> BaseException:
+    """What an error of the database or the network means for a person."""
+    where = place.shown
+    told = str(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {error}".strip(": ")
+    match error:
+        case HoldfastError() | asyncio.CancelledError():
+            return error
+        case asyncpg.InvalidCatalogNameError():
+            return StoreError(f"{where}: {told}; create the database first")
+        case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
+            return StoreUnwritable(f"{where}: {told}; check the user, the password and pg_hba.conf")
+        case asyncpg.InsufficientPrivilegeError() | asyncpg.ReadOnlySQLTransactionError():
+            return StoreUnwritable(f"{where}: {told}; this user may not write there: see the roles in the docs")
+        case asyncpg.TooManyConnectionsError():
+            return StoreBusy(f"{where}: {told}; allow more connections, or give ?connections= a smaller number")
+        case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
+            return StoreFull(f"{where}: {told}; nothing was written: make room, and try again")
+        case asyncpg.LockNotAvailableError() | asyncpg.SerializationError() | asyncpg.DeadlockDetectedError():
+            return StoreBusy(f"{where}: {told}; nothing was written: try again")
+        case asyncpg.QueryCanceledError() | TimeoutError():
+            return StoreBusy(f"{where}: took too long and was given up; it may or may not be there: look, then repeat")
+        case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
+            return StoreDamaged(f"{where}: {told}; restore a backup")
+        case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
+            return StoreDamaged(f"{where}: {told}; the schema was changed by somebody else, or dropped")
+        case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
+            return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
+        case _ if isinstance(error, _GONE):
+            return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
+    return error
+
+
+def socket_of(db: Connection) -> Any:
+    """The socket under a connection, for a forked child to close."""
+    transport = getattr(db, "_transport", None)
+    wrapped = None if transport is None else transport.get_extra_info("socket")
+    return getattr(wrapped, "_sock", None)

@@ -1,0 +1,215 @@
+"""Submitting inside the caller's own transaction: commit makes the job, rollback leaves nothing, on every driver."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from holdfast import App
+from holdfast.core.errors import Invalid, KeyConflict
+from holdfast.core.model import State
+from holdfast.engines.postgres.place import place_of
+
+
+class Undone(Exception):
+    """Why a transaction is rolled back."""
+
+
+@asynccontextmanager
+async def on_asyncpg(dsn: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def on_asyncpg_pool(dsn: str) -> AsyncIterator[Any]:
+    async with (
+        asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+        connection.transaction(),
+    ):
+        yield connection
+
+
+@asynccontextmanager
+async def on_psycopg(dsn: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def on_sqlalchemy(dsn: str, driver: str = "asyncpg") -> AsyncIterator[Any]:
+    engine = create_async_engine(dsn.replace("postgresql:", f"postgresql+{driver}:"))
+    try:
+        async with engine.begin() as connection:
+            yield connection
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def on_sqlalchemy_psycopg(dsn: str) -> AsyncIterator[Any]:
+    async with on_sqlalchemy(dsn, "psycopg") as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def on_async_session(dsn: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(dsn.replace("postgresql:", "postgresql+asyncpg:"))
+    try:
+        async with AsyncSession(engine) as session, session.begin():
+            yield session
+    finally:
+        await engine.dispose()
+
+
+@contextmanager
+def on_sync_psycopg(dsn: str) -> Iterator[Any]:
+    with psycopg.connect(dsn) as connection:
+        yield connection
+
+
+@contextmanager
+def on_sync_sqlalchemy(dsn: str) -> Iterator[Any]:
+    engine = sqlalchemy.create_engine(dsn.replace("postgresql:", "postgresql+psycopg:"))
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def on_session(dsn: str) -> Iterator[Any]:
+    engine = sqlalchemy.create_engine(dsn.replace("postgresql:", "postgresql+psycopg:"))
+    try:
+        with Session(engine) as session, session.begin():
+            yield session
+    finally:
+        engine.dispose()
+
+
+ASYNC = [on_asyncpg, on_asyncpg_pool, on_psycopg, on_sqlalchemy, on_sqlalchemy_psycopg, on_async_session]
+SYNC = [on_sync_psycopg, on_sync_sqlalchemy, on_session]
+
+
+def app_on(url: str) -> App:
+    app = App(url)
+
+    @app.job
+    async def double(n: int) -> int:
+        return 2 * n
+
+    app.double = double  # type: ignore[attr-defined]
+    return app
+
+
+async def count(app: App) -> int:
+    return sum((await app.engine.count()).values())
+
+
+@pytest.mark.parametrize("begun", ASYNC, ids=lambda begun: begun.__name__)
+def test_a_job_is_there_with_the_commit_and_never_after_a_rollback(postgres_store: str, run, begun: Any):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        await app.open()
+        dsn = place_of(postgres_store).dsn
+        async with begun(dsn) as connection:
+            kept = await app.double.submit(4, key="order-4", tags=["a"], delay=0, connection=connection)
+            more = await app.double.submit_many([5, 6], connection=connection)
+            assert await count(app) == 0, "nobody sees it yet"
+        assert await count(app) == 3
+        with pytest.raises(Undone):
+            async with begun(dsn) as connection:
+                await app.double.submit(7, connection=connection)
+                raise Undone
+        assert await count(app) == 3
+        async with app.worker():
+            assert [await one.result(10) for one in (kept, *more)] == [8, 10, 12]
+        await app.close()
+
+    run(live())
+
+
+@pytest.mark.parametrize("begun", SYNC, ids=lambda begun: begun.__name__)
+def test_blocking_code_does_the_same(postgres_store: str, run, begun: Any):
+    app: Any = app_on(postgres_store)
+    run(app.open())
+    dsn = place_of(postgres_store).dsn
+    with begun(dsn) as connection:
+        app.sync.submit(app.double, 4, connection=connection)
+        assert run(count(app)) == 0
+    assert run(count(app)) == 1
+    with pytest.raises(Undone), begun(dsn) as connection:
+        app.sync.submit(app.double, 5, connection=connection)
+        raise Undone
+    assert run(count(app)) == 1
+    run(app.close())
+
+
+def test_a_worker_hears_of_it_soon_after_the_commit(postgres_store: str, run):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        async with app.worker():
+            await (await app.double.submit(1)).result(10)
+            async with on_asyncpg(place_of(postgres_store).dsn) as connection:
+                late = await app.double.submit(2, connection=connection)
+                await asyncio.sleep(0.5)
+                assert (await app.engine.get([late.id])) == [None]
+            began = time.monotonic()
+            assert await late.result(10) == 4
+            assert time.monotonic() - began < 3, "not only when the worker looks by itself"
+        await app.close()
+
+    run(live())
+
+
+def test_a_key_is_kept_with_the_commit_and_given_back_by_a_rollback(postgres_store: str, run):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        await app.open()
+        dsn = place_of(postgres_store).dsn
+        with pytest.raises(Undone):
+            async with on_asyncpg(dsn) as connection:
+                await app.double.submit(1, key="k", connection=connection)
+                raise Undone
+        async with on_asyncpg(dsn) as connection:
+            first = await app.double.submit(2, key="k", connection=connection)
+            again = await app.double.submit(2, key="k", connection=connection)
+        assert first.id == again.id
+        with pytest.raises(KeyConflict):
+            async with on_asyncpg(dsn) as connection:
+                await app.double.submit(3, key="k", connection=connection)
+        assert await app.engine.count() == {("default", State.AVAILABLE): 1}
+        await app.close()
+
+    run(live())
+
+
+def test_what_is_no_connection_and_a_store_without_transactions_are_refused(postgres_store: str, run, tmp_path: Path):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        await app.open()
+        with pytest.raises(Invalid, match="asyncpg, psycopg or SQLAlchemy"):
+            await app.double.submit(1, connection=object())
+        other: Any = app_on(f"sqlite:///{tmp_path / 'jobs.db'}")
+        with pytest.raises(Invalid, match="sqlite can't be part of your transaction"):
+            await other.double.submit(1, connection=object())
+        assert await count(app) == 0
+        await other.close()
+        await app.close()
+
+    run(live())

