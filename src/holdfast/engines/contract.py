@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import DecodeError, Struct, json
 from msgspec.structs import astuple
 
-from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.errors import BadValue, Invalid, StoreError
 from holdfast.core.model import (
     NEW_JOBS_LIMIT,
     PAGE_LIMIT,
@@ -222,6 +222,20 @@ class Engine(ABC):
         and `first` tells whether it is what was written just now (True also for the very same record, repeated). A
         started one is replaced. A stale epoch, or a job that isn't active, is a Conflict.
         """
+
+    async def turn(
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """What a busy worker does again and again: commit some ends, and claim for the slots that they leave.
+
+        Laws: as `commit`, then `claim`. An engine that gains by it makes one act of the two. When only the claim has
+        trouble, the commit's answers come with no jobs: the next claim tells the trouble.
+        """
+        answers = await self.commit(changes)
+        try:
+            return answers, await self.claim(worker, queues, limit) if limit else []
+        except StoreError:
+            return answers, []
 
     @abstractmethod
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
