@@ -34,6 +34,12 @@ from holdfast.engines.postgres import rows
 GROUP_SIZE = 16 << 20
 """How many characters of results go into one statement."""
 
+NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None)
+"""What `change_jobs` is given when it is to claim nothing."""
+
+VERSION, OWNER = 15, 20
+"""Where a row of `change_jobs` tells a changed job's version and who held it."""
+
 Order = tuple[Sequence[Job], Lease | None]
 
 _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
@@ -125,12 +131,14 @@ class Acts:
                 answers += told
         return answers
 
-    async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """Changes that bring nothing along: one statement, and a look at those that were refused."""
+    async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[rows.Row]]:
+        """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
         columns = rows.columns(
             [rows.change_row(change, change.job, sets_inbox=False) for change in changes], rows.CHANGE_WIDTH
         )
-        made = {row[0]: row for row in await self._db.fetch(self._sql.change_jobs, *columns)}
+        found = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
+        made = {row[1]: row for row in found if row[0] is None}
+        claimed = found if not made else [row for row in found if row[0] is not None]
         refused = [change for change in changes if change.job.id not in made]
         why = await self._why(refused) if refused else {}
         answers: list[Applied | Conflict] = []
@@ -139,8 +147,13 @@ class Acts:
             if row is None:
                 answers.append(why[change.job.id])
             else:
-                self._note(change.job, row[2])
-                answers.append(Applied(row[1]))
+                self._note(change.job, row[OWNER])
+                answers.append(Applied(row[VERSION]))
+        return answers, claimed
+
+    async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """Changes that bring nothing along: one statement, and a look at those that were refused."""
+        answers, _ = await self.turn(changes, *NO_CLAIM)
         return answers
 
     async def _why(self, changes: Sequence[Change]) -> dict[str, Applied | Conflict]:
@@ -175,7 +188,7 @@ class Acts:
             return answers
         await self._write_cargo(going)
         columns = rows.columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
-        made = await self._db.fetch(self._sql.change_jobs, *columns)
+        made = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
         assert len(made) == len(going), "a row that we hold was changed by somebody else"
         for _, head, job in going:
             self._note(job, head.worker)
@@ -199,7 +212,7 @@ class Acts:
             await self._db.execute(self._sql.set_steps, *columns)
         edits = [(head.n, change.job.args, change.job.digest) for change, head, _ in going if change.edits]
         if edits:
-            await self._db.execute(self._sql.edit_bodies, *rows.columns(edits, 3))
+            await self._db.execute(self._sql.edit_args, *rows.columns(edits, 3))
         await self._add(_once([job for change, _, _ in going for job in change.inserts]))
 
     async def _arrive(self, going: Sequence[tuple[Change, Head, Job]]) -> dict[str, int]:
@@ -277,6 +290,11 @@ class Acts:
 def _lost(head: Head | None) -> Conflict:
     assert head is not None
     return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
+
+
+def is_turn(changes: Sequence[Change]) -> bool:
+    """Whether changes can be made in one statement: none brings anything along, and none is about another one's job."""
+    return all(_is_light(change) for change in changes) and len({change.job.id for change in changes}) == len(changes)
 
 
 def _is_plain(order: Order) -> bool:

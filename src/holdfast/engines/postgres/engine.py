@@ -62,7 +62,7 @@ from holdfast.engines.contract import (
 )
 from holdfast.engines.lane import Ticket
 from holdfast.engines.postgres import rows
-from holdfast.engines.postgres.acts import Acts
+from holdfast.engines.postgres.acts import Acts, is_turn
 from holdfast.engines.postgres.caller import CallersConnection, Follower
 from holdfast.engines.postgres.floor import Floor
 from holdfast.engines.postgres.hub import Hub, Line
@@ -189,7 +189,7 @@ class PostgresEngine(Engine):
             "insert": Line(hub, self._run_insert),
             "commit": Line(hub, self._run_commit),
             "record": Line(hub, self._run_record),
-            "claim": Line(hub, self._run_claims, limit=1),
+            "turn": Line(hub, self._run_turns, limit=1),
             "look": Line(hub, self._run_looks, at_once=2, limit=1),
             "beat": Line(hub, self._run_beats, at_once=100, limit=1),
         }
@@ -209,7 +209,7 @@ class PostgresEngine(Engine):
         await asyncio.to_thread(self._hub.close, last)
 
     def _check_open(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid is None or self._hub.is_left_behind:
             why = "not open" if self._pid is None else "was opened before this process was forked"
             raise StoreClosed(f"{self._place.shown}: {why}; open it here first")
 
@@ -277,32 +277,38 @@ class PostgresEngine(Engine):
             self._live.tell(news)
         return True
 
-    async def _run_claims(self, tickets: Sequence[Ticket[Any]]) -> None:
+    async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
             try:
-                ticket.answer = await self._claim(*ticket.work)
+                ticket.answer = await self._turn(*ticket.work)
             except Exception as error:
                 ticket.error = error
 
-    async def _claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
-        """One statement. In a long drain it begins where the last one did (`floor`)."""
+    async def _turn(
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """Changes and a claim, or a claim alone: one statement. In a long drain it begins where the last one did."""
         began = time.monotonic()
-        spot = self._floor.ahead(queues, began)
-        found: list[Any] = []
-        if spot is not None:
-            found = await self._pool.act(lambda db: db.fetch(self._sql.claim_ahead, worker, *spot, limit))
-        if len(found) < limit or not limit:
-            left = limit - len(found)
-            found += await self._pool.act(lambda db: db.fetch(self._sql.claim, worker, queues, left, PROMOTE_LIMIT))
+        claim = (worker, queues, limit, PROMOTE_LIMIT, *self._floor.ahead(queues, began))
+
+        async def work(db: Connection) -> tuple[list[Applied | Conflict], list[Any], set[str]]:
+            if not changes:
+                return [], await db.fetch(self._sql.claim, *claim), set()
+            acts = Acts(db, self._sql)
+            return *await acts.turn(changes, *claim), acts.news
+
+        answers, found, news = await self._pool.act(work)
+        if news:
+            self._live.tell(news)
         jobs = [rows.job_of(row) for row in found]
         if jobs:
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
-            self._floor.note(queues, limit, spots, began, time.monotonic())
-            self._live.tell({job_topic(job.id) for job in jobs})
+            self._floor.note(queues, limit, spots, began)
+            self._live.ring([job_topic(job.id) for job in jobs])
             self._heard_clock(jobs[-1].claimed_at or 0)
-        else:
+        elif limit:
             self._floor.reset()
-        return jobs
+        return answers, jobs
 
     async def _analyze(self) -> None:
         try:
@@ -329,13 +335,25 @@ class PostgresEngine(Engine):
         """See Engine.claim."""
         check_worker(worker)
         asked = rows.storable(dict.fromkeys(queues))
-        answer: list[Job] = await self._do("claim", (worker, asked, max(0, limit)))
-        return answer
+        answer: tuple[Any, list[Job]] = await self._do("turn", ((), worker, asked, max(0, limit)))
+        return answer[1]
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """See Engine.commit."""
         check_changes(changes)
         answer: list[Applied | Conflict] = await self._do("commit", changes)
+        return answer
+
+    async def turn(
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """See Engine.turn: one statement, if the changes bring nothing along."""
+        if limit < 1 or not is_turn(changes):
+            return await super().turn(changes, worker, queues, limit)
+        check_changes(changes)
+        check_worker(worker)
+        asked = rows.storable(dict.fromkeys(queues))
+        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do("turn", (changes, worker, asked, limit))
         return answer
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:

@@ -164,10 +164,15 @@ class Live:
         else:
             self._heard([topics[at : at + _TOPIC_SIZE] for at in range(0, len(topics), _TOPIC_SIZE)])
 
-    def tell(self, topics: Collection[str]) -> None:
-        """Wake who waits here at once, and tell the others soon. On the hub's loop, after the commit."""
+    def ring(self, topics: Collection[str]) -> list[str]:
+        """Wake who waits here."""
         news = [short(topic) for topic in topics]
         self._heard(news)
+        return news
+
+    def tell(self, topics: Collection[str]) -> None:
+        """Wake who waits here at once, and tell the others soon. On the hub's loop, after the commit."""
+        news = self.ring(topics)
         if self._place.pooled or self._closed:
             return
         self._unsaid.update(news)
