@@ -232,7 +232,6 @@ def test_one_callers_bad_luck_is_not_the_others(postgres_store: str, run):
 def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
     postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(floor, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(floor, "FRONT_SECONDS", 0.3)
 
     async def drain() -> None:
@@ -246,7 +245,7 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
         seen: list[str] = []
         for _ in range(floor.FULL_IN_A_ROW + 2):
             seen += [held.id for held in await engine.claim("w-1", ["default"], 10)]
-        assert engine._floor.ahead(["default"], time.monotonic()) is not None, "the floor is in use"
+        assert engine._floor.ahead(["default"], time.monotonic()) is not floor.FRONT, "the floor is in use"
         await transaction.commit()
         came: list[str] = []
         end = time.monotonic() + 3
@@ -261,9 +260,22 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
     run(drain())
 
 
-def test_a_floor_skips_nothing_and_takes_nothing_twice(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(floor, "SLOW_SECONDS", 0.0)
+def test_a_job_of_a_higher_priority_comes_at_once_whatever_the_floor(postgres_store: str, run):
+    async def drain() -> None:
+        engine = await opened(postgres_store)
+        await engine.insert([job(CLOCK) for _ in range(200)])
+        for _ in range(floor.FULL_IN_A_ROW + 2):
+            await engine.claim("w-1", ["default"], 10)
+        assert engine._floor.ahead(["default"], time.monotonic()) is not floor.FRONT
+        urgent = job(CLOCK, priority=1)
+        await engine.insert([urgent])
+        assert (await engine.claim("w-1", ["default"], 10))[0].id == urgent.id
+        await engine.close()
 
+    run(drain())
+
+
+def test_a_floor_skips_nothing_and_takes_nothing_twice(postgres_store: str, run):
     async def drain() -> None:
         engines = [await opened(postgres_store) for _ in range(3)]
         jobs = [job(CLOCK, priority=n % 2) for n in range(900)]
