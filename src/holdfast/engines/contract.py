@@ -378,11 +378,13 @@ def _all_texts(value: object) -> str:
 
 def check_jobs(jobs: Sequence[Job]) -> None:
     """Refuse new jobs that not every store could keep."""
+    checked = NO_OPTIONS
     for job in jobs:
         if type(job.priority) is not int:
             raise BadValue(f"priority: {job.priority!r} is not a whole number")
         check_row(job)
-        if job.options is not NO_OPTIONS:
+        if job.options is not checked:
+            checked = job.options
             _check_nested("options", job.options)
             try:
                 json.decode(json.encode(job.options), type=Options)

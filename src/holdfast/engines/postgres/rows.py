@@ -22,6 +22,7 @@ _STATES = {state.value: state for state in State}
 _STEP_STATES = {state.value: state for state in StepState}
 _NO_OPTIONS = Options()
 _NO_OPTIONS_TEXT = "{}"
+_last_options = (_NO_OPTIONS, _NO_OPTIONS_TEXT)
 
 
 def text(value: Any) -> str | None:
@@ -69,8 +70,16 @@ def job_row(job: Job) -> tuple[Any, ...]:
         job.key,
         job.key_until,
         job.created_at,
-        _NO_OPTIONS_TEXT if job.options is _NO_OPTIONS else text(job.options),
+        options_text(job.options),
     )
+
+
+def options_text(options: Options) -> str:
+    """Options as JSON text. Jobs that are submitted together share theirs."""
+    global _last_options
+    if options is not _last_options[0]:
+        _last_options = (options, _encode(options).decode())
+    return _last_options[1]
 
 
 CHANGE_WIDTH = 23
