@@ -69,6 +69,7 @@ class Live:
         self._me = secrets.token_hex(4)
         self._db: Connection | None = None
         self._since = 0.0
+        self._remade = False
         self._connecting = asyncio.Lock()
         self._busy = asyncio.Lock()
         self._workers: dict[str, int] = {}
@@ -99,6 +100,7 @@ class Live:
             except BaseException as error:
                 db.terminate()
                 raise plainly(error, self._place) from error
+            self._remade = self._db is not None
             self._db = db
             self._since = time.monotonic()
             db.add_termination_listener(self._lost)
@@ -236,17 +238,22 @@ class Live:
         After a restart of the server nobody's sign is there, and the living need a moment to show it again. So only
         who had it since this very connection was made can be seen without it: we saw it, or there was a beat since.
         Once the server and this connection are older than a lease, that goes for everybody.
+
+        Whoever last beat before the server was started, or before this connection had to be made anew, is marked: the
+        store was away. That this process is new itself is no such sign.
         """
         told: list[Presence] = []
         connected = self._db is not None and not self._db.is_closed()
         mine = (time.monotonic() - self._since) * 1_000 if connected else 0.0
+        was_lost = self._remade or (self._db is not None and not connected)
         for worker, text, beat_at, beat_ms, lease_ms, signs, signed, now, server in found:
             if signed and connected:
                 self._seen.add(worker)
             known = worker in self._seen or beat_at > now - mine or min(mine, server) >= lease_ms
             missed = now - beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
             gone = connected and signs and not signed and missed and known and worker not in self._workers
-            told.append(msgspec.structs.replace(_presence(text), beat_at=beat_at, gone=gone))
+            away = beat_at < now - server or (was_lost and beat_at < now - mine)
+            told.append(msgspec.structs.replace(_presence(text), beat_at=beat_at, gone=gone, store_away=away))
         return told
 
 
