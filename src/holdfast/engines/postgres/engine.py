@@ -69,7 +69,7 @@ from holdfast.engines.postgres.hub import Hub, Line
 from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
-from holdfast.engines.postgres.store import Connection, Texts, drop, prepare
+from holdfast.engines.postgres.store import Connection, Texts, drop, prepare, shift
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -163,6 +163,14 @@ class PostgresEngine(Engine):
         place = place_of(url)
         if place.schema.startswith(SCRATCH):
             await drop(place, Texts(place.schema))
+
+    async def shift_clock(self, milliseconds: int) -> bool:
+        """See Engine.shift_clock."""
+        if not self._place.schema.startswith(SCRATCH):
+            return False
+        await self._look(lambda db: shift(db, self._texts, milliseconds))
+        self._server = (0, 0.0, -CLOCK_SECONDS)
+        return True
 
     # Opening and closing.
 
