@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,11 +120,14 @@ class Stage:
     def do(self, work: Any) -> Any:
         return self.runner.run(asyncio.wait_for(work, 60))
 
-    def worker(self, settings: str = "{}") -> subprocess.Popen[str]:
+    def worker(
+        self, settings: str = "{}", *, url: str | None = None, within: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
+        """A worker in a process of its own, started `within` another command; with its own way to the store."""
         process = subprocess.Popen(
-            [sys.executable, "program.py"],
+            [*within, sys.executable, "program.py"],
             cwd=self.folder,
-            env={**os.environ, "TEST_SETTINGS": settings, "TEST_URL": self.url},
+            env={**os.environ, "TEST_SETTINGS": settings, "TEST_URL": url or self.url},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -302,6 +305,8 @@ def test_a_zombie_cannot_write_and_stops_when_it_wakes(stage):
     steps = stage.do(stage.app.engine.steps(run.id))
     assert [step.epoch for step in steps] == [2]
     assert first.poll() is None, "the zombie lives on as a worker"
+    log = (stage.folder / f"log-{first.pid}").read_text()
+    assert f"job {run.id}: lost its lease (epoch 1) and was stopped here" in log, log
 
 
 def test_a_stale_stage_is_recovered_and_the_history_says_what_was_seen(stage):

@@ -338,6 +338,8 @@ class Worker:
                     log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
                 if job.parent is not None and change.arrives:
                     await attempt.persist(lambda: wake_parent(self._engine, job, answer, by=self.id))
+            elif stop == LOST:
+                log.warning("job %s: lost its lease (epoch %s) and was stopped here; others go on", job.id, job.epoch)
             if stop in (CANCELLED, LOST):
                 self._aside(self._say_stopped(attempt))
         except StoreError as error:
