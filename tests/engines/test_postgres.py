@@ -576,3 +576,30 @@ def test_a_killed_worker_is_seen_dead_after_one_missed_beat_though_its_child_liv
 async def gone(engine: PostgresEngine) -> bool:
     records = await engine.records(f"{WORKER}w-victim")
     return bool(records) and '"gone":true' in records[0].value
+
+
+def test_who_has_just_started_sees_at_once_who_is_dead(postgres_store: str, run, tmp_path: Path):
+    """A worker that a supervisor starts again after a kill doesn't wait for the lease of the one before."""
+    (tmp_path / "beating.py").write_text(textwrap.dedent(BEATING))
+
+    async def watch() -> float:
+        victim = subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, "beating.py", postgres_store, "plain"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        assert victim.stdout is not None
+        assert await asyncio.to_thread(victim.stdout.readline) == "beats\n"
+        victim.kill()
+        victim.wait()
+        victim.stdout.close()
+        began = time.monotonic()
+        engine = await opened(postgres_store)
+        await engine.beat(Presence(worker="w-watch"))
+
+        async def is_gone() -> bool:
+            return await gone(engine)
+
+        await until(is_gone)
+        await engine.close()
+        return time.monotonic() - began
+
+    assert run(watch()) < 4.0
