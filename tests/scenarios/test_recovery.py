@@ -187,10 +187,9 @@ class Stage:
         self.runner.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    on_postgres = request.param == "postgres"
-    stage = Stage(tmp_path, url=request.getfixturevalue("postgres_store") if on_postgres else None)
+@pytest.fixture
+def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
+    stage = Stage(tmp_path, url=store_url)
     yield stage
     stage.close()
 
@@ -399,7 +398,7 @@ def test_a_cancel_from_another_process_reaches_running_code_within_a_moment(stag
     assert max(delays) < 0.5, delays
 
 
-@pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_store_renamed_away_in_mid_run_is_waited_for(stage):
     stage.worker(SMALL)
     run = stage.submit("film", 30, 3)
