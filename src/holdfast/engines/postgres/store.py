@@ -271,6 +271,10 @@ def plainly(error: BaseException, place: Place) -> BaseException:
             return StoreDamaged(f"{where}: {told}; restore a backup")
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
             return StoreDamaged(f"{where}: {told}; the schema was changed by somebody else, or dropped")
+        case FileNotFoundError(filename=None):
+            return StoreError(f"{where}: a file that the URL names is not there; check sslrootcert, sslcert and sslkey")
+        case asyncpg.ProtocolViolationError() if "startup parameter" in told:
+            return StoreError(f"{where}: {told}; a pooler is in between: add pooler=transaction to the URL")
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
         case _ if isinstance(error, _GONE):
