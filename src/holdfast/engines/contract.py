@@ -147,6 +147,13 @@ class Engine(ABC):
         """Remove a store that `scratch` named, and never another one; nothing to do where it is all in the folder."""
         return
 
+    async def shift_clock(self, milliseconds: int) -> bool:
+        """Move the clock of a store that `scratch` named, and never of another one, for a test; False where nobody can.
+
+        For engines that go by a server's clock; the others are given one.
+        """
+        return False
+
     # A store is opened once, from any thread or event loop, and may then be used from all of them.
 
     @abstractmethod

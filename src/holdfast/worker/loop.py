@@ -446,6 +446,9 @@ class Worker:
             await attempt.is_written()
             now = await attempt.persist(self._engine.now)
             if stop in (LOST, CANCELLED, SUSPENDED):
+                if stop == LOST:
+                    told = "job %s: lost its lease (epoch %s) and was stopped here; others go on"
+                    log.warning(told, attempt.job.id, attempt.job.epoch)
                 if stop != SUSPENDED:
                     self._aside(self._say_stopped(attempt))
                 return

@@ -48,40 +48,35 @@ _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 class Acts:
     """Acts on one connection. `news` collects who is to be woken once they are durable."""
 
-    def __init__(self, db: Any, sql: SimpleNamespace) -> None:
+    def __init__(self, db: Any, sql: SimpleNamespace, news: set[str] | None = None) -> None:
         self._db = db
         self._sql = sql
-        self.news: set[str] = set()
+        self.news: set[str] = set() if news is None else news
 
     # insert
 
-    async def insert(self, orders: Sequence[Order]) -> list[list[Inserted] | Exception]:
-        """See Engine.insert, for many callers at once: each order is all or none on its own."""
-        answers: list[list[Inserted] | Exception | None] = [None] * len(orders)
-        plain = [place for place, order in enumerate(orders) if _is_plain(order)]
+    async def insert(self, orders: Sequence[Order], answers: dict[int, list[Inserted] | Exception]) -> None:
+        """See Engine.insert, for many callers at once: each order is all or none on its own.
+
+        The answers are filled in as they are written, by place, so that another try leaves alone what is there.
+        """
+        plain = [place for place, order in enumerate(orders) if place not in answers and _is_plain(order)]
         for group in _orders_apart(orders, plain):
             found = await self._add([job for place in group for job in orders[place][0]])
-            for place in group:
-                answers[place] = _answer(orders[place][0], found)
+            answers |= {place: _answer(orders[place][0], found) for place in group}
         for place, (jobs, parent) in enumerate(orders):
-            if answers[place] is None:
+            if place not in answers:
                 try:
                     answers[place] = await self._insert_whole(jobs, parent)
                 except (KeyConflict, LeaseLost) as error:
                     answers[place] = error
-        return [answer for answer in answers if answer is not None]
 
     async def _insert_whole(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
         """One order in a transaction of its own, taken back as a whole when a lease is over or a key is taken."""
-        news = set(self.news)
-        try:
-            async with self._db.transaction():
-                if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
-                    raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
-                return await self.insert_within(jobs)
-        except BaseException:
-            self.news = news
-            raise
+        async with self._db.transaction():
+            if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
+                raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
+            return await self.insert_within(jobs)
 
     async def insert_within(self, jobs: Sequence[Job]) -> list[Inserted]:
         """New jobs in a transaction that is not ours: what is refused is for its owner to roll back."""
@@ -119,17 +114,15 @@ class Acts:
 
     # commit
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
-        answers: list[Applied | Conflict] = []
-        for wave in _waves(changes):
+    async def commit(self, changes: Sequence[Change], answers: list[Applied | Conflict]) -> None:
+        """See Engine.commit. The answers are added as they are written, so that another try can go on behind them."""
+        for wave in _waves(changes[len(answers) :]):
             if all(_is_light(change) for change in wave):
                 answers += await self._change(wave)
             else:
                 async with self._db.transaction():
                     told = await self._carry(wave)
                 answers += told
-        return answers
 
     async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[rows.Row]]:
         """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""

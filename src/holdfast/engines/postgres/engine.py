@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from heapq import merge
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,7 +69,7 @@ from holdfast.engines.postgres.hub import Hub, Line
 from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
-from holdfast.engines.postgres.store import Connection, Texts, drop, prepare
+from holdfast.engines.postgres.store import Connection, Texts, drop, prepare, shift
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -164,6 +164,14 @@ class PostgresEngine(Engine):
         if place.schema.startswith(SCRATCH):
             await drop(place, Texts(place.schema))
 
+    async def shift_clock(self, milliseconds: int) -> bool:
+        """See Engine.shift_clock."""
+        if not self._place.schema.startswith(SCRATCH):
+            return False
+        await self._look(lambda db: shift(db, self._texts, milliseconds))
+        self._server = (0, 0.0, -CLOCK_SECONDS)
+        return True
+
     # Opening and closing.
 
     async def open(self) -> None:
@@ -220,61 +228,82 @@ class PostgresEngine(Engine):
     # Writing.
 
     async def _run_insert(self, tickets: Sequence[Ticket[Any]]) -> None:
-        async def work(db: Connection) -> set[str]:
-            acts = Acts(db, self._sql)
-            for ticket, answer in zip(tickets, await acts.insert([ticket.work for ticket in tickets]), strict=True):
-                ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
-            return acts.news
+        orders = [ticket.work for ticket in tickets]
+        answers: dict[int, Any] = {}
+        news: set[str] = set()
 
-        if await self._together(tickets, work, self._run_insert):
-            self._inserted += sum(len(ticket.work[0]) for ticket in tickets)
+        async def alone(place: int) -> None:
+            if place not in answers:
+                await self._run_insert([tickets[place]])
+
+        if await self._together(tickets, lambda db: Acts(db, self._sql, news).insert(orders, answers), alone, news):
+            self._inserted += sum(len(jobs) for jobs, _ in orders)
             if self._inserted >= BULK_JOBS:
                 self._inserted = 0
                 self._hub.spawn(self._analyze())
+        for place, answer in answers.items():
+            ticket = tickets[place]
+            ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
 
     async def _run_commit(self, tickets: Sequence[Ticket[Any]]) -> None:
-        async def work(db: Connection) -> set[str]:
-            acts = Acts(db, self._sql)
-            answers = iter(await acts.commit([change for ticket in tickets for change in ticket.work]))
-            for ticket in tickets:
-                ticket.answer = list(islice(answers, len(ticket.work)))
-            return acts.news
+        changes = [change for ticket in tickets for change in ticket.work]
+        ends = list(accumulate(len(ticket.work) for ticket in tickets))
+        answers: list[Applied | Conflict] = []
+        news: set[str] = set()
 
-        await self._together(tickets, work, self._run_commit)
+        async def alone(place: int) -> None:
+            """The rest of what one caller asked for: what is written already is not tried again."""
+            ticket = tickets[place]
+            done = answers[ends[place] - len(ticket.work) : ends[place]]
+            rest = Ticket[Any](ticket.work[len(done) :], None)
+            rest.answer = []
+            if rest.work:
+                await self._run_commit([rest])
+            ticket.answer, ticket.error = [*done, *(rest.answer or ())], rest.error
+
+        await self._together(tickets, lambda db: Acts(db, self._sql, news).commit(changes, answers), alone, news)
+        for ticket, end in zip(tickets, ends, strict=True):
+            if end <= len(answers):  # whatever became of the others
+                ticket.answer, ticket.error = answers[end - len(ticket.work) : end], None
 
     async def _run_record(self, tickets: Sequence[Ticket[Any]]) -> None:
-        async def work(db: Connection) -> set[str]:
-            acts = Acts(db, self._sql)
-            answers = iter(await acts.record([step for ticket in tickets for step in ticket.work]))
+        news: set[str] = set()
+
+        async def work(db: Connection) -> None:
+            answers = iter(await Acts(db, self._sql, news).record([step for ticket in tickets for step in ticket.work]))
             for ticket in tickets:
                 ticket.answer = list(islice(answers, len(ticket.work)))
-            return acts.news
 
-        await self._together(tickets, work, self._run_record)
+        async def alone(place: int) -> None:
+            await self._run_record([tickets[place]])
+
+        await self._together(tickets, work, alone, news)
 
     async def _together(
         self,
         tickets: Sequence[Ticket[Any]],
-        work: Callable[[Connection], Awaitable[set[str]]],
-        alone: Callable[[Sequence[Ticket[Any]]], Awaitable[None]],
+        work: Callable[[Connection], Awaitable[None]],
+        alone: Callable[[int], Awaitable[None]],
+        news: set[str],
     ) -> bool:
         """Do what several callers asked for, and tell the news; whether it was done."""
         try:
-            news = await self._pool.act(work)
+            await self._pool.act(work)
         except StoreError as error:
             for ticket in tickets:
                 ticket.error = error
             return False
         except Exception as error:
             # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
-            if len(tickets) > 1:
-                for ticket in tickets:
-                    await alone([ticket])
+            if len(tickets) == 1:
+                tickets[0].error = error
                 return False
-            tickets[0].error = error
+            for place in range(len(tickets)):
+                await alone(place)
             return False
-        if news:
-            self._live.tell(news)
+        finally:
+            if news:
+                self._live.tell(news)
         return True
 
     async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
@@ -373,7 +402,9 @@ class PostgresEngine(Engine):
             self._live.tell([EVERYTHING])
             return Record(name, value or "", row[0], row[1])
 
-        return await self._look(work)
+        # Not as a look, which is repeated when its connection breaks: our own first try would pass for somebody else's.
+        self._check_open()
+        return await self._hub.call(lambda: self._pool.act(work))
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune. Tidies, too: counters, keys, the traces of dead workers, days of which nothing is left."""

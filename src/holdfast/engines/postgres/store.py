@@ -82,6 +82,11 @@ class Texts:
         return self._put(_DROP)
 
     @property
+    def shift(self) -> tuple[str, str]:
+        """The statements by which a test moves its schema's clock: it goes by a number kept there."""
+        return self._put(_SHIFTED), self._put(_SHIFT)
+
+    @property
     def version(self) -> str:
         """The statement that tells which migrations a schema has had, and for whom it is too new."""
         return self._put(_VERSION)
@@ -94,6 +99,17 @@ class Texts:
 
 _CREATE = "create schema if not exists {schema}"
 _DROP = "drop schema if exists {schema} cascade"
+_SHIFTED = """
+do $do$ begin
+  if to_regclass('{schema}.shift') is null then
+    create table {schema}.shift as select 0::bigint as ms;
+    create or replace function {schema}.now_ms() returns bigint language sql volatile as $$
+      select floor(extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint + ms from {schema}.shift
+    $$;
+  end if;
+end $do$
+"""
+_SHIFT = "update {schema}.shift set ms = ms + $1"
 _VERSION = "select version, oldest from {schema}.store"
 _ADVANCE = "update {schema}.store set version = $1"
 _IS_THERE = "select to_regclass(quote_ident($1) || '.store') is not null"
@@ -141,6 +157,13 @@ async def drop(place: Place, texts: Texts) -> None:
         raise plainly(error, place) from error
     finally:
         await close(db)
+
+
+async def shift(db: Connection, texts: Texts, milliseconds: int) -> None:
+    """Move the clock of a test's schema."""
+    make, move = texts.shift
+    await db.execute(make)
+    await db.execute(move, milliseconds)
 
 
 async def close(db: Connection) -> None:
@@ -248,6 +271,10 @@ def plainly(error: BaseException, place: Place) -> BaseException:
             return StoreDamaged(f"{where}: {told}; restore a backup")
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
             return StoreDamaged(f"{where}: {told}; the schema was changed by somebody else, or dropped")
+        case FileNotFoundError(filename=None):
+            return StoreError(f"{where}: a file that the URL names is not there; check sslrootcert, sslcert and sslkey")
+        case asyncpg.ProtocolViolationError() if "startup parameter" in told:
+            return StoreError(f"{where}: {told}; a pooler is in between: add pooler=transaction to the URL")
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
         case _ if isinstance(error, _GONE):

@@ -359,18 +359,24 @@ end $$;
 
 -- Days: partitions for today and the days to come, made before anything falls on them; and days of which nothing is left.
 -- Each call makes or drops one table, so that it waits for one lock at a time and can't deadlock with anybody; not for
--- long, because whoever comes meanwhile waits behind it. Answers whether there was something to do.
+-- long, because whoever comes meanwhile waits behind it. Answers whether there was something to do. A day of which
+-- something lies in the rest already stays there.
 create function {schema}.add_day(ahead bigint) returns boolean
 language plpgsql volatile set search_path = pg_catalog set lock_timeout = '200ms' as $$
 declare
   today bigint := {schema}.now_ms() / 86400000;
   cold text;
   part text;
+  day bigint;
+  late boolean;
 begin
-  for day in today .. today + ahead loop
+  for day in select generate_series(today, today + ahead) loop  -- a loop over numbers would count in small ones
     foreach cold in array array['done', 'body', 'entry', 'step'] loop
       part := cold || '_' || day;
       if to_regclass(format('%s.%I', '{schema}', part)) is null then
+        execute format('select exists (select 1 from %s.%I where n >= $1 and n < $2)', '{schema}', cold || '_rest')
+          into late using day << 40, (day + 1) << 40;
+        continue when late;
         execute format('create table %s.%I partition of %s.%I for values from (%s) to (%s)',
           '{schema}', part, '{schema}', cold, day << 40, (day + 1) << 40);
         return true;
