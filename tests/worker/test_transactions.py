@@ -458,7 +458,7 @@ async def test_a_store_without_transactions_says_what_to_use_instead(url, tmp_pa
     assert RAN == []
     assert job.error.message == (
         f"step pay: effect='transaction' needs an SQL store, and {name} is none; "
-        "keep the jobs in sqlite:///…, or use effect='once' with key="
+        "keep the jobs in sqlite:///… or postgresql://…, or use effect='once' with key="
     )
 
 

@@ -5,12 +5,21 @@ Must not run a statement of its own: a connection is handed on as it is, so noth
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from holdfast.engines.postgres.place import Place
-from holdfast.engines.postgres.store import Connection, close, connect, is_broken, is_passing, plainly, socket_of
+from holdfast.engines.postgres.store import (
+    SETTINGS,
+    Connection,
+    close,
+    connect,
+    is_broken,
+    is_passing,
+    plainly,
+    socket_of,
+)
 
 T = TypeVar("T")
 
@@ -26,8 +35,9 @@ IDLE_SECONDS = 60.0
 class Pool:
     """Connections of one event loop. Bounded: who finds none free, waits."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, settings: Mapping[str, str] = SETTINGS) -> None:
         self._place = place
+        self._settings = settings
         self._free = asyncio.Semaphore(place.connections)
         self._idle: list[tuple[float, Connection]] = []
         self._all: set[Connection] = set()
@@ -36,7 +46,7 @@ class Pool:
         """Do something on a connection. Deadlocks and the like are tried again; with `again`, a broken one is, too."""
         for left in reversed(range(TRIES)):
             try:
-                async with self._connection() as db:
+                async with self.connection() as db:
                     return await work(db)
             except Exception as error:
                 if not left or not (is_passing(error) or (again and is_broken(error) and left > TRIES - 2)):
@@ -45,7 +55,8 @@ class Pool:
         raise AssertionError("not reached")
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
+    async def connection(self) -> AsyncIterator[Connection]:
+        """One of them, for as long as it takes. After trouble it is thrown away."""
         async with self._free:
             db = await self._take()
             try:
@@ -66,7 +77,7 @@ class Pool:
             if not db.is_closed():
                 return db
             self._all.discard(db)
-        db = await connect(self._place)
+        db = await connect(self._place, self._settings)
         self._all.add(db)
         return db
 
