@@ -246,11 +246,13 @@ set local holdfast.transaction = 'held';
 -- name: check_step
 -- transact: what was deferred is checked now, while all is as the body left it. Then: is this still the transaction that
 -- we began, and has it touched nothing of ours? Each use of a table holds a lock to the end, by whatever way it came.
+-- From here to the commit is a moment: a process that sleeps in it must not keep its job from being rescued.
 set constraints all immediate;
 reset role;
 set local search_path = pg_catalog;
 set local statement_timeout = '30s';
 set local lock_timeout = '15s';
+set local idle_in_transaction_session_timeout = '5s';
 do $$
 declare
   touched text;

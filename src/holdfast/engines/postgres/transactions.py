@@ -163,16 +163,16 @@ class Transactions:
             await db.execute(self._sql.check_step)
         except asyncpg.InFailedSQLTransactionError as error:
             raise Invalid(
-                f"step {step.name}: one of its statements has failed ({failed or 'it was cut off'}), and Postgres "
-                "keeps nothing of a transaction after that: let the error out, or put it into tx().transaction()"
+                f"step {step.name}: one of its statements has failed ({_line(failed) or 'it was cut off'}); after "
+                "that Postgres keeps nothing of a transaction: let the error out, or put it into tx().transaction()"
             ) from (failed or error)
         except asyncpg.PostgresError as error:
             if error.sqlstate == _ENDED:
                 raise ended_early() from error
             if error.sqlstate == _TOUCHED:
                 raise Invalid(
-                    f"step {step.name}: {error} is Holdfast's own, and nothing of this step is kept; keep yours in "
-                    "tables of your own, and ask current() or app.jobs about jobs"
+                    f"step {step.name}: {_line(error)} is Holdfast's own, and nothing of this step is kept; keep "
+                    "yours in tables of your own, and ask current() or app.jobs about jobs"
                 ) from error
             if _is_the_stores(error):
                 raise
@@ -188,8 +188,8 @@ class Transactions:
             if _is_the_stores(error):
                 raise
             raise Invalid(
-                f"step {step.name}: its record can't stand beside what it wrote ({error}); has it changed Holdfast's "
-                "tables, or a right to them?"
+                f"step {step.name}: its record can't stand beside what it wrote ({_line(error)}); has it changed "
+                "Holdfast's tables, or a right to them?"
             ) from error
         if 1 not in written:  # the first of them, the step itself
             await db.execute(self._sql.rollback_step)
@@ -220,6 +220,11 @@ class Transactions:
 
     def _was_closed(self) -> Exception:
         return StoreClosed(f"{self._place.shown}: was closed in the middle of a transaction, which was taken back")
+
+
+def _line(error: BaseException | None) -> str:
+    """What an error says, without the details below it."""
+    return "" if error is None else str(error).partition("\n")[0]
 
 
 def _is_the_stores(error: asyncpg.PostgresError) -> bool:
