@@ -1,8 +1,11 @@
 """Transactional steps on Postgres: what their connection may do, for how long, and whom they don't hurt."""
 
 import asyncio
+import gc
+import re
 import threading
 import time
+from pathlib import Path
 
 import asyncpg
 import psycopg
@@ -403,6 +406,27 @@ def test_what_a_body_leaves_on_the_connection_is_gone_for_the_next(postgres_stor
     store.sql("drop role lesser", "drop table mine")
 
 
+def test_a_role_with_the_rights_of_a_worker_is_enough(store, run):
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "postgres.md").read_text()
+    [roles] = re.findall(r"```sql\n(create role.*?)```", page, re.DOTALL)
+    store.sql(
+        "drop role if exists holdfast_worker", *roles.replace("schema holdfast", "schema {schema}").split(";\n")[:-1]
+    )
+    store.sql("grant all on mine to holdfast_worker")
+    kept, url = store.engine, store.place.dsn.replace("//postgres@", "//holdfast_worker@")
+    try:
+        store.engine = engine_for(f"{url}?schema={store.place.schema}")
+        run(store.engine.open())
+        store.do(put(1))
+        with pytest.raises(Invalid, match="is Holdfast's own"):
+            store.do(lambda db: db.execute(f"select * from {store.place.schema}.job"), "pay#2")
+        assert store.rows() == [1]
+    finally:
+        run(store.engine.close())
+        store.engine = kept
+        store.sql("drop owned by holdfast_worker", "drop role holdfast_worker")
+
+
 def test_what_is_handed_out_is_dead_afterwards_and_gives_nothing_away(store):
     kept = []
 
@@ -591,7 +615,7 @@ def test_an_event_loop_that_hangs_holds_no_transaction(store, hasty):
     assert (store.rows(), store.records()) == ([], [])
 
 
-def test_a_caller_who_is_cancelled_stops_its_statement_on_the_server(store):
+def test_a_caller_who_is_cancelled_stops_its_statement_on_the_server(store, caplog):
     async def scene():
         task = asyncio.ensure_future(store.transact(send("select pg_sleep(50)")))
         await asyncio.sleep(0.5)
@@ -605,6 +629,8 @@ def test_a_caller_who_is_cancelled_stops_its_statement_on_the_server(store):
         "select count(*) from pg_stat_activity where query like 'select pg_sleep%' and state = 'active'"
     ) == [(0,)]
     assert (store.rows(), store.sql(BLOCKS)) == ([2], [(0,)])
+    gc.collect()
+    assert caplog.text == "", "nobody is told of errors that nobody waits for"
 
 
 @pytest.mark.parametrize("swallowed", [False, True])

@@ -68,7 +68,7 @@ class Hold(Generic[Over]):
             for task in (ended, filling):
                 if task is not None and not task.done():
                     task.cancel()
-                    task.add_done_callback(_ignored)
+                    task.add_done_callback(ignored)
 
 
 async def _fill(body: Body, connection: Any) -> Sequence[Step]:
@@ -77,7 +77,7 @@ async def _fill(body: Body, connection: Any) -> Sequence[Step]:
     return steps
 
 
-def _ignored(task: "asyncio.Task[Any]") -> None:
+def ignored(task: "asyncio.Task[Any]") -> None:
     """Nobody waits for this any more: its error would be told as one that was never looked at."""
     if not task.cancelled():
         task.exception()

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from holdfast.core.errors import Invalid
+from holdfast.engines.hold import ignored
 from holdfast.engines.postgres.store import Connection as Driver
 
 T = TypeVar("T")
@@ -132,9 +133,12 @@ class Session:
 
     async def run(self, work: Work[T]) -> T:
         """Do something on the connection, if this is still the time for it: one after the other. On the hub's loop."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(ignored)  # who asked may have been cancelled meanwhile
         async with self._turn:
             self._check()
-            self._running = asyncio.current_task()
+            self._running = task
             try:
                 return await work(self._db)
             except asyncio.CancelledError:

@@ -41,6 +41,7 @@ class Pool:
         self._free = asyncio.Semaphore(place.connections)
         self._idle: list[tuple[float, Connection]] = []
         self._all: set[Connection] = set()
+        self._tidying: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     async def act(self, work: Callable[[Connection], Awaitable[T]], *, again: bool = False) -> T:
         """Do something on a connection. Deadlocks and the like are tried again; with `again`, a broken one is, too."""
@@ -70,6 +71,7 @@ class Pool:
                     self._all.discard(db)
                 else:
                     self._idle.append((asyncio.get_running_loop().time(), db))
+                    self._tidy_later()
 
     async def _take(self) -> Connection:
         while self._idle:
@@ -80,6 +82,21 @@ class Pool:
         db = await connect(self._place, self._settings)
         self._all.add(db)
         return db
+
+    def _tidy_later(self) -> None:
+        """See to it that what nobody needs any more is closed. Each process has to do that for itself."""
+        if self._tidying is None:
+            loop = asyncio.get_running_loop()
+            self._tidying = loop.call_later(IDLE_SECONDS / 4, self._tidy_now)
+
+    def _tidy_now(self) -> None:
+        async def work() -> None:
+            await self.tidy()
+            self._tidying = None
+            if self._idle:
+                self._tidy_later()
+
+        self._tidying = asyncio.get_running_loop().create_task(work())
 
     async def tidy(self) -> None:
         """Close what nobody needed for a while."""
@@ -92,6 +109,8 @@ class Pool:
 
     async def close(self) -> None:
         """Close everything."""
+        if self._tidying is not None:
+            self._tidying.cancel()
         every, self._all, self._idle = list(self._all), set(), []
         await asyncio.gather(*(close(db) for db in every))
 
