@@ -241,6 +241,7 @@ def moment(name):
     if name == MOMENT and not os.path.exists("died"):
         Path("died").touch()
         os.kill(os.getpid(), HOW)
+        time.sleep(0.5)  # the signal may meet another thread first: this one must not run on meanwhile
 
 execute = asyncpg.Connection.execute
 async def watched(self, query, *args, **options):
