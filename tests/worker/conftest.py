@@ -95,9 +95,10 @@ def clock() -> Clock:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module that names ENGINES runs its tests on each of them."""
+    """A module that names ENGINES runs its tests on each of them, but those that name their own."""
     engines = getattr(metafunc.module, "ENGINES", None)
-    if engines is not None and "engine" in metafunc.fixturenames:
+    named = any(mark.args[0] == "engine" for mark in metafunc.definition.iter_markers("parametrize"))
+    if engines is not None and not named and "engine" in metafunc.fixturenames:
         metafunc.parametrize("engine", engines, indirect=True)
 
 

@@ -307,7 +307,9 @@ class Engine(ABC):
 
 
 Body = Callable[[Any], Awaitable[Sequence[Step]]]
-"""What a transaction is filled with: it is given a connection, and answers with what to record, the step first."""
+"""What a transaction is filled with: it is given a connection, and answers with what to record, the step first. Where
+`transactions` is "all steps", the connection is for async code, and its `sync` for blocking code.
+"""
 
 
 class Transactional(ABC):
@@ -317,9 +319,10 @@ class Transactional(ABC):
     async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
         """Write what a step does and the step's record in one transaction; `step` tells job, epoch and path.
 
-        Laws: the lease is compared first, in the same transaction; a stale epoch, or a job that isn't active, is a
-        Conflict, and the body doesn't run. Nor does it run where a record is done or failed: that one is the answer, so
-        the act is safe to repeat. What the body raises takes back all of it and is raised here, as is a cancellation.
+        Laws: a stale epoch, or a job that isn't active, is a Conflict: known before, the body doesn't run, and a lease
+        that ends while it runs takes back all of it. Nor does it run where a record is done or failed: that one is the
+        answer, so the act is safe to repeat. What the body raises takes back all of it and is raised here, as is a
+        cancellation.
         The connection is of no use once the body has ended, and can neither end the transaction nor reach the engine's
         own tables. An engine may bound how long a body takes: then TimeoutError, and nothing was written.
         """

@@ -257,12 +257,12 @@ class Acts:
             columns = rows.columns([rows.step_row(step, step.job) for step in group], rows.STEP_WIDTH)
             written = {row[0] - 1 for row in await self._db.fetch(self._sql.add_steps, *columns)}
             left = [step for place, step in enumerate(group) if place not in written]
-            why = await self._standing(left) if left else {}
+            why = await self.standing(left) if left else {}
             for place, step in enumerate(group):
                 answers.append(Recorded(step, True) if place in written else why[step.job, step.path])
         return answers
 
-    async def _standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
+    async def standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
         """What stands where steps were not written: another record, or another lease."""
         heads = {row[0]: rows.head_of(row) for row in await self._db.fetch(self._sql.heads, [s.job for s in steps])}
         asked = rows.columns([(step.job, step.path) for step in steps], 2)

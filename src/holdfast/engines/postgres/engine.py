@@ -46,9 +46,11 @@ from holdfast.engines.contract import (
     PROMOTE_LIMIT,
     PRUNE_LIMIT,
     WORKER,
+    Body,
     Clock,
     Engine,
     Guarantees,
+    Transactional,
     at_most,
     check_changes,
     check_jobs,
@@ -70,6 +72,7 @@ from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.store import Connection, Texts, drop, prepare, shift
+from holdfast.engines.postgres.transactions import Transactions
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -110,7 +113,7 @@ TIDY_SECONDS = 60.0
 """How often traces of dead workers are looked for."""
 
 
-class PostgresEngine(Engine):
+class PostgresEngine(Engine, Transactional):
     """Jobs in a schema of a Postgres database, shared by many machines."""
 
     guarantees = Guarantees(
@@ -123,6 +126,7 @@ class PostgresEngine(Engine):
         atomic_children=True,
         clock="the server's",
         limit="what the database holds",
+        transactions="all steps",
     )
     look_seconds = 1.6
 
@@ -137,6 +141,7 @@ class PostgresEngine(Engine):
         self._pool: Pool
         self._live: Live
         self._follower: Follower
+        self._transactions: Transactions
         self._lines: dict[str, Line]
         self._reset()
 
@@ -192,7 +197,8 @@ class PostgresEngine(Engine):
         self._pool = pool = Pool(self._place)
         self._live = live = Live(hub, self._place, self._sql, pool, self._bell.ring)
         self._follower = Follower(hub, pool, live, self._sql)
-        hub.sockets = lambda: [*pool.sockets(), *live.sockets()]
+        self._transactions = transactions = Transactions(hub, self._place, self._sql)
+        hub.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
         self._lines = {
             "insert": Line(hub, self._run_insert),
             "commit": Line(hub, self._run_commit),
@@ -209,9 +215,11 @@ class PostgresEngine(Engine):
             if self._pid != os.getpid():
                 return
             self._pid = None
+        await self._hub.call(self._transactions.stop)
 
         async def last() -> None:
             await self._live.close()
+            await self._transactions.close()
             await self._pool.close()
 
         await asyncio.to_thread(self._hub.close, last)
@@ -390,6 +398,12 @@ class PostgresEngine(Engine):
         check_steps(steps)
         answer: list[Recorded | Conflict] = await self._do("record", steps)
         return answer
+
+    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
+        """See Transactional.transact. The body runs on the caller's loop, its statements on the hub's."""
+        check_steps([step])
+        self._check_open()
+        return await self._transactions.run(step, body)
 
     async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
         """See Engine.put_record."""

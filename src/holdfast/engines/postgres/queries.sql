@@ -247,6 +247,66 @@ from unnest($1::text[], $2::text[]) as asked (job, path)
 cross join lateral (select id, n from {schema}.name where name.id = asked.job offset 0) as name
 cross join lateral (select * from {schema}.step where step.n = name.n and step.path = asked.path offset 0) as step;
 
+-- Transactional steps. What goes together is sent as one text, so that it costs one way to the server and back.
+
+-- name: look_step
+-- transact: the record that stands there already, if the lease is still this one
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+from {schema}.name
+cross join lateral (
+  select 1 from {schema}.job where job.n = name.n and job.epoch = $2 and job.state = 'active' offset 0
+) as held
+left join lateral (select * from {schema}.step where step.n = name.n and step.path = $3 offset 0) as step on true
+where name.id = $1;
+
+-- name: begin_step
+-- transact: with the mark by which its end is known to be its own; a worker that vanished holds it no longer than this
+begin isolation level read committed read write;
+set local statement_timeout = '30s';
+set local idle_in_transaction_session_timeout = '30s';
+set local lock_timeout = '15s';
+set local holdfast.transaction = 'held';
+
+-- name: check_step
+-- transact: what was deferred is checked now, while all is as the body left it. Then: is this still the transaction that
+-- we began, and has it touched nothing of ours? Each use of a table holds a lock to the end, by whatever way it came.
+-- From here to the commit is a moment: a process that sleeps in it must not keep its job from being rescued.
+set constraints all immediate;
+reset role;
+set local search_path = pg_catalog;
+set local statement_timeout = '30s';
+set local lock_timeout = '15s';
+set local idle_in_transaction_session_timeout = '5s';
+do $$
+declare
+  touched text;
+begin
+  if current_setting('holdfast.transaction', true) is distinct from 'held' then
+    raise exception 'another transaction' using errcode = 'HF001';
+  end if;
+  select relname into touched from pg_locks join pg_class on pg_class.oid = pg_locks.relation
+  where pid = pg_backend_pid() and locktype = 'relation' and relnamespace = to_regnamespace('{schema}') limit 1;
+  if found then
+    raise exception '%', touched using errcode = 'HF002';
+  end if;
+end $$;
+
+-- name: commit_step
+commit;
+
+-- name: rollback_step
+rollback;
+
+-- name: tidy_session
+-- transact: what a body may have left on its connection
+set session authorization default;
+reset all;
+close all;
+unlisten *;
+select pg_advisory_unlock_all();
+discard temp;
+discard sequences;
+
 -- name: steps
 select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
 from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step

@@ -5,6 +5,7 @@ Must not run an act. A schema that is refused here has not been written.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +47,13 @@ SETTINGS = {
     "tcp_keepalives_idle": "15",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
+}
+
+# For the bodies of transactional steps: the rest is as the role and the database have it, as on the user's connections.
+BODY_SETTINGS = {
+    name: value
+    for name, value in SETTINGS.items()
+    if name not in ("search_path", "default_transaction_isolation", "jit")
 }
 
 _PACKAGE = "holdfast.engines.postgres"
@@ -119,7 +127,7 @@ _ONE_AT_A_TIME = "select pg_advisory_xact_lock(hashtextextended('holdfast migrat
 _ENCODING = "select current_setting('server_encoding')"
 
 
-async def connect(place: Place) -> Connection:
+async def connect(place: Place, settings: Mapping[str, str] = SETTINGS) -> Connection:
     """A connection with our settings."""
     try:
         return await asyncpg.connect(
@@ -128,7 +136,7 @@ async def connect(place: Place) -> Connection:
             command_timeout=STATEMENT_SECONDS,
             statement_cache_size=0 if place.pooled else 256,
             max_cached_statement_lifetime=0,
-            server_settings=None if place.pooled else SETTINGS,
+            server_settings=None if place.pooled else dict(settings),
         )
     except Exception as error:
         raise plainly(error, place) from error
@@ -265,6 +273,8 @@ def plainly(error: BaseException, place: Place) -> BaseException:
             return StoreFull(f"{where}: {told}; nothing was written: make room, and try again")
         case asyncpg.LockNotAvailableError() | asyncpg.SerializationError() | asyncpg.DeadlockDetectedError():
             return StoreBusy(f"{where}: {told}; nothing was written: try again")
+        case asyncpg.InvalidCachedStatementError() | asyncpg.OutdatedSchemaCacheError():
+            return StoreBusy(f"{where}: a table was altered meanwhile; nothing was written: try again")
         case asyncpg.QueryCanceledError() | TimeoutError():
             return StoreBusy(f"{where}: took too long and was given up; it may or may not be there: look, then repeat")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():

@@ -54,13 +54,14 @@ from holdfast.engines.contract import (
     system_clock,
     until_due,
 )
+from holdfast.engines.hold import Hold
 from holdfast.engines.lane import Lane, Ticket
 from holdfast.engines.sqlite import forking, reads, rows
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.live import Live
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, plainly, prepare, told_plainly
-from holdfast.engines.sqlite.transactions import Hold, Transactions
+from holdfast.engines.sqlite.transactions import Transactions
 
 T = TypeVar("T")
 Look = Callable[[sqlite3.Connection], Any]
@@ -322,7 +323,7 @@ class SqliteEngine(Engine, Transactional):
         check_steps([step])
         if self._inline:
             raise Invalid(f"step {step.name}: without threads nobody can fill a transaction that the writer holds")
-        hold = Hold(step)
+        hold = Hold(step, threading.Event())
         return await hold.filled(body, self._do(HOLD, hold))
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
