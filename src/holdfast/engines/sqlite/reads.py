@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import NotFound
 from holdfast.core.model import Beat, Job, Lease, Presence, State, Time, Where
 from holdfast.engines.contract import DUE_WINDOW_MS, PAUSE, QUIET
 from holdfast.engines.sql import queries
@@ -44,6 +45,14 @@ def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[J
         return pick("find")
     walks = [pick("find_state", state=state.value) for state in dict.fromkeys(where.states)]
     return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), limit))
+
+
+def in_order(db: sqlite3.Connection, after: str, limit: int) -> list[Job]:
+    """A page of all jobs, as they were inserted."""
+    row = db.execute(SQL.number, {"id": after}).fetchone() if after else (0,)
+    if row is None:
+        raise NotFound(f"there is no job {after} to go on after")
+    return [rows.job_of(one) for one in db.execute(SQL.in_order, {"after": row[0], "limit": limit})]
 
 
 def beat(db: sqlite3.Connection, presence: Presence, now: Time) -> Beat:

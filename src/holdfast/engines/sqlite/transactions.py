@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Conflict, Recorded, Step, StepState
+from holdfast.core.moves import check_unmarked
 from holdfast.engines.contract import Body, check_steps
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.guard import Connection, Session, rolled_back
@@ -134,6 +135,7 @@ class Transactions:
         db = self._connected()
         db.execute(SQL.begin)
         acts = Acts(db, SQL)
+        check_unmarked(acts.mark())
         answer = acts.standing(hold.step)
         if answer is None or (isinstance(answer, Recorded) and answer.step.state is StepState.STARTED):
             self._let_fill(db, hold)
