@@ -212,7 +212,9 @@ async def test_what_was_acknowledged_before_the_mark_is_read_after_it(
         await seats[-1].put_record(MOVED, AWAY)
         return [one.id for one in await all_in_order(seats[-1])]
 
-    *_, read = await asyncio.gather(*(submit(seats[n % len(seats)]) for n in range(WRITERS)), close())
+    submitting = asyncio.gather(*(submit(seats[n % len(seats)]) for n in range(WRITERS)))
+    read = await close()
+    await submitting
 
     assert refused == WRITERS
     assert sorted(read) == sorted(accepted)
@@ -346,6 +348,8 @@ async def test_versions_of_records_do_not_come_back(store: Any, clock: StoreCloc
         await source.put_record("leader", str(n))
     old = await source.put_record("leader", None)
     pause = await source.put_record(PAUSE + "q", "1")
+    assert isinstance(old, Record)
+    assert isinstance(pause, Record)
     for _ in range(3):
         await store.put_record(PAUSE + "q", "0")
         own = await store.put_record(PAUSE + "q", None)

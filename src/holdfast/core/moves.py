@@ -88,5 +88,5 @@ def check_whole(whole: Whole) -> None:
     job = whole.job
     if [entry.version for entry in whole.entries] != list(range(1, job.version + 1)):
         raise Invalid(f"job {job.id} is at version {job.version}, and its history is not whole; nothing was loaded")
-    if any(part.job != job.id for part in (*whole.entries, *whole.steps)):
+    if {one.job for one in whole.entries} | {one.job for one in whole.steps} != {job.id}:
         raise Invalid(f"job {job.id}: an entry or a step of another job came with it; nothing was loaded")

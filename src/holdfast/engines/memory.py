@@ -32,7 +32,6 @@ from holdfast.engines.bell import Bell
 from holdfast.engines.contract import (
     PRUNE_LIMIT,
     Clock,
-    Engine,
     Guarantees,
     Movable,
     at_most,
@@ -51,7 +50,7 @@ from holdfast.engines.tables import Tables
 T = TypeVar("T")
 
 
-class MemoryEngine(Engine, Movable):
+class MemoryEngine(Movable):
     """Jobs in this process's memory: gone with it. The reference for all others."""
 
     guarantees = Guarantees(

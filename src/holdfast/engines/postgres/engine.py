@@ -48,7 +48,6 @@ from holdfast.engines.contract import (
     PRUNE_LIMIT,
     WORKER,
     Clock,
-    Engine,
     Guarantees,
     Movable,
     at_most,
@@ -113,7 +112,7 @@ TIDY_SECONDS = 60.0
 """How often traces of dead workers are looked for."""
 
 
-class PostgresEngine(Engine, Movable):
+class PostgresEngine(Movable):
     """Jobs in a schema of a Postgres database, shared by many machines."""
 
     guarantees = Guarantees(

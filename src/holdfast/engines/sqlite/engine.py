@@ -42,7 +42,6 @@ from holdfast.engines.contract import (
     WORKER,
     Body,
     Clock,
-    Engine,
     Guarantees,
     Movable,
     Transactional,
@@ -87,7 +86,7 @@ class Act(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
 
 
-class SqliteEngine(Engine, Transactional, Movable):
+class SqliteEngine(Movable, Transactional):
     """Jobs in one SQLite file, shared by all processes of one machine."""
 
     guarantees = Guarantees(
