@@ -55,10 +55,8 @@ async def all_in_order(store: Any, page: int = 1_000) -> list[Job]:
 
 
 async def wholes_of(store: Any) -> list[Whole]:
-    return [
-        Whole(one, tuple(await all_entries(store, one.id)), tuple(await store.steps(one.id)))
-        for one in await all_in_order(store)
-    ]
+    found: list[Whole] = await store.wholes(await all_in_order(store))
+    return found
 
 
 async def filled(store: Any, source: Any) -> None:
@@ -88,6 +86,17 @@ async def test_jobs_are_read_in_the_order_of_their_insertion(store: Any, clock: 
     assert await store.in_order(found[-1].id) == []
     with pytest.raises(NotFound):
         await store.in_order("nobody")
+
+
+async def test_whole_jobs_are_what_is_read_of_each(store: Any, clock: StoreClock) -> None:
+    await work(store, clock)
+    jobs = await all_in_order(store)
+    mixed = [*jobs[3:], *jobs[:3]]
+
+    assert await store.wholes(mixed) == [
+        Whole(one, tuple(await all_entries(store, one.id)), tuple(await store.steps(one.id))) for one in mixed
+    ]
+    assert await store.wholes([]) == []
 
 
 async def test_keys_are_read_with_what_they_stand_for(store: Any, clock: StoreClock) -> None:

@@ -4,6 +4,8 @@ Must not read or write a store. A store that bears the mark takes nothing but `l
 changes what is being read on the one side, or meets the half of it on the other.
 """
 
+from collections.abc import Iterable, Sequence
+
 from msgspec import DecodeError, Struct, json
 
 from holdfast.core.errors import Invalid, Moved, Refused
@@ -19,6 +21,17 @@ class Whole(Struct, frozen=True):
     job: Job
     entries: tuple[Entry, ...]
     steps: tuple[Step, ...] = ()
+
+
+def put_together(jobs: Sequence[Job], entries: Iterable[Entry], steps: Iterable[Step]) -> list[Whole]:
+    """Whole jobs of what was read for many of them at once."""
+    histories: dict[str, list[Entry]] = {job.id: [] for job in jobs}
+    records: dict[str, list[Step]] = {job.id: [] for job in jobs}
+    for entry in entries:
+        histories[entry.job].append(entry)
+    for step in steps:
+        records[step.job].append(step)
+    return [Whole(job, tuple(histories[job.id]), tuple(records[job.id])) for job in jobs]
 
 
 class HeldKey(Struct, frozen=True):

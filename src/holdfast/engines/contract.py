@@ -322,6 +322,16 @@ class Movable(Engine):
         Law: it is the order in which a claim takes jobs that are equal in all else. NotFound if `after` is gone.
         """
 
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """These jobs with all that belongs to them. An engine that can read for many at once does so in its own way."""
+        return [await self._whole(job) for job in jobs]
+
+    async def _whole(self, job: Job) -> Whole:
+        entries: list[Entry] = []
+        while len(entries) < job.version and (page := await self.history(job.id, len(entries))):
+            entries += page
+        return Whole(job, tuple(entries), tuple(await self.steps(job.id)))
+
     @abstractmethod
     async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
         """A page of all idempotency keys, in an order of the store's own; `after` is the last type and key before."""

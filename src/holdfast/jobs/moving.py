@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.errors import Invalid, Moved, NotFound, Refused
-from holdfast.core.model import PAGE_LIMIT, Conflict, Job, Record
+from holdfast.core.model import PAGE_LIMIT, Conflict, Record
 from holdfast.core.moves import MOVED, HeldKey, Mark, Whole, mark_of
 from holdfast.engines.contract import QUIET, Engine, Movable
 from holdfast.jobs.draining import OURS, Tell, drain, held, lift, living
@@ -34,7 +34,7 @@ LOAD_CHARS = 8 << 20
 """Beyond so many characters of arguments, results and steps a page is loaded as it is: memory stays small."""
 
 READS_AT_ONCE = 16
-"""Of how many jobs the history and the steps are read at the same time."""
+"""Of how many jobs the history and the steps are read at once."""
 
 DRAIN_TRIES = 5
 """How often a store is drained again in which a worker claimed something just before it was marked."""
@@ -239,7 +239,7 @@ class _Move:
             page, size = list[Whole](), 0
             for start in range(0, len(jobs), READS_AT_ONCE):
                 some = jobs[start : start + READS_AT_ONCE]
-                for whole in await asyncio.gather(*(_whole(engine, job) for job in some)):
+                for whole in await engine.wholes(some):
                     page.append(whole)
                     size += _size(whole)
                 if size > LOAD_CHARS:
@@ -287,8 +287,7 @@ class _Move:
 
     async def _page(self, side: int, after: str) -> list[Whole]:
         engine = (self._source, self._target)[side]
-        jobs = await engine.in_order(after, READS_AT_ONCE)
-        return list(await asyncio.gather(*(_whole(engine, job) for job in jobs)))
+        return await engine.wholes(await engine.in_order(after, READS_AT_ONCE))
 
     async def _verify_keys(self) -> int:
         """Stores sort their keys each in its own way: compared by number, and by the sum of all digests."""
@@ -317,13 +316,6 @@ class _Move:
             f"{self._from} and {self._to} differ after the move ({what}), and neither is open for work; go back with "
             "holdfast move --from … --give-up, remove the half, and report it"
         )
-
-
-async def _whole(engine: Engine, job: Job) -> Whole:
-    entries, steps = await asyncio.gather(engine.history(job.id), engine.steps(job.id))
-    while len(entries) < job.version and (more := await engine.history(job.id, entries[-1].version)):
-        entries += more
-    return Whole(job, tuple(entries), tuple(steps))
 
 
 async def _key_pages(engine: Movable) -> AsyncIterator[list[HeldKey]]:

@@ -40,7 +40,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of
+from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of, put_together
 from holdfast.engines.bell import EVERYTHING, Bell
 from holdfast.engines.contract import (
     DUE_WINDOW_MS,
@@ -528,6 +528,14 @@ class PostgresEngine(Movable):
             raise NotFound(f"there is no job {after} to go on after")
         page = await self._fetch(self._sql.in_order, found[0][0], at_most(limit, PAGE_LIMIT))
         return [rows.job_of(row) for row in page]
+
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """See Movable.wholes."""
+        ids = [job.id for job in jobs]
+        entries, steps = await asyncio.gather(
+            self._fetch(self._sql.histories, ids), self._fetch(self._sql.all_steps, ids)
+        )
+        return put_together(jobs, map(rows.entry_row, entries), map(rows.step_of, steps))
 
     async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
         """See Movable.keys."""

@@ -436,6 +436,22 @@ select * from (
   (select * from {schema}.ended where n > $1 order by n limit $2)
 ) as whole order by n limit $2;
 
+-- name: histories
+select name.id, entry.* from {schema}.name cross join lateral (
+  select 1 as version, created_at as at, 'submit' as event, null as before, first_state as after,
+    coalesce(parent, '') as actor, first_epoch as epoch, null as note
+  from {schema}.body where body.n = name.n
+    and not exists (select 1 from {schema}.entry where entry.n = name.n and version = 1)
+  union all
+  select version, at, event, before, after, actor, epoch, note from {schema}.entry where entry.n = name.n
+) as entry
+where name.id = any($1::text[]) order by name.n, entry.version;
+
+-- name: all_steps
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step
+where name.id = any($1::text[]) order by step.place;
+
 -- name: keys
 select type, key, job, digest, until from {schema}.key
 where (type, key) > ($1, $2) order by type, key limit $3;

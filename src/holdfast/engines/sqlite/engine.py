@@ -377,6 +377,10 @@ class SqliteEngine(Movable, Transactional):
         """See Movable.in_order."""
         return await self._look("walk", lambda db: reads.in_order(db, after, at_most(limit, PAGE_LIMIT)))
 
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """See Movable.wholes."""
+        return await self._look("walk", lambda db: reads.wholes(db, jobs))
+
     async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
         """See Movable.keys."""
         params = {"type": after[0], "key": after[1], "limit": at_most(limit, PAGE_LIMIT)}

@@ -268,6 +268,16 @@ select n from job where id = :id;
 -- name: in_order
 select * from whole where n > :after order by n limit :limit;
 
+-- name: histories
+select job.id, entry.version, entry.at, event, before, after, actor, entry.epoch, note
+from json_each(:ids) as asked cross join job on job.id = asked.value join entry on entry.job = job.n
+order by job.n, entry.version;
+
+-- name: all_steps
+select job.id, step.epoch, step.path, step.name, step.state, step.result, step.error, started_at, step.finished_at
+from json_each(:ids) as asked cross join job on job.id = asked.value join step on step.job = job.n
+order by step.n;
+
 -- name: keys
 select type, key, job, digest, until from key
 where (type, key) > (:type, :key) order by type, key limit :limit;
