@@ -172,6 +172,17 @@ def test_the_old_store_says_where_its_jobs_are(tmp_path: Path):
     assert "new.db" in result.stderr
 
 
+def test_the_doctor_says_that_jobs_were_moved(tmp_path: Path):
+    old, new = f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db"
+    some(old)
+    moved(old, new)
+
+    for url, code in ((old, 1), (new, 0)):
+        result = CliRunner().invoke(main, ["doctor", "--url", url], prog_name="holdfast")
+        assert result.exit_code == code
+        assert ("were moved to" in result.stdout) == (code == 1)
+
+
 def test_a_store_with_jobs_in_it_is_no_target(tmp_path: Path):
     old, new = f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db"
     some(old)

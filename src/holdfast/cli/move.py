@@ -97,7 +97,8 @@ def _give_up(source_url: str, yes: bool, as_json: bool) -> None:
     if as_json:
         say_json({"from": named(source_url), "given_up": store})
         return
-    console().print(f"given up: {named(source_url)} takes jobs again; remove what there is of them in {store}")
+    line = f"given up: {named(source_url)} takes jobs again; remove what there is of them in {store}"
+    console().print(line, soft_wrap=True)
 
 
 def _run(work: Awaitable[T]) -> T:
