@@ -155,7 +155,8 @@ def test_the_old_store_says_where_its_jobs_are(tmp_path: Path):
 
     async def submit() -> None:
         await late.submit()
-        await asyncio.to_thread(moved, old, new)
+        command = [sys.executable, "-m", "holdfast.cli", "move", "--from", old, "--to", new]
+        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=PROCESS_SECONDS)
         before = await in_engine(new, contents)
         with pytest.raises(Moved, match=r"were moved to sqlite:///.*/new\.db; use that one"):
             await late.submit()
@@ -480,6 +481,31 @@ def test_a_drain_that_takes_too_long_changes_nothing(folder: Path):
         assert result.exit_code == 1
         assert "1 job is still running" in result.stderr
         waited_for(7, folder)  # it goes on, and claims again
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(PROCESS_SECONDS)
+
+
+def test_workers_go_on_when_a_drain_that_was_killed_is_given_up(folder: Path):
+    old, new = f"sqlite:///{folder}/old.db", f"sqlite:///{folder}/new.db"
+    submitted(old, [1, 2, 3])
+    submitted(old, [4])
+    worker = start_worker(folder, old)
+    try:
+        waited_for(1, folder)
+        command = [sys.executable, "-m", "holdfast.cli", "move", "--from", old, "--to", new, "--drain"]
+        move = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        assert move.stderr is not None
+        assert b"draining" in move.stderr.readline()
+        move.send_signal(signal.SIGKILL)
+        move.wait(PROCESS_SECONDS)
+        move.stderr.close()
+        waited_for(3, folder)
+
+        result = called("--from", old, "--give-up")
+
+        assert "lets its workers claim again" in result.stdout, result.output
+        waited_for(4, folder)
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(PROCESS_SECONDS)

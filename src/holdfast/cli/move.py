@@ -1,6 +1,7 @@
 """`holdfast move`: all jobs of a store to another one. Must not know how it is done (`jobs.moving`)."""
 
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Awaitable
@@ -97,14 +98,15 @@ def _give_up(source_url: str, yes: bool, as_json: bool) -> None:
     if as_json:
         say_json({"from": named(source_url), "given_up": store})
         return
-    line = f"given up: {named(source_url)} takes jobs again; remove what there is of them in {store}"
-    console().print(line, soft_wrap=True)
+    rest = f"takes jobs again; remove what there is of them in {store}" if store else "lets its workers claim again"
+    console().print(f"given up: {named(source_url)} {rest}", soft_wrap=True)
 
 
 def _run(work: Awaitable[T]) -> T:
     async def awaited() -> T:
         return await work
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a drain is lifted before we end
     try:
         return asyncio.run(awaited())
     except KeyboardInterrupt:

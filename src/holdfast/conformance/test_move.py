@@ -29,9 +29,9 @@ from holdfast.conformance.texts import TEXTS
 from holdfast.conformance.victim import work
 from holdfast.core.errors import HoldfastError, Invalid, KeyConflict, Moved, NotFound, Refused
 from holdfast.core.keys import digest
-from holdfast.core.model import Applied, Conflict, Event, Job, Options, Presence, Record, State, StepState
+from holdfast.core.model import Applied, Conflict, Event, Job, Options, Presence, Record, State, Step, StepState
 from holdfast.core.moves import MOVED, HeldKey, Mark, Whole
-from holdfast.engines.contract import PAUSE, WORKER, Engine, Movable
+from holdfast.engines.contract import PAUSE, WORKER, Engine, Movable, Transactional
 from holdfast.engines.memory import MemoryEngine
 
 AWAY = Mark(move="m-1", away=True, store="sqlite:////srv/new.db").text()
@@ -170,6 +170,8 @@ async def test_a_marked_store_takes_nothing(store: Any, clock: StoreClock) -> No
         lambda: store.put_record(PAUSE + "default", "1", 0),
         lambda: store.put_record("leader", None),
     ]
+    if isinstance(store, Transactional):
+        acts.append(lambda: store.transact(step(held, "a"), _not_filled))
     for act in acts:
         with pytest.raises(Moved, match=r"sqlite:////srv/new\.db"):
             await act()
@@ -177,6 +179,10 @@ async def test_a_marked_store_takes_nothing(store: Any, clock: StoreClock) -> No
     assert await dump(store) == before
     assert (await current(store, old)).state is State.COMPLETED
     assert held.id in (await store.beat(Presence(worker="w-1"))).stray[0].job
+
+
+async def _not_filled(connection: Any) -> list[Step]:
+    raise AssertionError("a body must not run where nothing can be recorded")
 
 
 async def test_it_goes_on_when_the_mark_is_taken_back(store: Any, clock: StoreClock) -> None:

@@ -82,11 +82,12 @@ async def _wait_for(engine: Engine, name: str, seconds: float, tell: Tell) -> No
         await asyncio.sleep(LOOK_SECONDS)
 
 
-async def lift(engine: Engine) -> None:
-    """Let the workers claim again that a drain has made quiet, and no others."""
-    for record in await engine.records(QUIET):
-        if record.value == OURS:
-            await engine.put_record(record.name, None, record.version)
+async def lift(engine: Engine) -> int:
+    """Let the workers claim again that a drain has made quiet, and no others; answer how many there were."""
+    ours = [record for record in await engine.records(QUIET) if record.value == OURS]
+    for record in ours:
+        await engine.put_record(record.name, None, record.version)
+    return len(ours)
 
 
 def _counted(number: int, noun: str) -> str:

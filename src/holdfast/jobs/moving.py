@@ -86,8 +86,13 @@ async def move(
 
 
 async def give_up(source: Side, *, sure: bool = False) -> Mark:
-    """Open a store again whose move was cut off; with `sure`, also one whose jobs were moved to the end."""
+    """Open a store again whose move was cut off; with `sure`, also one whose jobs were moved to the end.
+
+    Answers with the mark that it bore, which names no store where it was cut off before anything was moved.
+    """
     marked = await mark_in(source.engine)
+    if marked is None and await lift(source.engine):
+        return Mark(move="", away=True, store="")  # cut off in its drain: nothing was moved
     if marked is None:
         raise NotFound(f"{source.name} is not being moved; there is nothing to give up")
     mark, version = marked

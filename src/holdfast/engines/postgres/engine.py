@@ -366,6 +366,8 @@ class PostgresEngine(Movable):
 
         async def mark(db: Connection) -> Record | Conflict:
             async with db.transaction():
+                if await db.fetchval(self._sql.mark) is not None and value is not None:
+                    return await write(db)  # the guard is there already
                 await db.execute(self._sql.lock_all)
                 answer = await write(db)
                 if isinstance(answer, Record) and value is None:

@@ -500,7 +500,7 @@ do $$ begin
 end $$;
 
 -- name: mark
--- load: what the mark says; it stays until we have committed
+-- load, put_record of the mark: what the mark says; it stays until we have committed
 select value from {schema}.record where name = 'moved' for share;
 
 -- name: loading
