@@ -42,6 +42,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
+from holdfast.core.moves import MOVED, HeldKey, Whole, check_whole
 
 PROMOTE_LIMIT = 1_000
 """How many due jobs of a queue one claim makes available: a million due at once must not stop the store."""
@@ -328,6 +329,52 @@ class Transactional(ABC):
         """
 
 
+class Movable(Engine):
+    """The trait of engines whose jobs can be moved to another store, and from another one, all of them at once.
+
+    Law of the record `moved`: while it is there, every act that writes a job, a step or another record is refused
+    (Moved), `load` excepted; what was acknowledged before it was written is seen by every read after that.
+    """
+
+    room: int | None = None
+    """How many jobs a store holds at most."""
+
+    @abstractmethod
+    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """A page of all jobs, in the order of their insertion; `after` is the last id of the page before.
+
+        Law: it is the order in which a claim takes jobs that are equal in all else. NotFound if `after` is gone.
+        """
+
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """These jobs with all that belongs to them. An engine that can read for many at once does so in its own way."""
+        return [await self._whole(job) for job in jobs]
+
+    async def _whole(self, job: Job) -> Whole:
+        entries: list[Entry] = []
+        while len(entries) < job.version and (page := await self.history(job.id, len(entries))):
+            entries += page
+        return Whole(job, tuple(entries), tuple(await self.steps(job.id)))
+
+    @abstractmethod
+    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
+        """A page of all idempotency keys, in an order of the store's own; `after` is the last type and key before."""
+
+    @abstractmethod
+    async def all_records(self) -> list[Record]:
+        """All records by name, the removed ones too, whose value is empty: their versions must not come back."""
+
+    @abstractmethod
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
+        """Put whole jobs, keys and records into a store as they are; answer how many of the jobs are new.
+
+        Laws: refused unless the store is marked as `moved`. One act, safe to repeat: a job or key that is there
+        already stays as it is. States, versions, epochs, inboxes and times are those that were given; the order of
+        insertion is that of loading; counters count what is new; a child that has not arrived is missing at its
+        parent. A record takes its value, and a version that is at least as high as both the given one and its own.
+        """
+
+
 # What all engines check and say in the same words.
 
 
@@ -431,6 +478,22 @@ def check_changes(changes: Sequence[Change]) -> None:
             )
         if any(job.key is not None for job in change.inserts):
             raise Invalid(f"a change of job {change.job.id} brings a job with a key; insert that one by itself")
+
+
+def check_load(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> None:
+    """Refuse to load what not every store could keep, or what is not whole."""
+    for whole in wholes:
+        check_whole(whole)
+        for entry in whole.entries:
+            check_row(entry)
+        check_steps(whole.steps)
+    check_jobs([whole.job for whole in wholes])
+    for key in keys:
+        check_row(key)
+    for record in records:
+        check_row(record)
+        if record.name == MOVED or record.name.startswith(WORKER):
+            raise Invalid(f"record {record.name} belongs to its own store; nothing was loaded")
 
 
 def check_worker(worker: str) -> None:

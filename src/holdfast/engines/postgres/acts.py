@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from msgspec.structs import astuple
+
 from holdfast.core.errors import KeyConflict, LeaseLost
 from holdfast.core.lifecycle import applied, refusal
 from holdfast.core.model import (
@@ -23,11 +25,13 @@ from holdfast.core.model import (
     Inserted,
     Job,
     Lease,
+    Record,
     Recorded,
     State,
     Step,
     WaitKind,
 )
+from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.contract import job_topic, key_conflict, queue_topic, worker_topic
 from holdfast.engines.postgres import rows
 
@@ -278,6 +282,34 @@ class Acts:
             else:
                 answers[step.job, step.path] = Recorded(standing, standing == step)
         return answers
+
+    # load
+
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        """See Movable.load."""
+        async with self._db.transaction():
+            check_marked(await self._db.fetchval(self._sql.mark))
+            await self._db.fetchval(self._sql.loading)
+            numbers = await self._load_jobs({whole.job.id: whole for whole in wholes})
+            if keys:
+                columns = rows.columns([astuple(key) for key in keys], 5)
+                await self._db.execute(self._sql.load_keys, *columns)
+            if records:
+                told = [(record.name, record.value or None, record.version, record.at) for record in records]
+                await self._db.execute(self._sql.load_records, *rows.columns(told, 4))
+        return len(numbers)
+
+    async def _load_jobs(self, wholes: dict[str, Whole]) -> dict[str, int]:
+        if not wholes:
+            return {}
+        columns = rows.columns([rows.load_row(whole) for whole in wholes.values()], rows.LOAD_WIDTH)
+        numbers = {row[0]: row[1] for row in await self._db.fetch(self._sql.load_jobs, *columns)}
+        fresh = [(whole, numbers[id]) for id, whole in wholes.items() if id in numbers]
+        await self._db.execute(self._sql.load_entries, *rows.entry_columns(fresh))
+        for group in _steps_apart([step for whole, _ in fresh for step in whole.steps]):
+            told = [rows.step_row(step, numbers[step.job]) for step in group]
+            await self._db.execute(self._sql.set_steps, *rows.columns(told, rows.STEP_WIDTH))
+        return numbers
 
 
 def _lost(head: Head | None) -> Conflict:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.errors import StoreBusy, StoreClosed, StoreError
+from holdfast.core.errors import Moved, NotFound, StoreBusy, StoreClosed, StoreError
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import (
     OUTRUN,
@@ -40,6 +40,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
+from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of, put_together
 from holdfast.engines.bell import EVERYTHING, Bell
 from holdfast.engines.contract import (
     DUE_WINDOW_MS,
@@ -48,12 +49,13 @@ from holdfast.engines.contract import (
     WORKER,
     Body,
     Clock,
-    Engine,
     Guarantees,
+    Movable,
     Transactional,
     at_most,
     check_changes,
     check_jobs,
+    check_load,
     check_record,
     check_steps,
     check_worker,
@@ -71,7 +73,7 @@ from holdfast.engines.postgres.hub import Hub, Line
 from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
-from holdfast.engines.postgres.store import Connection, Texts, drop, prepare, shift
+from holdfast.engines.postgres.store import Connection, Texts, drop, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
 
 log = logging.getLogger("holdfast.postgres")
@@ -113,7 +115,7 @@ TIDY_SECONDS = 60.0
 """How often traces of dead workers are looked for."""
 
 
-class PostgresEngine(Engine, Transactional):
+class PostgresEngine(Movable, Transactional):
     """Jobs in a schema of a Postgres database, shared by many machines."""
 
     guarantees = Guarantees(
@@ -245,13 +247,16 @@ class PostgresEngine(Engine, Transactional):
                 await self._run_insert([tickets[place]])
 
         if await self._together(tickets, lambda db: Acts(db, self._sql, news).insert(orders, answers), alone, news):
-            self._inserted += sum(len(jobs) for jobs, _ in orders)
-            if self._inserted >= BULK_JOBS:
-                self._inserted = 0
-                self._hub.spawn(self._analyze())
+            self._grown(sum(len(jobs) for jobs, _ in orders))
         for place, answer in answers.items():
             ticket = tickets[place]
             ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
+
+    def _grown(self, jobs: int) -> None:
+        self._inserted += jobs
+        if self._inserted >= BULK_JOBS:
+            self._inserted = 0
+            self._hub.spawn(self._analyze())
 
     async def _run_commit(self, tickets: Sequence[Ticket[Any]]) -> None:
         changes = [change for ticket in tickets for change in ticket.work]
@@ -363,7 +368,12 @@ class PostgresEngine(Engine, Transactional):
         """See Engine.insert_within. On the caller's loop and connection; who waits hears of it after its commit."""
         check_jobs(jobs)
         self._check_open()
-        answers = await Acts(CallersConnection(connection), self._sql).insert_within(jobs)
+        try:
+            answers = await Acts(CallersConnection(connection), self._sql).insert_within(jobs)
+        except Exception as error:
+            if (mark := mark_told(error)) is not None:
+                raise Moved(mark_of(mark).words()) from error
+            raise
         topics = {job.id: queue_topic(job.queue) for job, one in zip(jobs, answers, strict=True) if one.new}
         await self._hub.call(lambda: self._follower.expect(topics))
         return answers
@@ -409,12 +419,30 @@ class PostgresEngine(Engine, Transactional):
         """See Engine.put_record."""
         check_record(name, value)
 
-        async def work(db: Connection) -> Record | Conflict:
+        async def write(db: Connection) -> Record | Conflict:
             row = await db.fetchrow(self._sql.put_record, name, value, expected)
             if row is None:
                 return Conflict(name, OUTRUN, version=await db.fetchval(self._sql.record_version, name) or 0)
-            self._live.tell([EVERYTHING])
             return Record(name, value or "", row[0], row[1])
+
+        async def mark(db: Connection) -> Record | Conflict:
+            async with db.transaction():
+                if await db.fetchval(self._sql.mark) is not None and value is not None:
+                    return await write(db)  # the guard is there already
+                await db.execute(self._sql.lock_all)
+                answer = await write(db)
+                if isinstance(answer, Record) and value is None:
+                    await db.execute(self._sql.drop_guard)
+                elif isinstance(answer, Record):
+                    await db.execute(self._sql.add_guard)
+                    await db.execute(self._sql.set_guard)
+            return answer
+
+        async def work(db: Connection) -> Record | Conflict:
+            answer = await (mark if name == MOVED else write)(db)
+            if isinstance(answer, Record):
+                self._live.tell([EVERYTHING])
+            return answer
 
         # Not as a look, which is repeated when its connection breaks: our own first try would pass for somebody else's.
         self._check_open()
@@ -555,6 +583,43 @@ class PostgresEngine(Engine, Transactional):
             ]
             found += [record for record in present if record.name.startswith(prefix)]
         return sorted(found, key=lambda record: record.name)
+
+    # Moving.
+
+    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Movable.in_order."""
+        found = await self._fetch(self._sql.number, after) if after else [(0,)]
+        if not found:
+            raise NotFound(f"there is no job {after} to go on after")
+        page = await self._fetch(self._sql.in_order, found[0][0], at_most(limit, PAGE_LIMIT))
+        return [rows.job_of(row) for row in page]
+
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """See Movable.wholes."""
+        ids = [job.id for job in jobs]
+        entries, steps = await asyncio.gather(
+            self._fetch(self._sql.histories, ids), self._fetch(self._sql.all_steps, ids)
+        )
+        return put_together(jobs, map(rows.entry_row, entries), map(rows.step_of, steps))
+
+    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
+        """See Movable.keys."""
+        return [HeldKey(*row) for row in await self._fetch(self._sql.keys, *after, at_most(limit, PAGE_LIMIT))]
+
+    async def all_records(self) -> list[Record]:
+        """See Movable.all_records."""
+        return [Record(*row) for row in await self._fetch(self._sql.all_records)]
+
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
+        """See Movable.load."""
+        check_load(wholes, keys, records)
+
+        async def work(db: Connection) -> int:
+            new = await Acts(db, self._sql).load(wholes, keys, records)
+            self._grown(new)
+            return new
+
+        return await self._look(work)
 
     # Beating and waking.
 

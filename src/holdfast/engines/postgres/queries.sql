@@ -39,17 +39,17 @@ with new as materialized (
 ), bodies as (
   insert into {schema}.body (n, args) select n, args from named join new using (id) where length(args) > 1000
 ), jobs as (
-  insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
-    state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result, error, finished_at,
-    prune_at, inbox, arrived, first_state, first_epoch)
+  insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
   select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
     family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
     waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
   from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
-    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result, error, finished_at,
-    prune_at, inbox, arrived, first_state, first_epoch)
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
   select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
     family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
     waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
@@ -133,8 +133,8 @@ with change as materialized (
     and change.at = change.finished_at and change.epoch = job.epoch and change.note is null as is_plain
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
-    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result, error, finished_at,
-    prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
   select gone.n, gone.id, gone.type, gone.queue, gone.args, gone.digest, gone.priority, gone.key, gone.key_until,
     gone.parent, gone.family, gone.created_at, gone.expires_at, gone.options, change.state, gone.version + 1,
     change.run_at, change.epoch, change.attempt, change.recoveries, change.worker, change.claimed_at, change.waits,
@@ -250,8 +250,9 @@ cross join lateral (select * from {schema}.step where step.n = name.n and step.p
 -- Transactional steps. What goes together is sent as one text, so that it costs one way to the server and back.
 
 -- name: look_step
--- transact: the record that stands there already, if the lease is still this one
-select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+-- transact: the record that stands there already, if the lease is still this one; and the mark of a store that was moved
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
+  (select value from {schema}.record where record.name = 'moved')
 from {schema}.name
 cross join lateral (
   select 1 from {schema}.job where job.n = name.n and job.epoch = $2 and job.state = 'active' offset 0
@@ -408,28 +409,11 @@ order by id desc limit $2;
 select queue, state, sum(jobs)::bigint from {schema}.tally group by queue, state having sum(jobs) <> 0;
 
 -- name: history
--- the first entry, and those of a claim and a completion that brought nothing else, have no rows of their own
-select name.id, entry.* from {schema}.name cross join lateral (
-  select 1 as version, created_at as at, 'submit' as event, null as before, first_state as after,
-    coalesce(parent, '') as actor, first_epoch as epoch, null as note
-  from (
-    select created_at, first_state, parent, first_epoch from {schema}.job where job.n = name.n
-    union all
-    select created_at, first_state, parent, first_epoch from {schema}.done where done.n = name.n
-  ) as born
-  union all
-  select version, at, event, before, after, actor, epoch, note from {schema}.entry where entry.n = name.n
-  union all
-  select untold, claimed_at, 'claim', 'available', 'active', worker, epoch, null
-  from {schema}.job where job.n = name.n and untold is not null
-  union all
-  select told_claim, told_at, 'claim', 'available', 'active', told_by, epoch, null
-  from {schema}.done where done.n = name.n and told_claim is not null
-  union all
-  select version, finished_at, 'complete', 'active', state, told_by, epoch, null
-  from {schema}.done where done.n = name.n and told_claim is not null
-) as entry
-where name.id = $1 and entry.version > $2 order by entry.version limit $3;
+select name.id, told.version, told.at, told.event, told.before, told.after, told.actor, told.epoch, told.note
+from {schema}.name cross join lateral (
+  select * from {schema}.told where told.n = name.n and told.version > $2 offset 0
+) as told
+where name.id = $1 order by told.version limit $3;
 
 -- name: records
 select name, value, version, at from {schema}.record
@@ -517,3 +501,146 @@ where name = any($1::text[]) and beat_at = any($2::bigint[])
 
 -- name: notify
 select pg_notify($1, $2);
+
+-- Moving all jobs to another store, and from another one.
+
+-- name: number
+-- in_order: where a job stands in the order of insertion
+select n from {schema}.name where id = $1;
+
+-- name: in_order
+select * from (
+  (select * from {schema}.live where n > $1 order by n limit $2)
+  union all
+  (select * from {schema}.ended where n > $1 order by n limit $2)
+) as whole order by n limit $2;
+
+-- name: histories
+select name.id, told.version, told.at, told.event, told.before, told.after, told.actor, told.epoch, told.note
+from {schema}.name cross join lateral (select * from {schema}.told where told.n = name.n offset 0) as told
+where name.id = any($1::text[]) order by name.n, told.version;
+
+-- name: all_steps
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step
+where name.id = any($1::text[]) order by step.place;
+
+-- name: keys
+select type, key, job, digest, until from {schema}.key
+where (type, key) > ($1, $2) order by type, key limit $3;
+
+-- name: all_records
+select name, coalesce(value, ''), version, at from {schema}.record order by name;
+
+-- name: lock_all
+-- put_record of the mark: waits for all who are writing; who comes after them meets the guard, or none any more
+lock table {schema}.job, {schema}.done, {schema}.step, {schema}.record in share row exclusive mode;
+
+-- name: add_guard
+-- put_record of the mark: what refuses every write while it is there. Nothing of this is in the way of a store that
+-- bears no mark. `HF003` is read in `store.py`.
+create or replace function {schema}.guard() returns trigger language plpgsql set search_path = pg_catalog as $$
+begin
+  if current_setting('holdfast.loading', true) is distinct from 'on' then
+    raise exception using errcode = 'HF003',
+      message = coalesce((select value from {schema}.record where name = 'moved'), '');
+  end if;
+  return new;
+end $$;
+
+-- name: set_guard
+do $$ begin
+  drop trigger if exists moved on {schema}.job;
+  drop trigger if exists moved on {schema}.done;
+  drop trigger if exists moved on {schema}.step;
+  drop trigger if exists moved on {schema}.record;
+  create trigger moved before insert or update or delete on {schema}.job
+    for each statement execute function {schema}.guard();
+  create trigger moved before insert or update or delete on {schema}.done
+    for each statement execute function {schema}.guard();
+  create trigger moved before insert or update or delete on {schema}.step
+    for each statement execute function {schema}.guard();
+  create trigger moved before insert or update on {schema}.record
+    for each row when (new.name <> 'moved') execute function {schema}.guard();
+end $$;
+
+-- name: drop_guard
+do $$ begin
+  drop trigger if exists moved on {schema}.job;
+  drop trigger if exists moved on {schema}.done;
+  drop trigger if exists moved on {schema}.step;
+  drop trigger if exists moved on {schema}.record;
+end $$;
+
+-- name: mark
+-- load, put_record of the mark: what the mark says; it stays until we have committed
+select value from {schema}.record where name = 'moved' for share;
+
+-- name: loading
+-- load: lets this transaction pass the guard
+select set_config('holdfast.loading', 'on', true);
+
+-- name: load_jobs
+-- load: jobs as they are, those that are not there yet, in the order in which they are given
+with new as materialized (
+  select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
+    $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[],
+    $16::bigint[], $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[],
+    $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::text[], $29::text[], $30::bigint[]) with ordinality
+  as new (id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
+    worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
+    created_at, options, first_state, first_epoch, nth)
+), named as (
+  insert into {schema}.name (id, n)
+  select id, (({schema}.now_ms() / 86400000) << 40) + nextval('{schema}.job_n')
+  from (select id from new order by nth) as ordered
+  on conflict (id) do nothing
+  returning id, n
+), bodies as (
+  insert into {schema}.body (n, args) select n, args from named join new using (id) where length(args) > 1000
+), jobs as (
+  insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
+    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
+    waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
+  from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
+), ended as (
+  insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
+    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
+    waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
+  from named join new using (id) where state in ('completed', 'discarded', 'cancelled')
+), families as (
+  insert into {schema}.family (parent, name, total, arrived)
+  select parent, coalesce(family, ''), count(*), 0 from named join new using (id)
+  where parent is not null and not arrived
+  group by 1, 2 order by 1, 2
+  on conflict (parent, name) do update set total = family.total + excluded.total
+), counted as (
+  insert into {schema}.tally (queue, state, jobs)
+  select queue, state, count(*) from named join new using (id) group by queue, state
+)
+select id, n from named;
+
+-- name: load_entries
+insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
+select * from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[],
+  $8::bigint[], $9::text[]);
+
+-- name: load_keys
+-- `created_at` is of no use any more: what it was compared with is `until`
+insert into {schema}.key (type, key, job, digest, until, created_at)
+select *, 0 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+on conflict (type, key) do nothing;
+
+-- name: load_records
+-- a version never comes back, nor does one that this store has given before
+insert into {schema}.record as held (name, value, version, at)
+select * from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
+on conflict (name) do update set value = excluded.value, version = greatest(excluded.version, held.version + 1),
+  at = excluded.at
+where held.value is distinct from excluded.value or held.version < excluded.version;

@@ -14,6 +14,7 @@ import asyncpg
 from holdfast.core.errors import (
     HoldfastError,
     Invalid,
+    Moved,
     StoreBusy,
     StoreDamaged,
     StoreError,
@@ -21,6 +22,7 @@ from holdfast.core.errors import (
     StoreFull,
     StoreUnwritable,
 )
+from holdfast.core.moves import mark_of
 from holdfast.engines.postgres.place import Place
 from holdfast.engines.sql import migrations, queries
 
@@ -231,6 +233,9 @@ async def _migrate(db: Connection, place: Place, texts: Texts, newest: int) -> N
 
 # Errors.
 
+GUARDED = "HF003"
+"""The state with which the guard of a store that is being moved refuses (`add_guard`)."""
+
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
 
@@ -261,6 +266,8 @@ def plainly(error: BaseException, place: Place) -> BaseException:
     match error:
         case HoldfastError() | asyncio.CancelledError():
             return error
+        case _ if (mark := mark_told(error)) is not None:
+            return Moved(mark_of(mark).words())
         case asyncpg.InvalidCatalogNameError():
             return StoreError(f"{where}: {told}; create the database first")
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
@@ -290,6 +297,16 @@ def plainly(error: BaseException, place: Place) -> BaseException:
         case _ if isinstance(error, _GONE):
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
     return error
+
+
+def mark_told(error: BaseException) -> str | None:
+    """What the mark of a move says, where it was the guard that refused; also as the caller's own driver tells it."""
+    source: Any = getattr(error, "orig", None) or error  # SQLAlchemy wraps what its driver raised
+    state = getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
+    if state != GUARDED:
+        return None
+    told = getattr(getattr(source, "diag", None), "message_primary", None)
+    return told or getattr(source, "message", None) or str(source)
 
 
 def socket_of(db: Connection) -> Any:

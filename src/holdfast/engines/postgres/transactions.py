@@ -12,6 +12,7 @@ import asyncpg
 
 from holdfast.core.errors import Invalid, StoreClosed
 from holdfast.core.model import Conflict, Recorded, Step, StepState
+from holdfast.core.moves import check_unmarked
 from holdfast.engines.contract import Body
 from holdfast.engines.hold import Hold
 from holdfast.engines.postgres import rows
@@ -131,9 +132,11 @@ class Transactions:
         row = await db.fetchrow(self._sql.look_step, step.job, step.epoch, step.path)
         if row is None:
             return (await Acts(db, self._sql).standing([step]))[step.job, step.path]
-        if row[2] is None or row[4] == StepState.STARTED.value:
+        *record, mark = row
+        if record[2] is None or record[4] == StepState.STARTED.value:
+            check_unmarked(mark)
             return None
-        return Recorded(rows.step_of(row), False)
+        return Recorded(rows.step_of(record), False)
 
     async def _let_fill(self, db: Driver, hold: Hold[Over]) -> BaseException | None:
         """Wait for the body, with a bound; answer with the error of the last of its statements that failed."""

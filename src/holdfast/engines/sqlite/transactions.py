@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Conflict, Recorded, Step, StepState
+from holdfast.core.moves import check_unmarked
 from holdfast.engines.hold import Hold
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.guard import Connection, Session, rolled_back
@@ -69,6 +70,7 @@ class Transactions:
         db = self._connected()
         db.execute(SQL.begin)
         acts = Acts(db, SQL)
+        check_unmarked(acts.mark())
         answer = acts.standing(hold.step)
         if answer is None or (isinstance(answer, Recorded) and answer.step.state is StepState.STARTED):
             self._let_fill(db, hold)

@@ -2,7 +2,8 @@
 --
 -- Hot: `job` holds the jobs that have not ended, and nothing else, so that vacuum and claims never meet the history.
 -- Cold: `done` the jobs that have ended; `body` long arguments, written once; `entry` the history; `step` the step
--- records. What every job goes through, its submit, its one claim and its completion, is read off the job's own row. The cold tables are cut into days, so that retention is a DROP (`drop_day`). No foreign keys anywhere.
+-- records. What most jobs go through, a submit, one claim and a completion, is read off the job's own row (`told`). The
+-- cold tables are cut into days, so that retention is a DROP (`drop_day`). No foreign keys anywhere.
 -- `n` is the order of insertion, and its upper bits are the day: that is what the partitions go by.
 
 create table {schema}.store (
@@ -54,7 +55,7 @@ create table {schema}.job (
   prune_at bigint,
   inbox text,
   arrived boolean not null,
-  first_state text not null,               -- with these two the first entry of the history needs no row of its own
+  first_state text,                        -- with these two the first entry of the history needs no row of its own
   first_epoch bigint not null,
   untold bigint,                           -- the version of its claim, while that entry has no row of its own
   check ((state = 'active') = (worker is not null))
@@ -100,9 +101,9 @@ create table {schema}.done (
   prune_at bigint,
   inbox text,
   arrived boolean not null,
-  first_state text not null,
+  first_state text,
   first_epoch bigint not null,
-  told_claim bigint,                       -- the version of its claim, if this and its completion have no rows of their own
+  told_claim bigint,                       -- the version of its claim, if that and its end have no rows of their own
   told_at bigint,
   told_by text,
   primary key (n)
@@ -211,6 +212,25 @@ create view {schema}.ended as
     done.claimed_at, done.waits, done.result, done.error, done.finished_at, done.prune_at, done.inbox, done.arrived
   from {schema}.done;
 
+-- All entries of the history: those that have rows, and those that are read off the job's own.
+create view {schema}.told as
+  select n, version, at, event, before, after, actor, epoch, note from {schema}.entry
+  union all
+  select n, 1, created_at, 'submit', null, first_state, coalesce(parent, ''), first_epoch, null
+  from {schema}.job where first_state is not null
+  union all
+  select n, 1, created_at, 'submit', null, first_state, coalesce(parent, ''), first_epoch, null
+  from {schema}.done where first_state is not null
+  union all
+  select n, untold, claimed_at, 'claim', 'available', 'active', worker, epoch, null
+  from {schema}.job where untold is not null
+  union all
+  select n, told_claim, told_at, 'claim', 'available', 'active', told_by, epoch, null
+  from {schema}.done where told_claim is not null
+  union all
+  select n, version, finished_at, 'complete', 'active', state, told_by, epoch, null
+  from {schema}.done where told_claim is not null;
+
 -- Take: available → active, for jobs that the caller has locked.
 create function {schema}.take(claimer text, wanted text, picked bigint[], now_at bigint)
 returns setof {schema}.live language plpgsql volatile
@@ -299,7 +319,6 @@ begin
         and (expires_at is null or expires_at > now_at)
       order by priority desc, run_at, n limit left_over for update skip locked
     );
-    continue when cardinality(picked) = 0;
     return query select * from {schema}.take(claimer, wanted, picked, now_at);
     left_over := left_over - cardinality(picked);
     exit when left_over <= 0;
@@ -423,5 +442,5 @@ create view {schema}.jobs as
   select id, type, queue, state, attempt, to_timestamp(run_at / 1000.0), worker, args, error, result from {schema}.ended;
 
 create view {schema}.history as
-  select name.id, entry.version, to_timestamp(entry.at / 1000.0) as at, event, before, after, actor, note
-  from {schema}.entry join {schema}.name using (n);
+  select name.id, told.version, to_timestamp(told.at / 1000.0) as at, event, before, after, actor, note
+  from {schema}.told join {schema}.name using (n);
