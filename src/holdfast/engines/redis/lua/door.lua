@@ -1,0 +1,2 @@
+-- Before plain reads: is this the store that the caller means?
+return {seq}
