@@ -1,4 +1,4 @@
-"""Workers in real processes, on SQLite and Postgres, are killed, stopped, told to end; work goes on, nothing twice."""
+"""Workers in real processes, on every shared store, are killed, stopped, told to end; work goes on, nothing twice."""
 
 import asyncio
 import os
@@ -184,10 +184,10 @@ class Stage:
         self.runner.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    on_postgres = request.param == "postgres"
-    stage = Stage(tmp_path, url=request.getfixturevalue("postgres_store") if on_postgres else None)
+    on_sqlite = request.param == "sqlite"
+    stage = Stage(tmp_path, url=None if on_sqlite else request.getfixturevalue(f"{request.param}_store"))
     yield stage
     stage.close()
 

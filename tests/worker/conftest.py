@@ -106,9 +106,9 @@ def engine(clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
             yield Watched(MemoryEngine(clock))
         case "sqlite":
             yield Watched(SqliteEngine(tmp_path / "jobs.db", clock))
-        case "postgres":
+        case "postgres" | "redis" as name:
             clock.stands = "this store goes by its server's clock, which a test can't move"
-            url = request.getfixturevalue("postgres_store")
+            url = request.getfixturevalue(f"{name}_store")
             kept = engine_for(url)
             yield Watched(kept)
             asyncio.run(kept.close())

@@ -1,4 +1,4 @@
-"""Which store this is: greeting it, checking the server, noticing that it was emptied or went back; and errors in words.
+"""Which store this is: greeting it, checking the server, noticing that it was emptied or went back; errors in words.
 
 Must not run an act. Every script is told which store its caller means, and refuses where that is another one
 (`lua/store.lua`); what a caller has seen of it is kept here.
@@ -69,15 +69,17 @@ class Store:
             raise StoreForeign(f"{self._place.shown}: version {server['redis_version']} is too old; use 6.2 or newer")
         cluster = server.get("redis_mode") == "cluster"
         self._tells = "SPUBLISH" if cluster and version >= SHARDED_SINCE else "PUBLISH"
-        words = (self._id, server["run_id"], self._gen, secrets.token_hex(8), FORMAT, FORMAT)
+        # Other connections may see the store go on while this greeting is under way: what we knew before it counts.
+        gen, seq = self._gen, self._seq
+        words = (self._id, server["run_id"], gen, secrets.token_hex(8), FORMAT, FORMAT)
         greet = script("greet")
         try:
             answer = await wire.ask("EVALSHA", greet.sha, 1, self._place.tag, *words)
         except said.NoScriptError:
             answer = await wire.ask("EVAL", greet.text, 1, self._place.tag, *words)
-        self._check(answer)
+        self._check(answer, gen, seq)
 
-    def _check(self, answer: list[Any]) -> None:
+    def _check(self, answer: list[Any], knew_gen: int, knew_seq: int) -> None:
         id = None if answer[0] is None else answer[0].decode()
         if id is None and not self._id:
             raise StoreForeign(f"{self._place.shown}: those keys are not ours; name another app with ?app=")
@@ -87,11 +89,11 @@ class Store:
         assert id is not None
         if int(oldest) > FORMAT:
             raise StoreForeign(f"{self._place.shown}: was written by a newer Holdfast; nothing was written: upgrade")
-        if self._id:
-            reached = seq if gen == self._gen else -1 if began is None or gen < self._gen else int(began)
-            if reached < self._seq:
-                raise self.lose(_went_back(self._seq - reached) if reached >= 0 else "it is older than what we saw")
-        self._id, self._gen, self._seq = id, int(gen), max(self._seq, int(seq))
+        if knew_gen:
+            reached = seq if gen == knew_gen else -1 if began is None or gen < knew_gen else int(began)
+            if reached < knew_seq:
+                raise self.lose(_went_back(knew_seq - reached) if reached >= 0 else "it is older than what we saw")
+        self._id, self._gen, self._seq = id, max(self._gen, gen), max(self._seq, seq)
 
     def heard(self, answer: Any, wire: Wire) -> Any:
         """Note how far the store has come, which every script answers first; or that it is not ours any more."""
@@ -107,9 +109,7 @@ class Store:
             return self.lose("it was emptied")
         if id.decode() != self._id:
             return self.lose("it is another store by the same name")
-        if (
-            int(gen) != self._gen
-        ):  # this is not the server that we greeted last; the next greeting tells which one counts
+        if int(gen) != self._gen:  # not the server that we greeted last; the next greeting tells which one counts
             error = StoreBusy(f"{self._place.shown}: the server changed; nothing was written: try again")
             wire.cut(error)
             return error

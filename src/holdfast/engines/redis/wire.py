@@ -200,7 +200,7 @@ class Wire:
             if not isinstance(error, Exception):
                 raise
 
-    def cut(self, error: BaseException) -> None:
+    def cut(self, error: BaseException) -> asyncio.StreamWriter | None:
         """Give the connection up; who waits for an answer is told why there is none."""
         connection, self._connection = self._connection, None
         reader, self._reader = self._reader, None
@@ -212,19 +212,17 @@ class Wire:
                 future.exception()  # who waited may be gone: then nobody reads it
         if reader is not None and reader is not asyncio.current_task():
             reader.cancel()
-        writer = None if connection is None else getattr(connection, "_writer", None)
-        if writer is not None:
-            writer.close()
+        return None if connection is None else close_writer(connection)
 
     async def close(self) -> None:
         """Let go of the connection for good."""
         self._closed = True
-        connection, reader = self._connection, self._reader
-        self.cut(ConnectionError("closed"))
+        reader = self._reader
+        writer = self.cut(ConnectionError("closed"))
         if reader is not None:
             await asyncio.wait([reader], timeout=HANG_UP_SECONDS)
-        if connection is not None:
-            await hang_up(connection)
+        if writer is not None:
+            await wait_closed(writer)
 
     def sockets(self) -> list[Any]:
         """What a forked child must let go of: while it is open anywhere, our workers look alive."""
@@ -239,18 +237,29 @@ def _is_answer(error: RedisError) -> bool:
 _SAID = (said.BusyLoadingError, said.AuthenticationError, said.AuthorizationError)
 
 
-async def hang_up(connection: Connection) -> None:
-    """Close a connection, and wait until its socket is closed indeed."""
-    writer = getattr(connection, "_writer", None)
-    if writer is None:
-        return
-    writer.close()
+def close_writer(connection: Connection) -> asyncio.StreamWriter | None:
+    """Close a connection without a word. Its writer may be waited for."""
+    writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
+    if writer is not None:
+        writer.close()
+        connection._reader = connection._writer = None
+    return writer
+
+
+async def wait_closed(writer: asyncio.StreamWriter) -> None:
+    """Wait until a socket is closed indeed."""
     try:
         async with asyncio.timeout(HANG_UP_SECONDS):
             await writer.wait_closed()
     except (OSError, TimeoutError):
         pass
-    connection._reader = connection._writer = None
+
+
+async def hang_up(connection: Connection) -> None:
+    """Close a connection, and wait until it is."""
+    writer = close_writer(connection)
+    if writer is not None:
+        await wait_closed(writer)
 
 
 def sockets_of(connection: Connection | None) -> list[Any]:

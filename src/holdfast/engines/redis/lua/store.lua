@@ -4,7 +4,8 @@
 --
 --   store          HASH  id (random, made with the store), format, oldest, seq (counts writing acts), gen (counts the
 --                        servers that this store has lived on), run (the server it lives on), bN (seq when generation N
---                        began), n (counts jobs), place (counts step records)
+--                        began), n (counts jobs), place (counts step records),
+--                        shift (of a test's clock, in milliseconds)
 --   j:ID           HASH  one job: h its head (below), b its body (arguments and what else never changes, opaque here),
 --                        r result, x error, iV the signal of version V, eV the history entry of version V (opaque)
 --   i:STATE        ZSET  the ids of the jobs in this state, all at score 0: ordered by id
@@ -40,7 +41,7 @@ local STORE = K .. 'store'
 local FIRST_ARG = 5
 
 -- The door: a store that was emptied, replaced or went back is not the one that the caller means.
-local door = call('HMGET', STORE, 'id', 'gen', 'seq')
+local door = call('HMGET', STORE, 'id', 'gen', 'seq', 'shift')
 if door[1] ~= ARGV[1] or door[2] ~= ARGV[2] or tonumber(door[3]) < tonumber(ARGV[3]) then
   return {'lost', door[1], door[2], door[3]}
 end
@@ -56,7 +57,7 @@ local function count_act() seq = call('HINCRBY', STORE, 'seq', 1) end
 
 local function time_now()
   local time = call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  return time[1] * 1000 + math.floor(time[2] / 1000) + (door[4] or 0)
 end
 
 local function moment_of(at) return '1' .. format('%016x', at) end
