@@ -59,7 +59,7 @@ from holdfast.engines.contract import (
 from holdfast.engines.hub import Hub, Line
 from holdfast.engines.lane import Ticket
 from holdfast.engines.redis import rows
-from holdfast.engines.redis.live import News, beat_of, beat_words, presence_of, seen_of
+from holdfast.engines.redis.live import News, Seen, beat_of, beat_words
 from holdfast.engines.redis.place import Place, place_of, with_app
 from holdfast.engines.redis.scripts import script
 from holdfast.engines.redis.store import Store, check_server, plainly
@@ -158,8 +158,13 @@ class RedisEngine(Engine):
         place = place_of(url)
         if not place.app.startswith(SCRATCH):
             return
-        wire = Wire(place, Way(place), Store(place).greet)
+
+        async def say_nothing(wire: Wire) -> None:
+            return
+
+        wire = Wire(place, Way(place), say_nothing)
         try:
+            await wire.call("EXISTS", f"{place.tag}:store")  # a cluster leads us to the node that has it
             cursor: Any = b"0"
             while True:
                 cursor, keys = await wire.call("SCAN", cursor, "MATCH", f"{place.tag}:*", "COUNT", SCRAP_PAGE)
@@ -513,16 +518,16 @@ class RedisEngine(Engine):
         return await self._call(self._look_for_workers)
 
     async def _look_for_workers(self) -> tuple[Time, list[Presence]]:
-        """The workers, and which of their connections are there."""
+        """The workers, and whether the connections of those that missed a beat are there."""
         wire = self._looks
         now, generation, *found = await self._script(wire, "workers")
-        seen = [seen_of(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
-        if not seen:
-            return now, []
         connected_ms = (asyncio.get_running_loop().time() - wire.since) * 1_000
-        listed = await wire.call("CLIENT", "LIST", "ID", *{one.client for one in seen})
-        there = {int(line.split(b" ", 1)[0].removeprefix(b"id=")) for line in listed.splitlines() if line}
-        return now, [presence_of(one, now, there, int(generation), connected_ms) for one in seen]
+        seen = [Seen(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
+        suspects = {one.client for one in seen if one.is_suspect(now, int(generation), connected_ms)}
+        if suspects:
+            listed = await wire.call("CLIENT", "LIST", "ID", *suspects)
+            suspects -= {int(line.split(b" ", 1)[0].removeprefix(b"id=")) for line in listed.splitlines() if line}
+        return now, [one.presence(gone=one.client in suspects) for one in seen]
 
     # Beating and waking.
 

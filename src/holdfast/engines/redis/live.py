@@ -186,31 +186,26 @@ def beat_of(presence: Presence, answer: list[Any]) -> Beat:
     )
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Seen:
     """A worker as its last beat told it. `client` is that beat's connection on the server of `generation`."""
 
-    worker: str
-    beat_at: Time
-    client: int
-    generation: int
-    text: str
+    def __init__(self, worker: bytes, beat: bytes) -> None:
+        at, client, generation, text = rows.unpack(beat)
+        self.beat_at, self.client, self._generation = int(at), int(client), int(generation)
+        self._presence = _presence(text)
 
+    def is_suspect(self, now: Time, generation: int, connected_ms: float) -> bool:
+        """Whether it missed a beat, and the absence of its connection would mean its death.
 
-def seen_of(worker: bytes, beat: bytes) -> Seen:
-    """A worker from what the store holds of it."""
-    at, client, generation, text = rows.unpack(beat)
-    return Seen(worker.decode(), int(at), int(client), int(generation), text)
+        After a restart of the server nobody's connection is there, and the living need a moment to beat again. So only
+        a beat on this very server counts; and one from before our own connection was made only once that is older than
+        a lease, since what cut us off may have cut off everybody.
+        """
+        beat_ms, lease_ms = self._presence.beat_ms, self._presence.lease_ms
+        missed = now - self.beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
+        known = self.beat_at > now - connected_ms or connected_ms >= lease_ms
+        return missed and known and self._generation == generation
 
-
-def presence_of(seen: Seen, now: Time, there: Collection[int], generation: int, connected_ms: float) -> Presence:
-    """A worker's presence, marked as gone when its connection is gone and it missed a beat.
-
-    After a restart of the server nobody's connection is there, and the living need a moment to beat again. So only a
-    beat on this very server counts; and one from before our own connection was made only once that is older than a
-    lease, since what cut us off may have cut off everybody.
-    """
-    presence = _presence(seen.text)
-    missed = now - seen.beat_at > presence.beat_ms + max(MISSED_MS, presence.beat_ms // 8)
-    known = seen.beat_at > now - connected_ms or connected_ms >= presence.lease_ms
-    gone = seen.generation == generation and seen.client not in there and missed and known
-    return msgspec.structs.replace(presence, beat_at=seen.beat_at, gone=gone)
+    def presence(self, *, gone: bool) -> Presence:
+        """Its presence as others read it."""
+        return msgspec.structs.replace(self._presence, beat_at=self.beat_at, gone=gone)

@@ -14,6 +14,7 @@ if not store[1] then
 end
 if known ~= '' and known ~= store[1] then return {store[1]} end
 local now_gen = tonumber(store[4])
+if tonumber(store[3]) > tonumber(ARGV[5]) then return {store[1], store[2], store[3], now_gen, tonumber(store[5]), false} end -- too new for us
 if store[6] ~= run then
   now_gen = now_gen + 1
   redis.call('HSET', STORE, 'gen', now_gen, 'run', run, 'b' .. now_gen, store[5])
