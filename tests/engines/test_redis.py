@@ -1,4 +1,4 @@
-"""What only a Redis store can show: its URL and server, its keys, its door, one call an act, a cluster, the least rights."""
+"""What only a Redis store can show: its URL and server, its keys, one call an act, news, a cluster, least rights."""
 
 import asyncio
 import logging
