@@ -119,7 +119,7 @@ class RedisEngine(Engine):
         wakes="many machines",
         atomic_children=True,
         clock="the server's",
-        limit="the server's memory",
+        limit="the server's memory; a power cut loses what its appendonly file had not got, about a second",
     )
     look_seconds = 1.6
 

@@ -56,7 +56,7 @@ local function take(queue, most)
         if head[EXPIRES] then call('ZREM', K .. 'x', id) end
         head[EPOCH], head[WORKER], head[CLAIMED] = head[EPOCH] + 1, worker, now
         call('HSET', K .. 'h:' .. worker, id, head[EPOCH])
-        answer[#answer + 1] = whole(id, move(head, id, 'o', 'claim', worker))
+        answer[#answer + 1] = whole(id, move(head, id, 'o', 'claim', worker), head)
         taken = taken + 1
       end
       wrote = true

@@ -44,7 +44,7 @@ for _ = 1, page do
   local head = text and unpack_(text)
   if head and (states == '' or string.find(states, head[STATE], 1, true))
     and (not queue or head[QUEUE] == queue) and (not kind or head[TYPE] == kind) then
-    answer[#answer + 1] = whole(id, text)
+    answer[#answer + 1] = whole(id, text, head)
     most = most - 1
     if most == 0 then answer[2] = id; return answer end
   end

@@ -2,6 +2,6 @@
 local answer = {seq}
 for place = FIRST_ARG, #ARGV do
   local text = call('HGET', job_key(ARGV[place]), 'h')
-  answer[#answer + 1] = text and whole(ARGV[place], text)
+  answer[#answer + 1] = text and whole(ARGV[place], text, unpack_(text))
 end
 return answer

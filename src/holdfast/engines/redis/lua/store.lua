@@ -189,9 +189,9 @@ local function put_step(id, path, state, record)
 end
 
 -- What a reader gets of a job: head, body, result, error, and the signals of its inbox.
-local function whole(id, text)
+local function whole(id, text, head)
   local got = call('HMGET', job_key(id), 'b', 'r', 'x')
-  local inbox = unpack_(text)[INBOX]
+  local inbox = head[INBOX]
   local signals = {}
   if inbox then
     for _, version in ipairs(inbox) do signals[#signals + 1] = call('HGET', job_key(id), 'i' .. version) end
