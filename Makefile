@@ -33,6 +33,8 @@ conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
 	  --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES)
 	@$(BIN)/python -m tests.postgres_server $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
 	  --engine {url} --examples $$(( $(EXAMPLES) / 6 ))
+	@$(BIN)/python -m tests.redis_server $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
+	  --engine {url} --examples $(EXAMPLES)
 
 lint: $(VENV)/.ready ## style and types
 	@$(BIN)/ruff check .
@@ -55,6 +57,10 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 pgqueuer==1.6.0 asyncpg \
 	  procrastinate==3.10.0; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
 	  $(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/postgres.py {url} $$peers
+	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check taskiq==0.13.0 taskiq-redis==1.2.4 \
+	  saq==0.26.4 'dramatiq[redis]==2.2.1' huey==3.5.4 hiredis; then peers="--peers $(PEERS)/bin/python"; \
+	  else echo "measured without peers"; fi; \
+	  $(BIN)/python -m tests.redis_server $(BIN)/python benchmarks/redis_engine.py {url} $$peers
 
 soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then seeds for SOAK_MINUTES (60; 0: for ever)
 	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines import engine_class
-from tests.postgres_server import NoServer, server_url
+from tests import postgres_server, redis_server
 
 HUNG_SECONDS = 600.0
 """A test that takes so long hangs: its process tells where each thread is, and ends. With --soak nothing does."""
@@ -55,9 +55,9 @@ def rounds(request: pytest.FixtureRequest):
 def postgres_url() -> Iterator[str]:
     """The URL of a real Postgres, started for this run; where none can be, the test is skipped."""
     try:
-        with server_url() as url:
+        with postgres_server.server_url() as url:
             yield url
-    except NoServer as error:
+    except postgres_server.NoServer as error:
         pytest.skip(str(error))
 
 
@@ -66,5 +66,24 @@ def postgres_store(postgres_url: str) -> Iterator[str]:
     """The URL of an empty store on that server."""
     engine = engine_class(postgres_url)
     url = engine.scratch(postgres_url, Path())
+    yield url
+    asyncio.run(engine.scrap(url))
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of a real Redis, started for this run; where none can be, the test is skipped."""
+    try:
+        with redis_server.server_url() as url:
+            yield url
+    except redis_server.NoServer as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def redis_store(redis_url: str) -> Iterator[str]:
+    """The URL of an empty store on that server."""
+    engine = engine_class(redis_url)
+    url = engine.scratch(redis_url, Path())
     yield url
     asyncio.run(engine.scrap(url))

@@ -79,8 +79,9 @@ def test_the_demo_survives_its_kill_within_a_minute_and_leaves_nothing(tmp_path:
     store.close()
 
 
-def test_the_same_demo_runs_on_postgres(tmp_path: Path, postgres_store: str):
-    process = start(tmp_path, "--url", postgres_store)
+@pytest.mark.parametrize("engine", ["postgres", "redis"])
+def test_the_same_demo_runs_on_a_shared_store(tmp_path: Path, request: pytest.FixtureRequest, engine: str):
+    process = start(tmp_path, "--url", request.getfixturevalue(f"{engine}_store"))
     out, err = process.communicate(timeout=120)
 
     assert (process.returncode, err) == (0, "")

@@ -1,4 +1,4 @@
-"""Workers in real processes, on SQLite and Postgres, are killed, stopped, told to end; work goes on, nothing twice."""
+"""Workers in real processes, on every shared store, are killed, stopped, told to end; work goes on, nothing twice."""
 
 import asyncio
 import os

@@ -9,7 +9,7 @@ from holdfast.core.errors import NotAllowed, Outrun
 from holdfast.core.model import Event, State, Where
 from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, until
 
-ENGINES = ("memory", "sqlite", "postgres")
+ENGINES = ("memory", "sqlite", "postgres", "redis")
 
 RAN: list[object] = []
 

@@ -11,7 +11,7 @@ from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.model import State, StepState
 from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state, until
 
-ENGINES = ("memory", "sqlite", "postgres")
+ENGINES = ("memory", "sqlite", "postgres", "redis")
 
 SENT: list[str] = []
 TROUBLE: list[BaseException] = []

@@ -11,7 +11,7 @@ from holdfast.core.keys import derived_id, idempotency_key
 from holdfast.core.model import Event, State, StepState, Where
 from tests.worker.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, until
 
-ENGINES = ("memory", "sqlite", "postgres")
+ENGINES = ("memory", "sqlite", "postgres", "redis")
 
 DID: list[object] = []
 BROKEN: set[object] = set()

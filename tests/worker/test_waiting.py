@@ -12,7 +12,7 @@ from holdfast.core.model import Event, State
 from holdfast.worker.context import NoJob
 from tests.worker.given import entry_of, events, in_state, until
 
-ENGINES = ("memory", "sqlite", "postgres")
+ENGINES = ("memory", "sqlite", "postgres", "redis")
 
 RAN: list[str] = []
 

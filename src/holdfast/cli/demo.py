@@ -52,6 +52,7 @@ Examples:
   holdfast demo
   holdfast demo --db demo.db
   holdfast demo --url postgresql://user@host/database
+  holdfast demo --url redis://host:6379/0
   holdfast status --url sqlite:///demo.db
 """
 )

@@ -81,7 +81,7 @@ def lifecycle_page() -> str:
 
 def engines_page() -> str:
     """The page about what engines promise."""
-    urls = ("memory:", "file:x.json", "sqlite:///x.db", "postgresql://host/db")
+    urls = ("memory:", "file:x.json", "sqlite:///x.db", "postgresql://host/db", "redis://host/0")
     promised = [engine_class(url).guarantees for url in urls]
     rows = (
         (

@@ -25,6 +25,7 @@
         ├── StoreDamaged     the file can't be read; it is never overwritten
         ├── StoreForeign     the file is somebody else's, or of a newer version
         ├── StoreUnwritable  the file or its folder can't be written
+        ├── StoreLost        acknowledged work is gone: emptied, or older than what we saw
         └── StoreClosed      used before open, after close, or across a fork
 
 A message says what, which, and what now, in one line.
@@ -155,6 +156,10 @@ class StoreForeign(StoreError):
 
 class StoreUnwritable(StoreError):
     """The file or its folder can't be written."""
+
+
+class StoreLost(StoreError):
+    """Acknowledged work is gone: the store was emptied, or is older than what we saw. Nothing more is written."""
 
 
 class StoreClosed(StoreError):

@@ -12,9 +12,9 @@ from holdfast.engines.contract import Clock, Engine, system_clock
 
 FORMS = (
     '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute), '
-    '"postgresql://user@host/database"'
+    '"postgresql://user@host/database", "redis://host:6379/0"'
 )
-_LATER = {"redis": "Redis", "rediss": "Redis", "nats": "NATS"}
+_LATER = {"nats": "NATS"}
 
 
 def engine_class(url: str) -> type[Engine]:
@@ -42,6 +42,15 @@ def engine_class(url: str) -> type[Engine]:
                 raise Invalid(f"{scheme}: its driver is not installed; pip install 'holdfast[postgres]'") from None
 
             return PostgresEngine
+        case "redis" | "rediss" | "valkey" | "valkeys":
+            try:
+                from holdfast.engines.redis import RedisEngine
+            except ModuleNotFoundError as error:
+                if error.name != "redis":
+                    raise
+                raise Invalid(f"{scheme}: its driver is not installed; pip install 'holdfast[redis]'") from None
+
+            return RedisEngine
     if scheme in _LATER:
         raise Invalid(f"{scheme}: the {_LATER[scheme]} engine is not in this version; use one of {FORMS}")
     raise Invalid(f"{masked(url)!r} names no store; use one of {FORMS}")

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.core.errors import Invalid
-from holdfast.engines.postgres.hub import Hub, endless
+from holdfast.engines.hub import Hub, endless
 from holdfast.engines.postgres.live import Live
 from holdfast.engines.postgres.pool import Pool
 

@@ -64,12 +64,12 @@ from holdfast.engines.contract import (
     queues_of,
     until_due,
 )
+from holdfast.engines.hub import Hub, Line
 from holdfast.engines.lane import Ticket
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.acts import Acts, is_turn
 from holdfast.engines.postgres.caller import CallersConnection, Follower
 from holdfast.engines.postgres.floor import Floor
-from holdfast.engines.postgres.hub import Hub, Line
 from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool

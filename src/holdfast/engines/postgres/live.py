@@ -21,7 +21,7 @@ from holdfast.core.errors import StoreError
 from holdfast.core.model import Beat, Lease, Presence, Time
 from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import PAUSE, QUIET
-from holdfast.engines.postgres.hub import Hub, endless
+from holdfast.engines.hub import Hub, endless
 from holdfast.engines.postgres.place import Place
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.store import Connection, close, connect, is_broken, plainly, socket_of

@@ -15,10 +15,10 @@ from holdfast.core.model import Conflict, Recorded, Step, StepState
 from holdfast.core.moves import check_unmarked
 from holdfast.engines.contract import Body
 from holdfast.engines.hold import Hold
+from holdfast.engines.hub import Hub
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.acts import Acts
 from holdfast.engines.postgres.guard import Connection, Session, ended_early, step_is_over
-from holdfast.engines.postgres.hub import Hub
 from holdfast.engines.postgres.place import Place
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.store import BODY_SETTINGS, is_broken, is_passing, plainly

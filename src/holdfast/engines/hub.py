@@ -1,7 +1,7 @@
 """The hub: one thread with an event loop of its own, where all connections of an engine live, for callers on any loop.
 
-The driver's connections belong to one event loop; an App belongs to none. What callers hand in while the hub is busy
-is handed over to it, and back to them, in one go. Must not know the database.
+A driver's connections belong to one event loop; an App belongs to none. What callers hand in while the hub is busy
+is handed over to it, and back to them, in one go. Must not know any store.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Run = Callable[[Sequence[Ticket[Any]]], Awaitable[None]]
 class Hub:
     """A thread and its loop. Owns the queues of its lines; `close` waits for what was handed in."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, thread: str = "holdfast-postgres") -> None:
         self._name = name
         self._lock = threading.Lock()
         self._handed_in: deque[tuple[Line, Ticket[Any]]] = deque()
@@ -35,7 +35,7 @@ class Hub:
         self.sockets: Callable[[], list[Any]] = list
         """The sockets that a forked child must let go of."""
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="holdfast-postgres", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
         self._thread.start()
         _hubs.add(self)
 

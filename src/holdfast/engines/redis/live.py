@@ -1,0 +1,211 @@
+"""The two connections that last: one beats for this process's workers, and is their sign of life; one hears the news.
+
+A worker's sign of life is the beat's connection itself, by the number that the server gave it. News are told by the
+scripts, each topic on a channel of its own, so that nobody hears what it doesn't wait for. Must not write a job.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+from redis.asyncio.connection import Connection
+from redis.exceptions import MovedError, RedisError
+
+from holdfast.core.model import Beat, Lease, Presence, Time
+from holdfast.engines.bell import EVERYTHING
+from holdfast.engines.contract import PAUSE, QUIET
+from holdfast.engines.hub import Hub, endless
+from holdfast.engines.redis import rows
+from holdfast.engines.redis.place import Place
+from holdfast.engines.redis.store import Store
+from holdfast.engines.redis.wire import Way, Wire, connect, hang_up, sockets_of
+
+log = logging.getLogger("holdfast.redis")
+
+TOPICS_LIMIT = 4_096
+"""How many topics are listened to at once; those that nobody waited for the longest are given up first."""
+
+RETRY_SECONDS = (0.1, 0.3, 1.0, 2.0)
+"""The pauses between tries to hear again after the connection was lost."""
+
+LISTEN_SECONDS = 10.0
+"""How long the server may take to note what we listen to."""
+
+MISSED_MS = 100
+"""How late a beat may come before it counts as missed, at least."""
+
+_presence = msgspec.json.Decoder(Presence).decode
+
+
+class News:
+    """The connection that hears. Lives on the hub's loop."""
+
+    def __init__(
+        self, hub: Hub, place: Place, way: Way, store: Store, heard: Callable[[Collection[str]], None]
+    ) -> None:
+        self._hub, self._place, self._way, self._store = hub, place, way, store
+        self._heard = heard
+        self._prefix = f"{place.tag}:n:"
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._topics: dict[str, asyncio.Future[None]] = {}
+        self._closed = False
+        self.hears: frozenset[str] | set[str] = frozenset()
+        """The topics whose news come in. Read from every thread, replaced and never changed."""
+
+    async def listen(self, topics: Collection[str]) -> None:
+        """Hear of these topics from now on."""
+        async with self._connecting:
+            if self._connection is None:
+                await self._connect()
+        noted = []
+        for topic in dict.fromkeys(topics):
+            one = self._topics.pop(topic, None)
+            if one is None:
+                one = asyncio.get_running_loop().create_future()
+                noted.append(topic)
+            self._topics[topic] = one
+        if noted:
+            await self._say("SUBSCRIBE", noted)
+        await self._drop()
+        async with asyncio.timeout(LISTEN_SECONDS):
+            await asyncio.gather(*(asyncio.shield(self._topics[topic]) for topic in topics if topic in self._topics))
+
+    async def _drop(self) -> None:
+        over = list(self._topics)[: max(0, len(self._topics) - TOPICS_LIMIT)]
+        over = [topic for topic in over if topic != EVERYTHING]
+        if over:
+            for topic in over:
+                self._topics.pop(topic)
+            self._show()
+            await self._say("UNSUBSCRIBE", over)
+
+    def _show(self) -> None:
+        self.hears = {topic for topic, noted in self._topics.items() if noted.done()}
+
+    async def _say(self, word: str, topics: Collection[str]) -> None:
+        connection = self._connection
+        if connection is None:
+            raise ConnectionError("the connection was lost")
+        sharded = "S" if self._store.sharded else ""
+        channels = [self._prefix + topic for topic in topics]
+        await connection.send_packed_command(connection.pack_command(sharded + word, *channels), check_health=False)
+
+    async def _connect(self) -> None:
+        self._connection = connection = await connect(self._place, self._way)
+        self._topics = {EVERYTHING: asyncio.get_running_loop().create_future()}
+        self._hub.spawn(endless(self._read(connection)))
+        await self._say("SUBSCRIBE", [EVERYTHING])
+
+    async def _read(self, connection: Connection) -> None:
+        try:
+            while True:
+                what, channel, *_ = await connection.read_response(disconnect_on_error=False)
+                topic = channel.decode().removeprefix(self._prefix) if channel else ""
+                match what:
+                    case b"message" | b"smessage":
+                        self._heard([topic])
+                    case b"subscribe" | b"ssubscribe":
+                        noted = self._topics.get(topic)
+                        if noted is not None and not noted.done():
+                            noted.set_result(None)
+                            self._show()
+                    case b"sunsubscribe" if topic in self._topics:  # the store moved to another node
+                        raise ConnectionError("the store moved")
+        except Exception as error:
+            if isinstance(error, MovedError):
+                self._way.follow(error)
+            if connection is self._connection:
+                self._lost(error)
+        finally:
+            await hang_up(connection)
+
+    def _lost(self, error: Exception) -> None:
+        """The connection is gone: hear again as soon as possible, so that nobody sleeps through the news."""
+        self._connection = None
+        self.hears = frozenset()
+        topics, self._topics = self._topics, {}
+        for noted in topics.values():
+            if not noted.done():
+                noted.set_exception(error)
+                noted.exception()
+        if not self._closed:
+            self._heard([EVERYTHING])
+            self._hub.spawn(endless(self._come_back([topic for topic in topics if topic != EVERYTHING])))
+
+    async def _come_back(self, topics: Collection[str]) -> None:
+        tries = 0
+        while not self._closed and self._connection is None:
+            try:
+                await self.listen(topics)
+            except (RedisError, OSError, TimeoutError) as error:
+                if not tries:
+                    log.warning("%s: no news come in: %s", self._place.shown, error)
+                await asyncio.sleep(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+                tries += 1
+            else:
+                self._heard([EVERYTHING])
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await hang_up(connection)
+
+    def sockets(self) -> list[Any]:
+        """What a forked child must let go of."""
+        return sockets_of(self._connection)
+
+
+def beat_words(presence: Presence, wire: Wire) -> list[Any]:
+    """What the beat's script is given."""
+    asked = [PAUSE + queue for queue in presence.queues] + [QUIET + presence.worker]
+    named = [running.job for running in presence.running]
+    text = msgspec.json.encode(presence)
+    return [presence.worker, text, wire.client, int(presence.leaving), len(named), *rows.storable(named), *asked]
+
+
+def beat_of(presence: Presence, answer: list[Any]) -> Beat:
+    """What a worker must know of the jobs it named, and of those it didn't."""
+    _, now, held_words, cancelled_ids, there = answer
+    held = {id.decode(): int(epoch) for id, epoch in zip(held_words[::2], held_words[1::2], strict=True)}
+    cancelled = {id.decode() for id in cancelled_ids}
+    records = {name.decode() for name in there}
+    named = {running.job: running.epoch for running in presence.running}
+    gone = [id for id, epoch in named.items() if held.get(id) != epoch]
+    return Beat(
+        now=now,
+        cancelled=tuple(id for id in gone if id in cancelled),
+        lost=tuple(id for id in gone if id not in cancelled),
+        stray=tuple(Lease(id, epoch) for id, epoch in sorted(held.items()) if named.get(id) != epoch),
+        paused=tuple(queue for queue in presence.queues if PAUSE + queue in records),
+        quiet=QUIET + presence.worker in records,
+    )
+
+
+class Seen:
+    """A worker as its last beat told it. `client` is that beat's connection on the server of `generation`."""
+
+    def __init__(self, worker: bytes, beat: bytes) -> None:
+        at, client, generation, text = rows.unpack(beat)
+        self.beat_at, self.client, self._generation = int(at), int(client), int(generation)
+        self._presence = _presence(text)
+
+    def is_suspect(self, now: Time, generation: int, connected_ms: float) -> bool:
+        """Whether it missed a beat, and the absence of its connection would mean its death.
+
+        After a restart of the server nobody's connection is there, and the living need a moment to beat again. So only
+        a beat on this very server counts; and one from before our own connection was made only once that is older than
+        a lease, since what cut us off may have cut off everybody.
+        """
+        beat_ms, lease_ms = self._presence.beat_ms, self._presence.lease_ms
+        missed = now - self.beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
+        known = self.beat_at > now - connected_ms or connected_ms >= lease_ms
+        return missed and known and self._generation == generation
+
+    def presence(self, *, gone: bool) -> Presence:
+        """Its presence as others read it."""
+        return msgspec.structs.replace(self._presence, beat_at=self.beat_at, gone=gone)

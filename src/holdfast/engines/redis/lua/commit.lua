@@ -1,0 +1,94 @@
+-- commit: each further argument is one change. A conflict touches no neighbour.
+-- {id, expected epoch, expected version, state, run_at, epoch, attempt, recoveries, worker, claimed_at, finished_at,
+--  prune_at, arrives, waits, error, result, entry, cargo}; cargo is {body, steps, drops, drops_failed, signal, takes,
+--  new jobs, groups it waits for} or false.
+-- Answers, for each: {1, version, missing or false}, or {0, why, state, version, epoch} (why: 1 there is no such job,
+-- 2 the lease was lost, 3 somebody was faster, 4 its children have arrived).
+local NO_JOB, LEASE_LOST, OUTRUN, CHILDREN_ARE_IN = 1, 2, 3, 4
+local now = time_now()
+
+local function refused(why, head) return {0, why, head[STATE], head[VERSION], head[EPOCH]} end
+
+local function drop_steps(id, paths)
+  for _, path in ipairs(paths) do
+    call('HDEL', K .. 's:' .. id, path)
+    call('SREM', K .. 'f:' .. id, path)
+  end
+end
+
+local function merge_inbox(head, id, signal, takes)
+  local inbox = head[INBOX] or {}
+  for _, taken in ipairs(takes) do
+    for place, version in ipairs(inbox) do
+      if version == taken then
+        table.remove(inbox, place)
+        call('HDEL', job_key(id), 'i' .. version)
+        break
+      end
+    end
+  end
+  if signal then
+    inbox[#inbox + 1] = head[VERSION]
+    call('HSET', job_key(id), 'i' .. head[VERSION], signal)
+  end
+  head[INBOX] = #inbox > 0 and inbox
+end
+
+local function commit(change)
+  local id = change[1]
+  local head = head_of(id)
+  if not head then return {0, NO_JOB} end
+  if change[2] and (head[EPOCH] ~= change[2] or head[STATE] ~= 'o') then return refused(LEASE_LOST, head) end
+  if change[3] and head[VERSION] ~= change[3] then return refused(OUTRUN, head) end
+  local cargo = change[18]
+  if cargo then
+    for _, group in ipairs(cargo[8]) do
+      if tonumber(call('HGET', K .. 'g:' .. id, 'g' .. group) or 0) == 0 then return refused(CHILDREN_ARE_IN, head) end
+    end
+  end
+
+  local moves = head[STATE] ~= change[4] or head[RUN] ~= change[5] or head[WORKER] ~= change[9]
+  if moves then leave(head, id) end
+  local had_ended, had_arrived = ENDED[head[STATE]], head[ARRIVED]
+  if head[WORKER] and not change[9] then tell('worker:' .. head[WORKER]) end
+  head[STATE], head[VERSION], head[EPOCH] = change[4], head[VERSION] + 1, change[6]
+  for place = ATTEMPT, CLAIMED do head[place] = change[place - 1] end
+  head[RUN], head[FINISHED], head[PRUNE], head[WAITS] = change[5], change[11], change[12], change[14]
+  head[ARRIVED] = had_arrived or change[13]
+  if cargo then merge_inbox(head, id, cargo[5], cargo[6]) end
+  local gone = {}
+  local had = head[MORE]
+  head[MORE] = (change[16] and HAS_RESULT or 0) + (change[15] and HAS_ERROR or 0)
+  if had % 2 == HAS_RESULT and not change[16] then gone[#gone + 1] = 'r' end
+  if had >= HAS_ERROR and not change[15] then gone[#gone + 1] = 'x' end
+  if #gone > 0 then call('HDEL', job_key(id), unpack(gone)) end
+  local fields = {'h', pack(head), 'e' .. head[VERSION], change[17]}
+  if change[16] then fields[#fields + 1] = 'r'; fields[#fields + 1] = change[16] end
+  if change[15] then fields[#fields + 1] = 'x'; fields[#fields + 1] = change[15] end
+  if cargo and cargo[1] then fields[#fields + 1] = 'b'; fields[#fields + 1] = cargo[1] end
+  call('HSET', job_key(id), unpack(fields))
+  if moves then enter(head, id, now) end
+  tell('job:' .. id)
+
+  if cargo then
+    if cargo[4] then drop_steps(id, call('SMEMBERS', K .. 'f:' .. id)) end
+    drop_steps(id, cargo[3])
+    for _, step in ipairs(cargo[2]) do put_step(id, step[1], step[2], step[3]) end
+    for _, job in ipairs(cargo[7]) do
+      if call('EXISTS', job_key(job[1])) == 0 then add(job, now) end
+    end
+  end
+  local missing = false
+  if change[13] and not had_arrived then
+    missing = call('HINCRBY', K .. 'g:' .. head[PARENT], 'g' .. (head[GROUP] or ''), -1)
+    tell('job:' .. head[PARENT])
+  end
+  if ENDED[head[STATE]] and not had_ended then free_kin(head, id) end
+  return {1, head[VERSION], missing}
+end
+
+count_act()
+local answers = {seq}
+for place = FIRST_ARG, #ARGV do answers[#answers + 1] = commit(unpack_(ARGV[place])) end
+write_counts()
+return answers

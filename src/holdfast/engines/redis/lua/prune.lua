@@ -1,0 +1,71 @@
+-- prune: how many, at most; and how many of anything to look at. The caller goes on while there is something to do.
+-- Answers {seq, how many were removed, whether anything was done}.
+local most, page = tonumber(ARGV[FIRST_ARG]), tonumber(ARGV[FIRST_ARG + 1])
+local now = time_now()
+local gone, done = 0, 0
+
+-- What stayed because of a parent that has ended by now.
+local function look_again()
+  local parent = call('LINDEX', K .. 'u', 0)
+  if not parent then return end
+  local kept = call('SPOP', K .. 'b:' .. parent, page)
+  for _, id in ipairs(kept) do
+    local head = head_of(id)
+    if head and head[PRUNE] then call('ZADD', K .. 'p', head[PRUNE], prune_member(head, id)) end
+  end
+  if #kept < page then call('LPOP', K .. 'u') end
+  done = done + 1
+end
+
+local function remove(head, id)
+  call('UNLINK', job_key(id), K .. 's:' .. id, K .. 'f:' .. id, K .. 'g:' .. id)
+  call('ZREM', K .. 'i:' .. head[STATE], id)
+  count(head[STATE], head[QUEUE], -1)
+  if head[PARENT] then call('ZREM', K .. 'c:' .. head[PARENT], id) end
+  if head[KEY] then
+    local name = #head[TYPE] .. ':' .. head[TYPE] .. ':' .. head[KEY]
+    local text = call('GET', K .. 'k:' .. name)
+    local key = text and unpack_(text)
+    if key and key[1] == id and not (key[3] and tonumber(key[3]) > now) then
+      call('DEL', K .. 'k:' .. name)
+      call('ZREM', K .. 'ku', name)
+    end
+  end
+  gone = gone + 1
+end
+
+local function prune()
+  for _, member in ipairs(call('ZRANGEBYSCORE', K .. 'p', '-inf', now, 'LIMIT', 0, math.min(page, most))) do
+    local id = sub(member, 13)
+    local head = head_of(id)
+    call('ZREM', K .. 'p', member)
+    done = done + 1
+    if head and ENDED[head[STATE]] then
+      local above = head[PARENT] and head_of(head[PARENT])
+      if above and not ENDED[above[STATE]] then
+        call('SADD', K .. 'b:' .. head[PARENT], id)
+      elseif tonumber(call('HGET', K .. 'g:' .. id, 'l') or 0) <= 0 then -- else its last child brings it back
+        remove(head, id)
+      end
+    end
+  end
+end
+
+local function forget_keys()
+  for _, name in ipairs(call('ZRANGEBYSCORE', K .. 'ku', '-inf', now, 'LIMIT', 0, page)) do
+    call('DEL', K .. 'k:' .. name)
+    call('ZREM', K .. 'ku', name)
+    done = done + 1
+  end
+end
+
+if most > 0 then
+  look_again()
+  prune()
+end
+forget_keys()
+if done > 0 then
+  count_act()
+  write_counts()
+end
+return {seq, gone, done}

@@ -1,0 +1,200 @@
+-- What is put in front of every script: the keys, the door, and what several acts do to the indexes.
+--
+-- All keys of a store begin with one hash tag, KEYS[1] = "{app}", so that they live on one node of a cluster. Names:
+--
+--   store          HASH  id (random, made with the store), format, oldest, seq (counts writing acts), gen (counts the
+--                        servers that this store has lived on), run (the server it lives on), bN (seq when generation N
+--                        began), n (counts jobs), place (counts step records),
+--                        shift (of a test's clock, in milliseconds)
+--   j:ID           HASH  one job: h its head (below), b its body (arguments and what else never changes, opaque here),
+--                        r result, x error, iV the signal of version V, eV the history entry of version V (opaque)
+--   i:STATE        ZSET  the ids of the jobs in this state, all at score 0: ordered by id
+--   r:QUEUE        ZSET  what can be claimed now, all at score 0: rank, run_at, number, id as one text, so the first is next
+--   t:QUEUE        ZSET  what waits for a time, by run_at: scheduled, retryable, pending, and available ones after losses
+--   x              ZSET  what can expire, by expires_at
+--   p              ZSET  what has ended and leaves, by prune_at: number and id
+--   b:ID           SET   ended jobs that stay because this one, their parent, has not ended
+--   u              LIST  parents that have ended and whose b:ID is to be looked at again
+--   s:ID, f:ID     HASH, SET   the step records of a job: path → state, place, record (opaque); the paths that failed
+--   c:ID           ZSET  the ids of a job's children, all at score 0
+--   g:ID           HASH  of a job's children: gGROUP how many have not arrived, l how many have not ended
+--   k:N:TYPE:KEY   STRING  what an idempotency key stands for: job, digest, until (N is the length of the type)
+--   ku             ZSET  keys with an end, by that end
+--   h:WORKER       HASH  the jobs that a worker holds: id → epoch
+--   w              HASH  worker → its last beat: time, connection, generation, presence (opaque)
+--   c              HASH  how many jobs: STATE and queue as one text → number
+--   d, dv, dn      HASH, HASH, ZSET   records: name → version, time, value; name → version ever reached; names, ordered
+--   n:TOPIC              no key: the channel on which news of a topic are told; n:* is for everybody
+--
+-- A head is an array: state, version, epoch, queue, number, rank, run_at, attempt, recoveries, worker, claimed_at,
+-- finished_at, prune_at, arrived, parent, group, expires_at, waits, type, key, inbox, first, more. Nothing is `false`.
+-- Numbers beyond 2^53 come as texts and are never counted with. rank and run_at are texts that sort as the numbers do.
+-- States are letters: s(cheduled) a(vailable) p(ending) o(wned: active) r(etryable) v (review) c(ompleted) d(iscarded)
+-- k (cancelled).
+--
+-- ARGV begins with the store's id, generation and seq as the caller knows them, and the word for telling news.
+
+if redis.replicate_commands then redis.replicate_commands() end -- Redis 6.2: we ask for the time before we write
+local call, pack, unpack_, sub, format = redis.call, cmsgpack.pack, cmsgpack.unpack, string.sub, string.format
+local K = KEYS[1] .. ':'
+local STORE = K .. 'store'
+local FIRST_ARG = 5
+
+-- The door: a store that was emptied, replaced or went back is not the one that the caller means.
+local door = call('HMGET', STORE, 'id', 'gen', 'seq', 'shift')
+if door[1] ~= ARGV[1] or door[2] ~= ARGV[2] or tonumber(door[3]) < tonumber(ARGV[3]) then
+  return {'lost', door[1], door[2], door[3]}
+end
+local seq = tonumber(door[3])
+
+local STATE, VERSION, EPOCH, QUEUE, NUMBER, RANK, RUN, ATTEMPT, RECOVERIES, WORKER, CLAIMED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local FINISHED, PRUNE, ARRIVED, PARENT, GROUP, EXPIRES, WAITS, TYPE, KEY, INBOX, FIRST, MORE = 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
+local HAS_RESULT, HAS_ERROR = 1, 2
+local DUE = {s = true, r = true, p = true}
+local ENDED = {c = true, d = true, k = true}
+
+local function count_act() seq = call('HINCRBY', STORE, 'seq', 1) end
+
+local function time_now()
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000) + (door[4] or 0)
+end
+
+local function moment_of(at) return '1' .. format('%016x', at) end
+
+local function number_of(moment)
+  if sub(moment, 1, 1) == '0' then return -1 end
+  return tonumber(sub(moment, 2), 16)
+end
+
+local function expired(head, now) return head[EXPIRES] and tonumber(head[EXPIRES]) <= now end
+
+local function job_key(id) return K .. 'j:' .. id end
+
+local function head_of(id)
+  local text = call('HGET', job_key(id), 'h')
+  return text and unpack_(text)
+end
+
+-- News: each topic once for each call.
+local told = {}
+local function tell(topic)
+  if not told[topic] then
+    told[topic] = true
+    call(ARGV[4], K .. 'n:' .. topic, '')
+  end
+end
+
+local counted = {}
+local function count(state, queue, more)
+  local name = state .. queue
+  counted[name] = (counted[name] or 0) + more
+end
+
+local function write_counts()
+  for name, more in pairs(counted) do
+    if more ~= 0 and call('HINCRBY', K .. 'c', name, more) == 0 then call('HDEL', K .. 'c', name) end
+  end
+end
+
+local function ready_member(head, id) return head[RANK] .. head[RUN] .. format('%012x', head[NUMBER]) .. id end
+local ID_AT = 47 -- where the id begins in it
+local function prune_member(head, id) return format('%012x', head[NUMBER]) .. id end
+
+local function waits_for_time(head, now)
+  if head[STATE] == 'a' then return number_of(head[RUN]) > now end
+  return DUE[head[STATE]] and head[RUN]
+end
+
+-- Take a job out of the indexes of the state it is in.
+local function leave(head, id)
+  local state, queue = head[STATE], head[QUEUE]
+  call('ZREM', K .. 'i:' .. state, id)
+  count(state, queue, -1)
+  if state == 'a' then
+    if call('ZREM', K .. 'r:' .. queue, ready_member(head, id)) == 0 then call('ZREM', K .. 't:' .. queue, id) end
+  elseif state == 'o' then
+    if head[WORKER] then call('HDEL', K .. 'h:' .. head[WORKER], id) end
+  elseif DUE[state] and head[RUN] then
+    call('ZREM', K .. 't:' .. queue, id)
+  end
+  if head[EXPIRES] and (state == 'a' or DUE[state]) then call('ZREM', K .. 'x', id) end
+end
+
+-- Put a job into the indexes of the state it is in, and tell who waits for its queue.
+local function enter(head, id, now)
+  local state, queue = head[STATE], head[QUEUE]
+  call('ZADD', K .. 'i:' .. state, 0, id)
+  count(state, queue, 1)
+  if waits_for_time(head, now) then
+    call('ZADD', K .. 't:' .. queue, number_of(head[RUN]), id)
+    tell('queue:' .. queue)
+  elseif state == 'a' then
+    call('ZADD', K .. 'r:' .. queue, 0, ready_member(head, id))
+    tell('queue:' .. queue)
+  elseif state == 'o' then
+    if head[WORKER] then call('HSET', K .. 'h:' .. head[WORKER], id, head[EPOCH]) end
+  elseif ENDED[state] and head[PRUNE] then
+    call('ZADD', K .. 'p', head[PRUNE], prune_member(head, id))
+  end
+  if head[EXPIRES] and (state == 'a' or DUE[state]) then call('ZADD', K .. 'x', head[EXPIRES], id) end
+end
+
+-- Write a new job: {id, head, body, result, error, signals}. Its number is given here.
+local function add(job, now)
+  local id, head = job[1], job[2]
+  head[NUMBER] = call('HINCRBY', STORE, 'n', 1)
+  local fields = {'h', pack(head), 'b', job[3]}
+  if job[4] then fields[#fields + 1] = 'r'; fields[#fields + 1] = job[4] end
+  if job[5] then fields[#fields + 1] = 'x'; fields[#fields + 1] = job[5] end
+  for _, signal in ipairs(job[6] or {}) do
+    fields[#fields + 1] = 'i' .. signal[1]; fields[#fields + 1] = signal[2]
+  end
+  call('HSET', job_key(id), unpack(fields))
+  enter(head, id, now)
+  local parent = head[PARENT]
+  if parent then
+    call('ZADD', K .. 'c:' .. parent, 0, id)
+    call('HINCRBY', K .. 'g:' .. parent, 'g' .. (head[GROUP] or ''), 1)
+    if not ENDED[head[STATE]] then call('HINCRBY', K .. 'g:' .. parent, 'l', 1) end
+  end
+end
+
+-- A job has ended: what it kept from leaving may leave.
+local function free_kin(head, id)
+  local parent = head[PARENT]
+  if parent and call('HINCRBY', K .. 'g:' .. parent, 'l', -1) == 0 then
+    local above = head_of(parent)
+    if above and ENDED[above[STATE]] and above[PRUNE] then
+      call('ZADD', K .. 'p', above[PRUNE], prune_member(above, parent))
+    end
+  end
+  if call('EXISTS', K .. 'b:' .. id) == 1 then call('RPUSH', K .. 'u', id) end
+end
+
+-- Keep a step record, unless one stands that is done or failed. Answers with that one.
+local function put_step(id, path, state, record)
+  local key = K .. 's:' .. id
+  local old = call('HGET', key, path)
+  local place
+  if not old then
+    place = format('%012x', call('HINCRBY', STORE, 'place', 1))
+  elseif sub(old, 1, 1) == 's' then
+    place = sub(old, 2, 13)
+  else
+    return old
+  end
+  call('HSET', key, path, state .. place .. record)
+  if state == 'f' then call('SADD', K .. 'f:' .. id, path) end
+end
+
+-- What a reader gets of a job: head, body, result, error, and the signals of its inbox.
+local function whole(id, text, head)
+  local got = call('HMGET', job_key(id), 'b', 'r', 'x')
+  local inbox = head[INBOX]
+  local signals = {}
+  if inbox then
+    for _, version in ipairs(inbox) do signals[#signals + 1] = call('HGET', job_key(id), 'i' .. version) end
+  end
+  return {id, text, got[1], got[2], got[3], signals}
+end

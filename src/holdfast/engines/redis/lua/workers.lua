@@ -1,0 +1,4 @@
+-- The workers' presences: {seq, now, generation, worker, beat …}.
+local answer = {seq, time_now(), door[2]}
+for _, text in ipairs(call('HGETALL', K .. 'w')) do answer[#answer + 1] = text end
+return answer

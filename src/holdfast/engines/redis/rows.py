@@ -1,0 +1,387 @@
+"""Values to what the scripts take and give, and back. Must not talk to the server.
+
+Lua counts in doubles: numbers that those can't hold go in as text, and what Lua needn't look into goes in packed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core.lifecycle import entry_of, submit_entry
+from holdfast.core.model import (
+    CHILDREN_ARE_IN,
+    LEASE_LOST,
+    NO_SUCH_JOB,
+    OUTRUN,
+    Applied,
+    Change,
+    Conflict,
+    Entry,
+    Error,
+    Event,
+    Job,
+    Options,
+    Signal,
+    State,
+    Step,
+    StepState,
+    Time,
+    Wait,
+    WaitKind,
+)
+
+pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
+_step = msgspec.json.Decoder(tuple[int, str, int, int | None, Error | None, str | None]).decode
+_error = msgspec.json.Decoder(Error).decode
+_decode = msgspec.json.Decoder().decode
+_plain_body = msgspec.json.Decoder(tuple[str, str, int | None, int]).decode
+_body_with_options = msgspec.json.Decoder(tuple[str, str, int | None, int, Options]).decode
+
+LETTERS = {
+    State.SCHEDULED: "s",
+    State.AVAILABLE: "a",
+    State.PENDING: "p",
+    State.ACTIVE: "o",
+    State.RETRYABLE: "r",
+    State.REVIEW: "v",
+    State.COMPLETED: "c",
+    State.DISCARDED: "d",
+    State.CANCELLED: "k",
+}
+STATES = {letter: state for state, letter in LETTERS.items()}
+STEP_LETTERS = {StepState.STARTED: "s", StepState.DONE: "d", StepState.FAILED: "f"}
+STEP_STATES = {letter: state for state, letter in STEP_LETTERS.items()}
+
+WHY = {1: NO_SUCH_JOB, 2: LEASE_LOST, 3: OUTRUN, 4: CHILDREN_ARE_IN}
+
+_EXACT = 1 << 53
+_HALF = 1 << 63
+_NO_OPTIONS = Options()
+_PLACE = 13
+"""Where a step record begins behind its state and place."""
+
+
+def number(value: int | None) -> int | str | bool:
+    """A number for Lua: text where a double can't hold it, False where there is none."""
+    if value is None:
+        return False
+    return value if -_EXACT < value < _EXACT else str(value)
+
+
+def _number(value: Any) -> int | None:
+    return None if value is False else int(value)
+
+
+def moment(value: int) -> str:
+    """A number as text that sorts as the numbers do."""
+    return f"1{value:016x}" if value >= 0 else f"0{value + _HALF:016x}"
+
+
+def _unmoment(text: str) -> int:
+    value = int(text[1:], 16)
+    return value if text[0] == "1" else value - _HALF
+
+
+def _text(value: str | None) -> str | bool:
+    return False if value is None else value
+
+
+def _text_of(value: Any) -> str:
+    """What Lua needn't look into: JSON. (Its reader of msgpack knows text, and no bytes.)"""
+    return _encode(value).decode()
+
+
+# Jobs.
+
+
+def job_row(job: Job) -> list[Any]:
+    """A new job, as insert and commit take it."""
+    head = [
+        LETTERS[job.state],
+        job.version,
+        number(job.epoch),
+        job.queue,
+        0,
+        moment(-job.priority - 1),
+        False if job.run_at is None else moment(job.run_at),
+        number(job.attempt),
+        number(job.recoveries),
+        _text(job.worker),
+        number(job.claimed_at),
+        number(job.finished_at),
+        number(job.prune_at),
+        job.arrived,
+        _text(job.parent),
+        _text(job.group),
+        number(job.expires_at),
+        _text_of(job.waits) if job.waits else False,
+        job.type,
+        _text(job.key),
+        [signal.version for signal in job.inbox] or False,
+        f"{LETTERS[job.state]}{job.epoch}",
+        (job.result is not None) + 2 * (job.error is not None),
+    ]
+    return [
+        job.id,
+        head,
+        _body(job),
+        _text(job.result),
+        False if job.error is None else _text_of(job.error),
+        [(signal.version, _signal(signal)) for signal in job.inbox] or False,
+        job.digest,
+        number(job.key_until),
+        number(job.created_at),
+    ]
+
+
+def _body(job: Job) -> str:
+    plain = (job.args, job.digest, job.key_until, job.created_at)
+    return _text_of(plain if job.options == _NO_OPTIONS else (*plain, job.options))
+
+
+def _signal(signal: Signal) -> str:
+    return _text_of((signal.name, signal.value, signal.by, signal.at))
+
+
+def _read_body(text: bytes) -> tuple[str, str, int | None, int, Options]:
+    if text[-2:] == b"}]":
+        return _body_with_options(text)
+    return (*_plain_body(text), _NO_OPTIONS)
+
+
+def job_of(row: Sequence[Any]) -> Job:
+    """A job from what a script answers: id, head, body, result, error, signals."""
+    id, head, body, result, error, signals = row
+    (
+        state,
+        version,
+        epoch,
+        queue,
+        _,
+        rank,
+        run_at,
+        attempt,
+        recoveries,
+        worker,
+        claimed_at,
+        finished_at,
+        prune_at,
+        arrived,
+        parent,
+        group,
+        expires_at,
+        waits,
+        type,
+        key,
+        inbox,
+        _,
+        _,
+    ) = unpack(head)
+    args, digest, key_until, created_at, options = _read_body(body)
+    return Job(
+        id=id.decode(),
+        type=type,
+        queue=queue,
+        args=args,
+        digest=digest,
+        priority=-_unmoment(rank) - 1,
+        key=None if key is False else key,
+        key_until=key_until,
+        parent=None if parent is False else parent,
+        group=None if group is False else group,
+        created_at=created_at,
+        expires_at=_number(expires_at),
+        options=options,
+        state=STATES[state],
+        version=version,
+        run_at=None if run_at is False else _unmoment(run_at),
+        epoch=int(epoch),
+        attempt=int(attempt),
+        recoveries=int(recoveries),
+        worker=None if worker is False else worker,
+        claimed_at=_number(claimed_at),
+        waits=() if waits is False else _waits(waits),
+        result=None if result is None else result.decode(),
+        error=None if error is None else _error(error),
+        finished_at=_number(finished_at),
+        prune_at=_number(prune_at),
+        inbox=()
+        if inbox is False
+        else tuple(Signal(version, *_decode(text)) for version, text in zip(inbox, signals, strict=True)),
+        arrived=arrived,
+    )
+
+
+# Changes.
+
+
+def change_row(change: Change) -> bytes:
+    """A change, as commit takes it."""
+    job = change.job
+    return pack(
+        (
+            job.id,
+            number(change.epoch),
+            number(change.version),
+            LETTERS[job.state],
+            False if job.run_at is None else moment(job.run_at),
+            number(job.epoch),
+            number(job.attempt),
+            number(job.recoveries),
+            _text(job.worker),
+            number(job.claimed_at),
+            number(job.finished_at),
+            number(job.prune_at),
+            change.arrives,
+            _text_of(job.waits) if job.waits else False,
+            False if job.error is None else _text_of(job.error),
+            _text(job.result),
+            _entry(entry_of(change, 0)),
+            _cargo(change),
+        )
+    )
+
+
+def _cargo(change: Change) -> Any:
+    """What goes with a change; False where nothing does."""
+    suspends = change.event == Event.SUSPEND
+    if not (
+        change.steps
+        or change.drops
+        or change.drops_failed
+        or change.edits
+        or change.signal is not None
+        or change.takes
+        or change.inserts
+        or suspends
+    ):
+        return False
+    signal: str | bool = False
+    if change.signal is not None:
+        signal = _text_of((*change.signal, change.by, change.at))
+    waits = change.job.waits if suspends else ()
+    return (
+        _body(change.job) if change.edits else False,
+        [(step.path, STEP_LETTERS[step.state], step_row(step)) for step in change.steps],
+        change.drops,
+        change.drops_failed,
+        signal,
+        change.takes,
+        [job_row(job) for job in change.inserts],
+        [wait.name for wait in waits if wait.kind is WaitKind.CHILDREN],
+    )
+
+
+def weight(change: Change) -> int:
+    """How much work a change is, counted in plain ones."""
+    return 1 + len(change.steps) + len(change.drops) + len(change.inserts)
+
+
+def answer_of(row: Any, job: str) -> Applied | Conflict:
+    """What became of a change or a step's fence."""
+    if row[0] == 1:
+        return Applied(row[1], row[2])
+    return conflict_of(row, job)
+
+
+def conflict_of(row: Any, job: str) -> Conflict:
+    """Why it was refused."""
+    if row[1] == 1:
+        return Conflict(job, NO_SUCH_JOB)
+    return Conflict(job, WHY[row[1]], STATES[row[2].decode()], int(row[3]), int(row[4]))
+
+
+# History.
+
+
+def _entry(entry: Entry) -> str:
+    before = None if entry.before is None else LETTERS[entry.before]
+    plain = (entry.at, str.__str__(entry.event), before, LETTERS[entry.after], entry.by, entry.epoch)
+    return _text_of((*plain, entry.note) if entry.note else plain)
+
+
+def entries_of(job: str, after: int, limit: int, row: Sequence[Any]) -> list[Entry]:
+    """The history from what its script answers: head, body or nothing, entries. The first one is made of those two."""
+    if len(row) < 2:
+        return []
+    entries: list[Entry] = []
+    if after < 1 <= after + limit:
+        head = unpack(row[0])
+        parent, first = head[14], head[21]
+        made = Job(
+            id=job,
+            type=head[18],
+            parent=None if parent is False else parent,
+            created_at=_read_body(row[1])[3],
+            state=STATES[first[0]],
+            epoch=int(first[1:]),
+        )
+        entries.append(submit_entry(made))
+    for version, text in enumerate(row[2:], max(after + 1, 2)):
+        at, event, before, to, by, epoch, *note = _decode(text)
+        entries.append(
+            Entry(
+                job=job,
+                version=version,
+                at=at,
+                event=event,
+                before=None if before is None else STATES[before],
+                after=STATES[to],
+                by=by,
+                epoch=int(epoch),
+                note=note[0] if note else {},
+            )
+        )
+    return entries
+
+
+# Steps.
+
+
+def step_row(step: Step) -> str:
+    """A step record without its job, path and state, which stand beside it."""
+    return _text_of((step.epoch, step.name, step.started_at, step.finished_at, step.error, step.result))
+
+
+def step_of(job: str, path: str, row: bytes) -> Step:
+    """A step record from what stands in the store."""
+    epoch, name, started_at, finished_at, error, result = _step(row[_PLACE:])
+    return Step(
+        job=job,
+        epoch=epoch,
+        path=path,
+        name=name,
+        state=STEP_STATES[chr(row[0])],
+        result=result,
+        error=error,
+        started_at=started_at,
+        finished_at=finished_at,
+    )
+
+
+def steps_of(job: str, row: Sequence[bytes]) -> list[Step]:
+    """All step records of a job, in the order in which they were first written."""
+    found = sorted(zip(row[1::2], row[0::2], strict=True), key=lambda one: one[0][1:_PLACE])
+    return [step_of(job, path.decode(), text) for text, path in found]
+
+
+def storable(texts: Sequence[str]) -> list[str]:
+    """Those texts that the store could hold at all: nothing else can be found there."""
+    return [one for one in texts if one.isascii() or _is_unicode(one)]
+
+
+def _is_unicode(one: str) -> bool:
+    try:
+        one.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def score(text: Any) -> Time | None:
+    """A time that is a score in the store."""
+    return None if text is None else int(float(text))

@@ -1,0 +1,474 @@
+"""A Redis that restarts, forgets, goes back, or loses connections and replies: nothing twice, and no loss unnoticed."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from holdfast import App, Settings
+from holdfast import step as step_of_job
+from holdfast.conformance.dump import dump
+from holdfast.conformance.given import StoreClock, change, claimed, current, job, step
+from holdfast.conformance.victim import work
+from holdfast.core.errors import StoreError, StoreLost
+from holdfast.core.model import Applied, Conflict, Event, Presence, State, Where
+from holdfast.engines.contract import WORKER
+from holdfast.engines.redis import RedisEngine
+from tests.proxy import Proxy
+from tests.redis_server import NoServer, Server, server
+
+CLOCK = StoreClock(settable=False)
+PATIENCE_SECONDS = 10.0
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that this test may restart; it keeps what it has."""
+    try:
+        with server() as running:
+            yield running
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def forgetful_server() -> Iterator[Server]:
+    """A server that keeps nothing over a restart."""
+    try:
+        with server(kept=False) as running:
+            yield running
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+async def opened(url: str) -> RedisEngine:
+    engine = RedisEngine(url)
+    await engine.open()
+    return engine
+
+
+async def until(condition: Any, seconds: float = PATIENCE_SECONDS) -> Any:
+    async with asyncio.timeout(seconds):
+        while not (answer := await condition()):  # noqa: ASYNC110 (it happens in the server)
+            await asyncio.sleep(0.02)
+    return answer
+
+
+async def again(call: Any) -> Any:
+    """What a caller does whose store was away for a moment."""
+
+    async def tried() -> Any:
+        try:
+            return (await call(),)
+        except StoreLost:
+            raise
+        except StoreError:
+            return None
+
+    return (await until(tried))[0]
+
+
+# What was lost is noticed.
+
+
+async def assert_lost(engine: RedisEngine, says: str) -> None:
+    """Every further call is refused, with one line that says what happened and what now."""
+    for call in (
+        lambda: engine.insert([job(CLOCK)]),
+        lambda: engine.claim("w-1", ["default"], 1),
+        lambda: engine.find(Where()),
+        lambda: engine.beat(Presence(worker="w-1")),
+        lambda: engine.now(),
+        lambda: engine.wait(["queue:default"], 0.1),
+    ):
+        with pytest.raises(StoreLost) as caught:
+            await again(call)
+        assert says in str(caught.value)
+        assert "restart this process" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_comes_back_empty_is_noticed(forgetful_server: Server, run, how: signal.Signals, caplog: Any):
+    async def live() -> None:
+        engine = await opened(forgetful_server.url)
+        await work(engine, CLOCK)
+        await asyncio.to_thread(forgetful_server.restart, how)
+        await assert_lost(engine, "it is empty")
+        assert int(str(forgetful_server.ask("DBSIZE"))) == 0  # and nothing was written
+        await engine.close()
+        await engine.open()  # accepted
+        await engine.insert([job(CLOCK)])
+        await engine.close()
+
+    run(live())
+    assert [record.levelname for record in caplog.records if "acknowledged work is gone" in record.getMessage()] == [
+        "CRITICAL"
+    ]
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_store_that_was_flushed_under_our_hands_is_noticed(redis_store: str, run, made_anew: bool):
+    async def live() -> None:
+        engine = await opened(redis_store)
+        held = await claimed(engine, CLOCK)
+        await RedisEngine.scrap(redis_store)
+        if made_anew:
+            other = await opened(redis_store)
+            await other.insert([job(CLOCK)])
+            await other.close()
+        with pytest.raises(StoreLost, match="another store by the same name" if made_anew else "it was emptied"):
+            await engine.commit([change(CLOCK, held, Event.COMPLETE)])
+        await assert_lost(engine, "acknowledged work is gone")
+        await engine.close()
+
+    run(live())
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Server, Server]]:
+    """A primary and its replica, in step."""
+    try:
+        with server() as primary, server("--replicaof", f"127.0.0.1 {primary.port}", kept=False) as replica:
+            end = time.monotonic() + PATIENCE_SECONDS
+            while "master_link_status:up" not in str(replica.ask("INFO", "replication")):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            yield primary, replica
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+async def in_step(primary: Server, replica: Server) -> None:
+    """Wait until the replica has all that was written so far."""
+
+    async def same() -> bool:
+        primary.ask("PING")
+        return primary.ask("HGET", "{holdfast}:store", "seq") == replica.ask("HGET", "{holdfast}:store", "seq")
+
+    await until(same)
+
+
+def test_a_failover_to_a_replica_in_step_goes_on(pair: tuple[Server, Server], run):
+    primary, replica = pair
+
+    async def live() -> None:
+        with Proxy(primary.port) as proxy:
+            engine = await opened(proxy.through(primary.url))
+            held = await claimed(engine, CLOCK)
+            before = await dump(engine)
+            await in_step(primary, replica)
+            replica.ask("REPLICAOF", "NO", "ONE")
+            proxy._to = replica.port
+            proxy.cut()
+            assert await again(lambda: dump(engine)) == before
+            assert isinstance((await engine.commit([change(CLOCK, held, Event.COMPLETE)]))[0], Applied)
+            await engine.close()
+
+    run(live())
+
+
+@pytest.mark.parametrize("others", [0, 30])
+def test_a_failover_to_a_stale_replica_is_noticed(pair: tuple[Server, Server], run, others: int):
+    """Also when somebody who saw less was faster and has written more since than was lost."""
+    primary, replica = pair
+
+    async def live() -> None:
+        with Proxy(primary.port) as proxy, Proxy(primary.port) as elsewhere:
+            engine = await opened(proxy.through(primary.url))
+            other = await opened(elsewhere.through(primary.url))
+            held = await claimed(engine, CLOCK)
+            await other.find(Where())
+            await in_step(primary, replica)
+            replica.ask("REPLICAOF", "NO", "ONE")  # cut off: from here on it is behind
+            for n in range(5):
+                await engine.record([step(held, f"lost-{n}")])
+            for one in (proxy, elsewhere):
+                one._to = replica.port
+                one.cut()
+            for _ in range(others):
+                await again(lambda: other.insert([job(CLOCK)]))
+            await assert_lost(engine, "it went back by 5 acts that we had seen")
+            assert await again(lambda: other.steps(held.id)) == []
+            await other.close()
+            await engine.close()
+
+    run(live())
+
+
+def test_a_worker_that_notices_a_loss_runs_no_further_step(forgetful_server: Server, run):
+    """Its jobs may be running elsewhere under the same epoch, so that no fence would hold it back."""
+
+    async def live() -> None:
+        app = App(forgetful_server.url, settings=Settings(beat_seconds=0.2, lease_seconds=1))
+        begun, went_on = asyncio.Event(), []
+
+        @step_of_job(name="go_on")
+        async def go_on(n: int) -> int:
+            went_on.append(n)
+            await asyncio.sleep(0.05)
+            return n
+
+        @app.job
+        async def long() -> None:
+            for n in range(1_000):
+                await go_on(n)
+                begun.set()
+
+        async with app.worker(at_once=1):
+            await long.submit()
+            await begun.wait()
+            await asyncio.to_thread(forgetful_server.restart, signal.SIGKILL)
+
+            async def lost() -> bool:
+                return app.engine._store.lost is not None  # type: ignore[attr-defined]
+
+            await until(lost)
+            count = len(went_on)
+            await asyncio.sleep(2)
+            assert len(went_on) <= count + 1
+            assert int(str(forgetful_server.ask("DBSIZE"))) == 0
+        await app.close()
+
+    run(live())
+
+
+# Restarts and lost connections.
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_keeps_its_file_loses_nothing_when_it_is_killed(own_server: Server, run, how: signal.Signals):
+    async def live() -> None:
+        engine = await opened(own_server.url)
+        before = await work(engine, CLOCK)
+        await asyncio.to_thread(own_server.restart, how)
+        assert await again(lambda: dump(engine)) == before
+        await engine.insert([job(CLOCK)])
+        await engine.close()
+
+    run(live())
+
+
+def test_killed_connections_come_back_and_nothing_is_lost_or_twice(own_server: Server, run):
+    async def live() -> None:
+        app = App(own_server.url, settings=Settings(beat_seconds=0.2, lease_seconds=2))
+        ran: Counter[int] = Counter()
+
+        @app.job
+        async def noted(n: int) -> int:
+            ran[n] += 1
+            await asyncio.sleep(0.01)
+            return n
+
+        runs = await noted.submit_many([(n,) for n in range(150)])
+        async with app.worker(at_once=8):
+            for _ in range(6):
+                await asyncio.sleep(0.15)
+                with redis.Redis("127.0.0.1", own_server.port) as client:
+                    assert client.client_kill_filter(_type="normal", skipme=True)
+                    client.client_kill_filter(_type="pubsub")
+            for n, one in enumerate(runs):
+                assert await again(lambda one=one: one.result(20)) == n
+        for one in runs:
+            events = [entry.event for entry in await one.history()]
+            assert events.count("complete") == 1, events
+        assert await app.engine.count() == {("default", State.COMPLETED): 150}
+        await app.close()
+
+    run(live())
+
+
+def test_a_restart_of_the_server_under_four_live_workers_declares_none_dead(own_server: Server, run):
+    """The signs of life of all are gone at once, and one of the four takes two seconds longer to come back."""
+    settings = Settings(beat_seconds=0.3, lease_seconds=6, look_seconds=0.1, upkeep_seconds=0.2)
+    done = asyncio.Event()
+
+    async def live() -> None:
+        apps = [App(own_server.url, settings=settings) for _ in range(4)]
+        for app in apps:
+
+            @app.job(name="hold")
+            async def hold(n: int) -> int:
+                await done.wait()
+                return n
+
+        runs = [await hold.submit(n) for n in range(4)]
+        workers = [app.worker(at_once=1) for app in apps]
+        for worker in workers:
+            await worker.__aenter__()
+
+        async def all_held() -> bool:
+            return (await apps[0].engine.count()).get(("default", State.ACTIVE)) == 4
+
+        late = apps[3].engine._beats  # type: ignore[attr-defined]
+        connected, back_at = late.connected, 0.0
+
+        async def slowly() -> None:
+            if late._connection is None and time.monotonic() < back_at:
+                raise ConnectionError("the network is slow")
+            await connected()
+
+        late.connected = slowly
+        await until(all_held)
+        await asyncio.sleep(1)  # everybody has seen everybody
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            back_at = time.monotonic() + 3
+            await asyncio.to_thread(own_server.restart, how)
+            await asyncio.sleep(4)
+        done.set()
+        for n, one in enumerate(runs):
+            assert await one.result(20) == n
+            assert [entry.event for entry in await one.history()] == ["submit", "claim", "complete"]
+        for worker in workers:
+            await worker.__aexit__(None, None, None)
+        for app in apps:
+            await app.close()
+
+    run(live())
+
+
+# Replies that were lost after the act.
+
+
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_an_act_whose_reply_was_lost_may_be_repeated(redis_url: str, redis_store: str, run, lost: str):
+    async def live() -> None:
+        port = int(redis_url.rpartition(":")[2].partition("/")[0])
+        with Proxy(port) as proxy:
+            engine = await opened(proxy.through(redis_store))
+            held = await claimed(engine, CLOCK)
+            await engine.record([step(held, "first")])
+            other = await claimed(engine, CLOCK)
+
+            async def twice(call: Any) -> Any:
+                (proxy.lose_reply if lost == "reply" else proxy.lose_request)()
+                with pytest.raises(StoreError):
+                    await call()
+                assert proxy.disarm()
+                return await call()
+
+            new = job(CLOCK, queue="q")
+            [inserted] = await twice(lambda: engine.insert([new]))
+            assert (inserted.id, inserted.new) == (new.id, lost == "request")
+            [recorded] = await twice(lambda: engine.record([step(held)]))
+            assert recorded.first
+            [ended] = await twice(lambda: engine.commit([change(CLOCK, held, Event.COMPLETE)]))
+            assert isinstance(ended, Conflict if lost == "reply" else Applied)
+            assert (await current(engine, held)).state is State.COMPLETED
+            assert [one.event for one in await engine.history(held.id)] == ["submit", "claim", "complete"]
+            taken = await twice(lambda: engine.claim("w-9", ["q"], 1))
+            answer = await engine.beat(Presence(worker="w-9"))
+            assert [one.id for one in taken] == ([] if lost == "reply" else [new.id])
+            assert [lease.job for lease in answer.stray] == [new.id]
+            await twice(lambda: engine.beat(Presence(worker="w-1")))
+            assert other.id in {one.id for one in await engine.find(Where(states=(State.ACTIVE,)))}
+            await engine.close()
+
+    run(live())
+
+
+def test_a_server_that_hangs_is_given_up_and_found_again(
+    redis_url: str, redis_store: str, run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("holdfast.engines.redis.wire.CALL_SECONDS", 0.3)
+
+    async def live() -> None:
+        port = int(redis_url.rpartition(":")[2].partition("/")[0])
+        with Proxy(port) as proxy:
+            engine = await opened(proxy.through(redis_store))
+            await engine.insert([job(CLOCK)])
+            proxy.hold()
+            with pytest.raises(StoreError, match="it may or may not be there"):
+                await engine.insert([job(CLOCK)])
+            proxy.release()
+            await again(lambda: engine.insert([job(CLOCK)]))
+            await engine.close()
+
+    run(live())
+
+
+# Death.
+
+
+BEATING = """
+    import asyncio, os, sys, time
+    from holdfast.core.model import Presence
+    from holdfast.engines import engine_for
+    engine = engine_for(sys.argv[1])
+    async def main():
+        await engine.open()
+        await engine.beat(Presence(worker="w-victim", pid=os.getpid()))
+        if sys.argv[2] == "fork" and os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        print("beats", flush=True)
+        while True:
+            await asyncio.sleep(0.5)
+            await engine.beat(Presence(worker="w-victim", pid=os.getpid()))
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["plain", "fork"])
+def test_a_killed_worker_is_seen_dead_after_one_missed_beat_though_its_child_lives(
+    redis_store: str, run, tmp_path: Path, way: str
+):
+    (tmp_path / "beating.py").write_text(textwrap.dedent(BEATING))
+
+    async def watch() -> float:
+        engine = await opened(redis_store)
+        await engine.beat(Presence(worker="w-watch"))
+        victim = subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, "beating.py", redis_store, way],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert victim.stdout is not None
+        try:
+            assert await asyncio.to_thread(victim.stdout.readline) == "beats\n"
+            assert not await gone(engine)
+            victim.kill()
+            began = time.monotonic()
+
+            async def is_gone() -> bool:
+                return await gone(engine)
+
+            await until(is_gone)
+            await engine.close()
+            return time.monotonic() - began
+        finally:
+            os.killpg(victim.pid, signal.SIGKILL)
+            victim.wait()
+            victim.stdout.close()
+
+    assert 1.0 < run(watch()) < 4.0
+
+
+def test_a_worker_that_is_only_late_is_not_gone(redis_store: str, run):
+    async def watch() -> None:
+        engine, other = await opened(redis_store), await opened(redis_store)
+        await engine.beat(Presence(worker="w-victim", beat_ms=100))
+        await asyncio.sleep(0.5)
+        assert not await gone(other)  # its connection is there
+        await engine.close()
+        assert await gone(other)
+        await other.close()
+
+    run(watch())
+
+
+async def gone(engine: RedisEngine) -> bool:
+    records = await engine.records(f"{WORKER}w-victim")
+    return bool(records) and '"gone":true' in records[0].value
