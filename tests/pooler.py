@@ -177,6 +177,7 @@ class Pooler:
             asked.cancel()
             session.writer.transport.abort()  # a client that is gone in the middle takes its transaction with it
             fresh = await self._begin()
+            fresh.transactions = session.transactions
             self.sessions[self.sessions.index(session)] = fresh
             session = fresh
             raise

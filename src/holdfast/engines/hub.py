@@ -96,9 +96,13 @@ class Hub:
             async with asyncio.timeout(CLOSE_SECONDS / 2):
                 while left := [task for task in self._tasks if task is not ours and not _is_endless(task)]:
                     await asyncio.wait(left)
-            for task in self._tasks:
+            endless_ones = list(self._tasks)
+            for task in endless_ones:
                 task.cancel()
+            if endless_ones:  # one that is just connecting has a socket to let go of
+                await asyncio.wait(endless_ones, timeout=CLOSE_SECONDS / 4)
             await last()
+            await asyncio.sleep(0)  # what was ended without a word is let go of in the loop's next turn
         finally:
             self.loop.stop()
 

@@ -263,6 +263,7 @@ def plainly(error: BaseException, place: Place) -> BaseException:
     """What an error of the database or the network means for a person."""
     where = place.shown
     told = str(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {error}".strip(": ")
+    told = told.partition("\n")[0]  # details and hints come on lines of their own
     match error:
         case HoldfastError() | asyncio.CancelledError():
             return error
