@@ -213,6 +213,7 @@ class RedisEngine(Engine):
             "commit": Line(hub, self._run_commits),
             "record": Line(hub, self._run_records),
             "claim": Line(hub, self._run_each, limit=1),
+            "turn": Line(hub, self._run_each, limit=1),
             "look": Line(hub, self._run_each, at_once=8, limit=1),
             "beat": Line(hub, self._run_each, at_once=100, limit=1),
         }
@@ -368,6 +369,29 @@ class RedisEngine(Engine):
         if not changes:
             return []
         answer: list[Applied | Conflict] = await self._do("commit", changes)
+        return answer
+
+    async def turn(
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """See Engine.turn: handed over to the hub, and back, once."""
+        if not changes or limit < 1:
+            return await super().turn(changes, worker, queues, limit)
+        check_changes(changes)
+        check_worker(worker)
+        asked = rows.storable(list(dict.fromkeys(queues)))
+
+        async def turn() -> tuple[list[Applied | Conflict], list[Job]]:
+            ends = Ticket[Any](changes, None)
+            await self._run_commits([ends])
+            if ends.error is not None:
+                raise ends.error
+            try:
+                return ends.answer, await self._claim(worker, asked, limit)
+            except (RedisError, OSError, TimeoutError, StoreError):
+                return ends.answer, []
+
+        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do("turn", turn)
         return answer
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
