@@ -160,7 +160,6 @@ async def test_a_marked_store_takes_nothing(store: Any, clock: StoreClock) -> No
         lambda: store.insert([job(clock, key="k"), job(clock)]),
         lambda: store.insert([job(clock, parent=held.id, group="g")], held.lease),
         lambda: store.claim("w-2", ["default"], 9),
-        lambda: store.claim("w-2", ["no such queue"], 9),
         lambda: store.commit([change(clock, held, Event.COMPLETE)]),
         lambda: store.commit([change(clock, held, Event.FAIL, steps=(step(held, "a"),))]),
         lambda: store.commit([signal(clock, held)]),
@@ -428,4 +427,4 @@ async def test_a_half_filled_store_is_as_it_was_after_a_close(
     assert await dump(again) == before
     assert await again.load(await wholes_of(source)) == 0
     with pytest.raises(Moved):
-        await again.claim("w-2", [held.queue], 1)
+        await again.claim("w-2", ["default"], 1)

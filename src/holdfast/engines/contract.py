@@ -332,7 +332,7 @@ class Transactional(ABC):
 class Movable(Engine):
     """The trait of engines whose jobs can be moved to another store, and from another one, all of them at once.
 
-    Law of the record `moved`: while it is there, every act that writes a job, a step or another record is refused
+    Law of the record `moved`: while it is there, every act that would write a job, a step or another record is refused
     (Moved), `load` excepted; what was acknowledged before it was written is seen by every read after that.
     """
 

@@ -35,7 +35,7 @@ from holdfast.core.model import (
     Time,
     WaitKind,
 )
-from holdfast.core.moves import MOVED, HeldKey, Whole
+from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
 from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, job_topic, key_conflict, queue_topic, worker_topic
 from holdfast.engines.sqlite import rows
@@ -335,12 +335,16 @@ class Acts:
         new = Record(name, value or "", version + 1, now)
         self._db.execute(self._sql.put_record, {"name": name, "value": value, "version": version + 1, "at": now})
         self.news.add(EVERYTHING)
+        if name == MOVED:
+            self._guard(value is not None)
         return new
 
     # load
 
     def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record], now: Time) -> int:
         """See Movable.load."""
+        check_marked(self.mark())
+        self._guard(False)
         known = self._known(whole.job.id for whole in wholes)
         fresh = list({whole.job.id: whole for whole in wholes if whole.job.id not in known}.values())
         (n,) = self._db.execute(self._sql.next_job).fetchone()
@@ -365,7 +369,18 @@ class Acts:
         self._db.executemany(
             self._sql.load_record, [asdict(record) | {"value": record.value or None} for record in records]
         )
+        self._guard(True)
         return len(fresh)
+
+    def _guard(self, stands: bool) -> None:
+        """Put up what refuses every write, or take it away."""
+        sql = self._sql
+        for statement in (
+            (sql.guard_insert, sql.guard_update, sql.guard_delete, sql.guard_step, sql.guard_record)
+            if stands
+            else (sql.unguard_insert, sql.unguard_update, sql.unguard_delete, sql.unguard_step, sql.unguard_record)
+        ):
+            self._db.execute(statement)
 
     # looking
 

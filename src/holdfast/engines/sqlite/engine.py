@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.errors import Invalid, Refused, StoreBusy, StoreClosed, StoreDamaged, StoreError
+from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreDamaged, StoreError
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -34,7 +34,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
+from holdfast.core.moves import HeldKey, Whole, mark_of
 from holdfast.engines import path_of
 from holdfast.engines.bell import Bell
 from holdfast.engines.contract import (
@@ -75,6 +75,9 @@ LAZY = frozenset({"claim"})
 """Acts that wait for no disk. A power cut that takes back a claim takes its worker too: the job is there to be claimed.
 What the worker writes next takes the claim to the disk with it.
 """
+
+GUARDED = "holdfast: moved"
+"""What the guard of a store says whose jobs are moved (`guard_insert` and its kin)."""
 
 HOLD = "hold"
 """The kind of act in which the writer holds a transaction for somebody who fills it."""
@@ -229,9 +232,7 @@ class SqliteEngine(Movable, Transactional):
         db.execute(SQL.begin)
         acts = Acts(db, SQL)
         now = self._clock()
-        mark = acts.mark()
-        for kind, asked in kinds.items():
-            group = asked if mark is None and kind != "load" else [one for one in asked if _may(one, mark)]
+        for kind, group in kinds.items():
             match kind:
                 case "insert":
                     answers = acts.insert([ticket.work.args for ticket in group])
@@ -279,6 +280,8 @@ class SqliteEngine(Movable, Transactional):
 
     def _take_back(self, error: Exception) -> Exception:
         """Undo the transaction under way, and say what happened."""
+        if isinstance(error, sqlite3.IntegrityError) and str(error) == GUARDED:
+            error = self._moved()
         told = plainly(error, self.path) if isinstance(error, sqlite3.OperationalError | OSError) else error
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
             told = error if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError) else plainly(error, self.path)
@@ -293,6 +296,12 @@ class SqliteEngine(Movable, Transactional):
             self._writer.close()
             self._writer = None
         return told
+
+    def _moved(self) -> Exception:
+        """Why the guard refuses: jobs are being moved, or were."""
+        assert self._writer is not None
+        mark = Acts(self._writer, SQL).mark()
+        return Moved(mark_of(mark or "").words())
 
     def _do(self, kind: str, *args: Any) -> Coroutine[Any, Any, Any]:
         self._check_open()
@@ -494,19 +503,6 @@ class SqliteEngine(Movable, Transactional):
 
 def _is_hold(act: Act) -> bool:
     return act.kind == HOLD
-
-
-def _may(ticket: Ticket[Act], mark: str | None) -> bool:
-    """Whether an act is possible in a store that bears this mark of a move; else it is told why not."""
-    act = ticket.work
-    try:
-        if act.kind == "load":
-            check_marked(mark)
-        elif act.kind != "open" and (act.kind, *act.args[:1]) != ("put_record", MOVED):
-            check_unmarked(mark)
-    except Refused as error:
-        ticket.error = error
-    return ticket.error is None
 
 
 async def _at_once(call: Callable[[], None]) -> None:

@@ -285,6 +285,40 @@ where (type, key) > (:type, :key) order by type, key limit :limit;
 -- name: all_records
 select name, coalesce(value, ''), version, at from record order by name;
 
+-- The guard: triggers that refuse every write while the mark of a move is there. They come and go with the mark, so
+-- that a store without it pays nothing. For the time of a load they are away, which nobody sees: it holds the lock.
+
+-- name: guard_insert
+create trigger if not exists moved_insert before insert on job begin select raise(abort, 'holdfast: moved'); end;
+
+-- name: guard_update
+create trigger if not exists moved_update before update on job begin select raise(abort, 'holdfast: moved'); end;
+
+-- name: guard_delete
+create trigger if not exists moved_delete before delete on job begin select raise(abort, 'holdfast: moved'); end;
+
+-- name: guard_step
+create trigger if not exists moved_step before insert on step begin select raise(abort, 'holdfast: moved'); end;
+
+-- name: guard_record
+create trigger if not exists moved_record before insert on record when new.name <> 'moved'
+begin select raise(abort, 'holdfast: moved'); end;
+
+-- name: unguard_insert
+drop trigger if exists moved_insert;
+
+-- name: unguard_update
+drop trigger if exists moved_update;
+
+-- name: unguard_delete
+drop trigger if exists moved_delete;
+
+-- name: unguard_step
+drop trigger if exists moved_step;
+
+-- name: unguard_record
+drop trigger if exists moved_record;
+
 -- name: load_key
 insert into key (type, key, job, digest, until) values (:type, :key, :job, :digest, :until)
 on conflict (type, key) do nothing;
