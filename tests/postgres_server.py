@@ -38,7 +38,7 @@ class Server:
 
     def __init__(self, programs: Path, folder: Path, settings: tuple[str, ...]) -> None:
         self._programs = programs
-        self._folder = folder
+        self.folder = folder
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
@@ -55,9 +55,9 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         options = [part for setting in self._settings for part in ("-c", setting)]
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self._folder / "data", "-p", str(self.port), "-k", "", *options],
+                [self._programs / "postgres", "-D", self.folder / "data", "-p", str(self.port), "-k", "", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -92,7 +92,7 @@ class Server:
         self.start()
 
     def log(self) -> str:
-        return (self._folder / "log").read_text(errors="replace")
+        return (self.folder / "log").read_text(errors="replace")
 
 
 @contextlib.contextmanager

@@ -22,8 +22,8 @@ WAIT_SECONDS = 10.0
 
 CHUNK = 1 << 16
 _RESET = struct.pack("ii", 1, 0)
-_TLS_REQUEST_SIZE = 8
-"""How long the message is with which a client of Postgres asks for TLS."""
+_TLS_REQUEST = struct.pack("!II", 8, 80877103)
+"""How a client of Postgres asks for TLS."""
 
 
 class Way:
@@ -153,7 +153,8 @@ class Proxy:
             return
         await self._flows.wait()
         if self._tls is not None:
-            await reader.readexactly(_TLS_REQUEST_SIZE)
+            if await reader.readexactly(len(_TLS_REQUEST)) != _TLS_REQUEST:
+                return
             writer.write(b"S")
             await writer.start_tls(self._tls)
         answers, asks = await asyncio.open_connection("127.0.0.1", self._to)

@@ -35,7 +35,7 @@ MAY = {
 # Concrete engines are named by `engine_for(url)`, by themselves, by the command line, by the suite that compares every
 # engine with the memory engine, and by the store of users' tests, which is one.
 CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis", "engines.nats"}
-IN_MEMORY = ("conformance.twins", "testing.store")
+IN_MEMORY = ("conformance.twins", "conformance.test_move", "testing.store")
 
 
 def modules() -> list[tuple[str, Path]]:

@@ -13,12 +13,13 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid
+from holdfast.core.errors import Invalid, Moved
 from holdfast.core.keys import check_queue
 from holdfast.core.model import Options, Retry, State, Where
 from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs, Status
+from holdfast.jobs.moving import check_here
 from holdfast.runs import FORKING, Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, check_callable, check_options, checked_isolation, positive, retry_of
@@ -98,6 +99,7 @@ class App:
         """Open the store for all who wait for `opening`. They hear what went wrong; after an interrupt they try."""
         try:
             await self.engine.open()
+            await self._check_here()
         except BaseException as error:
             with self._lock:
                 self._opening = None
@@ -107,6 +109,14 @@ class App:
                 opening.set_result(False)
             raise
         opening.set_result(True)
+
+    async def _check_here(self) -> None:
+        """Refuse a store whose jobs were moved: else a worker would wait there for ever."""
+        try:
+            await check_here(self.engine)
+        except Moved:
+            await self.engine.close()
+            raise
 
     def _from_afar(self) -> Jobs | None:
         """In the process of an isolated job of this app: the worker's store, which may be open to no other process."""

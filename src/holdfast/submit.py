@@ -226,7 +226,9 @@ class _Job(Generic[P, R]):
             raise Invalid(f"{self.type}.submit: give delay or at, not both")
         if isinstance(tags, str):
             raise Invalid(f"tags={tags!r}: give a list of texts")
-        options = replace(self.spec.options, tags=tuple(tags), meta=meta or {})
+        options = self.spec.options
+        if tags or meta:
+            options = replace(options, tags=tuple(tags), meta=meta or {})
         return Order(
             type=self.type,
             args=self.spec.signature.encode(args, kwargs),

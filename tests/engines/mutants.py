@@ -31,6 +31,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
+from holdfast.core.moves import HeldKey, Whole
 from holdfast.engines.contract import PAUSE, Clock, Engine, check_changes, system_clock
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
@@ -539,3 +540,62 @@ SqliteArrivalsUncounted = in_statement(
     "SqliteArrivalsUncounted", "cargo", "arrive", "arrived = arrived + 1", "arrived = arrived"
 )
 SqliteCountersDrift = in_statement("SqliteCountersDrift", "reads", "add_tally", "jobs + excluded.jobs", "jobs + 1")
+
+
+# Moving.
+
+
+@mutant("move")
+class MarkIsOnlyARecord(Tables):
+    """A store whose jobs are moved goes on taking others."""
+
+    def mark(self) -> str:
+        return ""
+
+
+@mutant("move")
+class LoadsWhatIsThere(Tables):
+    """A page that is loaded again is counted again."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        for whole in wholes:
+            if whole.job.id in self.jobs and whole.job.parent is not None and not whole.job.arrived:
+                self._grow(whole.job, 1)
+        return super().load(wholes, keys, records)
+
+
+@mutant("move")
+class CountsWhoHasArrived(Tables):
+    """A parent waits for children that had arrived in the other store."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        fresh = [whole.job for whole in wholes if whole.job.id not in self.jobs]
+        new = super().load(wholes, keys, records)
+        for job in fresh:
+            if job.parent is not None and job.arrived:
+                self._grow(job, 1)
+        return new
+
+
+@mutant("move")
+class LoadsBackwards(Tables):
+    """The order of insertion is another one after a move."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        return super().load(wholes[::-1], keys, records)
+
+
+@mutant("move")
+class KeysOfJobsThatAreThere(Tables):
+    """A key that outlives its job stays behind."""
+
+    def list_keys(self, after: tuple[str, str], limit: int) -> list[HeldKey]:
+        return [key for key in super().list_keys(after, limit) if key.job in self.jobs]
+
+
+@mutant("move")
+class RemovedRecordsForgotten(Tables):
+    """A removed record begins at version 1 again."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        return super().load(wholes, keys, [record for record in records if record.value])

@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from holdfast import App, Settings
-from holdfast.conformance.given import StoreClock, change, claimed, job, step
+from holdfast.conformance.given import DAY, StoreClock, change, claimed, job, step
 from holdfast.core.errors import Invalid, StoreError, StoreForeign
 from holdfast.core.model import Event, Presence, State
 from holdfast.engines import engine_for
@@ -232,7 +232,6 @@ def test_one_callers_bad_luck_is_not_the_others(postgres_store: str, run):
 def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
     postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(floor, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(floor, "FRONT_SECONDS", 0.3)
 
     async def drain() -> None:
@@ -246,7 +245,7 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
         seen: list[str] = []
         for _ in range(floor.FULL_IN_A_ROW + 2):
             seen += [held.id for held in await engine.claim("w-1", ["default"], 10)]
-        assert engine._floor.ahead(["default"], time.monotonic()) is not None, "the floor is in use"
+        assert engine._floor.ahead(["default"], time.monotonic()) is not floor.FRONT, "the floor is in use"
         await transaction.commit()
         came: list[str] = []
         end = time.monotonic() + 3
@@ -261,9 +260,22 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
     run(drain())
 
 
-def test_a_floor_skips_nothing_and_takes_nothing_twice(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(floor, "SLOW_SECONDS", 0.0)
+def test_a_job_of_a_higher_priority_comes_at_once_whatever_the_floor(postgres_store: str, run):
+    async def drain() -> None:
+        engine = await opened(postgres_store)
+        await engine.insert([job(CLOCK) for _ in range(200)])
+        for _ in range(floor.FULL_IN_A_ROW + 2):
+            await engine.claim("w-1", ["default"], 10)
+        assert engine._floor.ahead(["default"], time.monotonic()) is not floor.FRONT
+        urgent = job(CLOCK, priority=1)
+        await engine.insert([urgent])
+        assert (await engine.claim("w-1", ["default"], 10))[0].id == urgent.id
+        await engine.close()
 
+    run(drain())
+
+
+def test_a_floor_skips_nothing_and_takes_nothing_twice(postgres_store: str, run):
     async def drain() -> None:
         engines = [await opened(postgres_store) for _ in range(3)]
         jobs = [job(CLOCK, priority=n % 2) for n in range(900)]
@@ -352,6 +364,43 @@ def test_days_are_made_ahead_and_an_old_one_is_dropped_once_nothing_is_left_of_i
         await engine._keep_days_now()
         assert await raw.fetchval(days) == ahead
         assert await raw.fetchval(f"select count(*) from {schema}.entry") == 0
+        await raw.close()
+        await engine.close()
+
+    run(keep())
+
+
+def test_what_is_written_lies_in_the_tables_of_its_day_and_a_day_that_began_in_the_rest_ends_there(
+    postgres_store: str, run
+):
+    schema = place_of(postgres_store).schema
+    cold = ("done", "body", "entry", "step")
+
+    async def keep() -> None:
+        engine = await opened(postgres_store)
+        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+
+        async def lie() -> set[str]:
+            """Where the last job's rows lie, without the name of the table that they are a part of."""
+            held = await claimed(engine, CLOCK)
+            await engine.record([step(held)])
+            await engine.commit([change(CLOCK, held, Event.COMPLETE)])
+            assert len(await engine.history(held.id)) == 3
+            found = [
+                await raw.fetchval(f"select max(tableoid::regclass::text) from {schema}.{table} where n = $1", n)
+                for n in [await raw.fetchval(f"select max(n) from {schema}.name")]
+                for table in cold
+            ]
+            return {name.rpartition("_")[2] for name in found}
+
+        today = await raw.fetchval(f"select {schema}.now_ms() / 86400000")
+        assert await lie() == {str(today)}
+        assert await engine.shift_clock(9 * DAY)
+        assert await lie() == {"rest"}, "nobody has prepared that day"
+        await engine._keep_days_now()
+        assert await lie() == {"rest"}, "a day is never in two places"
+        assert await engine.shift_clock(DAY)
+        assert await lie() == {str(today + 10)}, "and the next one is as it should be"
         await raw.close()
         await engine.close()
 
@@ -576,3 +625,30 @@ def test_a_killed_worker_is_seen_dead_after_one_missed_beat_though_its_child_liv
 async def gone(engine: PostgresEngine) -> bool:
     records = await engine.records(f"{WORKER}w-victim")
     return bool(records) and '"gone":true' in records[0].value
+
+
+def test_who_has_just_started_sees_at_once_who_is_dead(postgres_store: str, run, tmp_path: Path):
+    """A worker that a supervisor starts again after a kill doesn't wait for the lease of the one before."""
+    (tmp_path / "beating.py").write_text(textwrap.dedent(BEATING))
+
+    async def watch() -> float:
+        victim = subprocess.Popen(  # noqa: ASYNC220
+            [sys.executable, "beating.py", postgres_store, "plain"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        assert victim.stdout is not None
+        assert await asyncio.to_thread(victim.stdout.readline) == "beats\n"
+        victim.kill()
+        victim.wait()
+        victim.stdout.close()
+        began = time.monotonic()
+        engine = await opened(postgres_store)
+        await engine.beat(Presence(worker="w-watch"))
+
+        async def is_gone() -> bool:
+            return await gone(engine)
+
+        await until(is_gone)
+        await engine.close()
+        return time.monotonic() - began
+
+    assert run(watch()) < 4.0

@@ -15,8 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from holdfast import App
-from holdfast.core.errors import Invalid, KeyConflict
+from holdfast.core.errors import Invalid, KeyConflict, Moved
 from holdfast.core.model import State
+from holdfast.core.moves import MOVED, Mark
 from holdfast.engines.postgres.place import place_of
 
 
@@ -194,6 +195,28 @@ def test_a_key_is_kept_with_the_commit_and_given_back_by_a_rollback(postgres_sto
             async with on_asyncpg(dsn) as connection:
                 await app.double.submit(3, key="k", connection=connection)
         assert await app.engine.count() == {("default", State.AVAILABLE): 1}
+        await app.close()
+
+    run(live())
+
+
+@pytest.mark.parametrize("begun", ASYNC, ids=lambda begun: begun.__name__)
+def test_a_store_whose_jobs_are_moved_waits_for_callers_and_then_refuses_them(postgres_store: str, run, begun: Any):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        await app.open()
+        dsn, mark = place_of(postgres_store).dsn, Mark(move="m", away=True, store="sqlite:////srv/new.db").text()
+        async with begun(dsn) as connection:
+            await app.double.submit(4, connection=connection)
+            marking = asyncio.create_task(app.engine.put_record(MOVED, mark))
+            await asyncio.wait([marking], timeout=0.3)
+            assert not marking.done(), "what is under way would be lost"
+        await marking
+        assert len(await app.engine.in_order()) == 1
+        with pytest.raises(Moved, match=r"sqlite:////srv/new\.db"):
+            async with begun(dsn) as connection:
+                await app.double.submit(5, connection=connection)
+        assert await count(app) == 1
         await app.close()
 
     run(live())

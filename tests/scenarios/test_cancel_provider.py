@@ -135,14 +135,14 @@ def test_in_memory_no_call_begins_after_the_cancel_is_known(provider: Provider):
     check_delays("in one process", delays)
 
 
-# Across processes, on SQLite.
+# Across processes.
 
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 from holdfast import App, step
 from tests.scenarios.test_cancel_provider import all_of_them, post
 
-app = App("sqlite:///jobs.db")
+app = App(os.environ["TEST_URL"])
 marks = open("marks", "a", buffering=1)
 
 @step
@@ -163,10 +163,12 @@ if __name__ == "__main__":
 """
 
 
-def test_across_processes_no_call_begins_after_the_cancel_is_known(tmp_path: Path, provider: Provider, monkeypatch):
+def test_across_processes_no_call_begins_after_the_cancel_is_known(
+    tmp_path: Path, provider: Provider, monkeypatch, store_url: str
+):
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{root / 'src'}:{root}")
-    stage = Stage(tmp_path, PROGRAM)
+    stage = Stage(tmp_path, PROGRAM, store_url)
     delays: list[float] = []
     try:
         stage.worker()

@@ -154,7 +154,7 @@ import asyncio, json, os, sys, time, urllib.request
 from pathlib import Path
 from holdfast import App, Settings, current, step
 
-app = App("sqlite:///jobs.db", settings=Settings(look_seconds=0.1))
+app = App(os.environ["TEST_URL"], settings=Settings(look_seconds=0.1))
 
 def is_first(what):
     try:
@@ -189,15 +189,15 @@ if __name__ == "__main__":
 """
 
 
-def test_one_charge_over_a_killed_process_two_attempts_and_a_replay(tmp_path: Path):
+def test_one_charge_over_a_killed_process_two_attempts_and_a_replay(tmp_path: Path, store_url: str):
     numbers = count(1)
     with Provider(answer=lambda call: {"id": f"charge {next(numbers)}"}) as provider:
-        one_charge(tmp_path, provider)
+        one_charge(tmp_path, provider, store_url)
 
 
-def one_charge(tmp_path: Path, provider: Provider) -> None:
+def one_charge(tmp_path: Path, provider: Provider, store_url: str) -> None:
     (tmp_path / "provider").write_text(f"{provider.url}/charges")
-    stage = Stage(tmp_path, PROGRAM)
+    stage = Stage(tmp_path, PROGRAM, store_url)
     try:
         victim = stage.worker()
         run = stage.submit("order", 5, options=Options(retry=Retry(retries=1, strategy="constant", initial_ms=10)))

@@ -25,8 +25,10 @@ def started(tmp_path: Path) -> Iterator["list[subprocess.Popen[str]]"]:
         process.communicate(timeout=30)
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
+def start(folder: Path, *words: str, url: str = "") -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_URL"}
+    if url:
+        environment["HOLDFAST_URL"] = url
     return subprocess.Popen(
         [sys.executable, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -85,11 +87,13 @@ def test_a_killed_film_goes_on_at_the_next_image(tmp_path: Path, started: "list[
     assert re.search(r"stage 4 of 7: storyboard, \d+ of 30", out)
 
 
-def test_a_second_worker_takes_the_film_over_by_itself(tmp_path: Path, started: "list[subprocess.Popen[str]]"):
-    owner = start(tmp_path, str(EXAMPLES / "video.py"))
+def test_a_second_worker_takes_the_film_over_by_itself(
+    tmp_path: Path, started: "list[subprocess.Popen[str]]", store_url: str
+):
+    owner = start(tmp_path, str(EXAMPLES / "video.py"), url=store_url)
     started.append(owner)
     wait_for_images(tmp_path, 3, owner)
-    other = start(tmp_path, "-m", "holdfast.cli", "worker", str(EXAMPLES / "video.py:app"))
+    other = start(tmp_path, "-m", "holdfast.cli", "worker", str(EXAMPLES / "video.py:app"), url=store_url)
     started.append(other)
     assert other.stdout is not None
     assert other.stdout.readline().startswith("worker ")

@@ -16,7 +16,7 @@ from holdfast import App, Settings, current, step
 from holdfast.core import lifecycle
 lifecycle.RECOVERY_BACKOFF_MS = 100
 settings = Settings(**eval(os.environ.get("TEST_SETTINGS", "{}")))
-app = App("sqlite:///jobs.db", settings=settings)
+app = App(os.environ["TEST_URL"], settings=settings)
 
 class Refused(Exception):
     pass
@@ -58,8 +58,8 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path, PROGRAM)
+def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
+    stage = Stage(tmp_path, PROGRAM, store_url)
     yield stage
     stage.close()
 

@@ -1,4 +1,4 @@
-"""run_items: a list and a function, on a file, on SQLite and in memory."""
+"""run_items: a list and a function, on a file, on SQLite, on Postgres and in memory."""
 
 import asyncio
 import functools
@@ -17,16 +17,25 @@ from holdfast.items import Counts
 CHAPTERS = ["one", "two", "three", "four"]
 
 
-@pytest.fixture(params=["file", "sqlite", "memory"])
+@pytest.fixture(params=["file", "sqlite", "memory", "postgres"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return {"file": str(tmp_path / "book.json"), "sqlite": f"sqlite:///{tmp_path}/book.db", "memory": "memory:"}[
-        request.param
-    ]
+    return url_of(request, tmp_path)
 
 
-@pytest.fixture(params=["file", "sqlite"])
+@pytest.fixture(params=["file", "sqlite", "postgres"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return {"file": str(tmp_path / "book.json"), "sqlite": f"sqlite:///{tmp_path}/book.db"}[request.param]
+    return url_of(request, tmp_path)
+
+
+def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
+    match request.param:
+        case "file":
+            return str(folder / "book.json")
+        case "sqlite":
+            return f"sqlite:///{folder}/book.db"
+        case "postgres":
+            return str(request.getfixturevalue("postgres_store"))
+    return "memory:"
 
 
 class Desk:

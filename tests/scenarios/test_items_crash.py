@@ -48,6 +48,13 @@ def book(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(params=["file", "sqlite", "postgres"])
+def where(request: pytest.FixtureRequest) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_store"))
+    return {"file": "book.json", "sqlite": "sqlite:///book.db"}[request.param]
+
+
 def start(book: Path, where: str, kind: str, **environment: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "book.py", where, kind],
@@ -80,7 +87,6 @@ def calls(book: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("where", ["book.json", "sqlite:///book.db"])
 def test_a_killed_list_goes_on_at_the_item_it_was_killed_in(book: Path, where: str, kind: str):
     process = start(book, where, kind)
     reached(book, process)
@@ -118,7 +124,6 @@ def test_a_file_shows_the_four_words_at_every_stage(book: Path):
     assert [job["status"] for job in jobs] == ["DONE", "DONE", "RUNNING", "PENDING"]
 
 
-@pytest.mark.parametrize("where", ["book.json", "sqlite:///book.db"])
 def test_after_ctrl_c_what_is_under_way_may_finish(book: Path, where: str):
     process = start(book, where, "sync", SLOW_SECONDS="1.5")
     reached(book, process)
@@ -135,7 +140,6 @@ def test_after_ctrl_c_what_is_under_way_may_finish(book: Path, where: str):
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("where", ["book.json", "sqlite:///book.db"])
 def test_a_second_ctrl_c_stops_at_once_and_loses_nothing_finished(book: Path, where: str, kind: str):
     process = start(book, where, kind)
     reached(book, process)
@@ -184,9 +188,10 @@ def test_a_wrong_edit_is_told_in_one_line_under_the_callers_own(book: Path):
     assert (book / "book.json").read_text() == text
 
 
-def test_two_processes_share_a_list_on_sqlite(book: Path):
+@pytest.mark.parametrize("where", ["sqlite", "postgres"], indirect=True)
+def test_two_processes_share_a_list(book: Path, where: str):
     (book / "quick").touch()
-    both = [start(book, "sqlite:///book.db", "sync") for _ in range(2)]
+    both = [start(book, where, "sync") for _ in range(2)]
     outs = [process.communicate(timeout=60) for process in both]
 
     assert [process.returncode for process in both] == [0, 0], outs

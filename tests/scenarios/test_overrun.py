@@ -13,7 +13,7 @@ PROGRAM = """
 import asyncio, logging, os, time
 from holdfast import App, Settings, current, step
 SETTINGS = dict(beat_seconds=0.2, look_seconds=0.1, upkeep_seconds=0.2, grace_seconds=0.3)
-app = App("sqlite:///jobs.db", settings=Settings(**SETTINGS))
+app = App(os.environ["TEST_URL"], settings=Settings(**SETTINGS))
 
 def mark(what):
     with open("marks", "a") as file:
@@ -61,8 +61,8 @@ OPTIONS = Options(timeout_ms=TIMEOUT_MS, retry=Retry(retries=1, strategy="consta
 
 
 @pytest.fixture
-def stage(tmp_path: Path):
-    stage = Stage(tmp_path, PROGRAM)
+def stage(tmp_path: Path, store_url: str):
+    stage = Stage(tmp_path, PROGRAM, store_url)
     yield stage
     stage.close()
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,11 +120,14 @@ class Stage:
     def do(self, work: Any) -> Any:
         return self.runner.run(asyncio.wait_for(work, 60))
 
-    def worker(self, settings: str = "{}") -> subprocess.Popen[str]:
+    def worker(
+        self, settings: str = "{}", *, url: str | None = None, within: Sequence[str] = ()
+    ) -> subprocess.Popen[str]:
+        """A worker in a process of its own, started `within` another command; with its own way to the store."""
         process = subprocess.Popen(
-            [sys.executable, "program.py"],
+            [*within, sys.executable, "program.py"],
             cwd=self.folder,
-            env={**os.environ, "TEST_SETTINGS": settings, "TEST_URL": self.url},
+            env={**os.environ, "TEST_SETTINGS": settings, "TEST_URL": url or self.url},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -184,10 +187,9 @@ class Stage:
         self.runner.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
-def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    on_sqlite = request.param == "sqlite"
-    stage = Stage(tmp_path, url=None if on_sqlite else request.getfixturevalue(f"{request.param}_store"))
+@pytest.fixture
+def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
+    stage = Stage(tmp_path, url=store_url)
     yield stage
     stage.close()
 
@@ -302,6 +304,8 @@ def test_a_zombie_cannot_write_and_stops_when_it_wakes(stage):
     steps = stage.do(stage.app.engine.steps(run.id))
     assert [step.epoch for step in steps] == [2]
     assert first.poll() is None, "the zombie lives on as a worker"
+    log = (stage.folder / f"log-{first.pid}").read_text()
+    assert f"job {run.id}: lost its lease (epoch 1) and was stopped here" in log, log
 
 
 def test_a_stale_stage_is_recovered_and_the_history_says_what_was_seen(stage):
@@ -394,7 +398,7 @@ def test_a_cancel_from_another_process_reaches_running_code_within_a_moment(stag
     assert max(delays) < 0.5, delays
 
 
-@pytest.mark.parametrize("stage", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_store_renamed_away_in_mid_run_is_waited_for(stage):
     stage.worker(SMALL)
     run = stage.submit("film", 30, 3)

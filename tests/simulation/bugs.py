@@ -4,6 +4,7 @@ Each has a name, the laws one of which must catch it, and what it puts in the pl
 test the simulation itself.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 import holdfast.jobs
 import holdfast.steps
 import holdfast.submit
-import holdfast.worker.loop
+import holdfast.worker.outcomes
 from holdfast.core.model import Event, State, StepState
 from holdfast.engines import tables
 from holdfast.engines.memory import MemoryEngine
@@ -170,7 +171,7 @@ def _(arrive: Any) -> Any:
 # Deciding.
 
 
-@bug("a failed attempt isn't counted", "S16 storm", holdfast.worker.loop, "decide")
+@bug("a failed attempt isn't counted", "S16 storm", holdfast.worker.outcomes, "decide")
 def _(decide: Any) -> Any:
     def uncounted(job: Any, event: Any, now: int, **facts: Any) -> Any:
         change = decide(job, event, now, **facts)
@@ -179,7 +180,7 @@ def _(decide: Any) -> Any:
     return uncounted
 
 
-@bug("a retry comes at once", "S17", holdfast.worker.loop, "retry_at")
+@bug("a retry comes at once", "S17", holdfast.worker.outcomes, "retry_at")
 def _(retry_at: Any) -> Any:
     return lambda job, now, chance: now
 
@@ -251,9 +252,12 @@ def _(cancel: Any) -> Any:
     return lambda self: None
 
 
-@bug("a stopping worker keeps its jobs", "L6", Worker, "_outcome")
-def _(outcome: Any) -> Any:
-    return lambda self, attempt, stop, *rest: None if stop == "released" else outcome(self, attempt, stop, *rest)
+@bug("a stopping worker keeps its jobs", "L6", Worker, "_end")
+def _(end: Any) -> Any:
+    async def kept(self: Any, attempt: Any, *rest: Any) -> None:
+        await (asyncio.sleep(0) if attempt.stop == "released" else end(self, attempt, *rest))
+
+    return kept
 
 
 @bug("a worker claims more than its slots", "S18", Worker, "_claim")

@@ -246,6 +246,10 @@ class Wire:
     async def close(self) -> None:
         """It stays open for the others."""
 
+    async def turn(self, changes: Any, worker: str, queues: Any, limit: int) -> Any:
+        """As two calls, each with its own fate."""
+        return await Engine.turn(self, changes, worker, queues, limit)  # type: ignore[arg-type]
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)

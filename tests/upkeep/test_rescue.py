@@ -11,6 +11,7 @@ from holdfast.conformance.given import HOUR, SECOND, StoreClock, job
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import RECOVERY_LIMIT
 from holdfast.core.model import Event, Options, Presence, Retry, Running, State, Step, StepState
+from holdfast.core.outcome import ONCE
 from holdfast.engines.memory import MemoryEngine
 from holdfast.jobs import Jobs
 from holdfast.upkeep.keeper import LEADER, Keeper
@@ -330,3 +331,82 @@ def test_the_undo_of_a_living_owner_waits_whoever_else_is_dead(store):
     assert [job.worker for job in store.dead()] == ["w-3"]
     (undo,) = store.do(store.engine.get([derived_id(one.id, "undo")]))
     assert undo.state is State.PENDING
+
+
+# The store was away.
+
+
+def lose(store, one, **seen):
+    """Let the worker of a job be silent for longer than a lease, as an engine marks it that saw `seen`."""
+    store.beat("w-1", Running(one.id, one.epoch))
+    store.dead()
+    store.clock.advance(LEASE - 1)
+    store.dead()
+    store.clock.advance(2)
+
+    async def look():
+        present = {name: replace(one, **seen) for name, one in (await store.rescue.presences()).items()}
+        return await store.rescue.dead("w-2", present)
+
+    assert [lost.id for lost in store.do(look())] == [one.id]
+
+
+def take(store):
+    store.do(store.engine.claim("w-1", ["default"], 1))
+
+
+def test_a_lapse_because_the_store_was_away_is_no_recovery_however_often(store):
+    one = store.claimed()
+    for _ in range(3 * RECOVERY_LIMIT):
+        lose(store, one, store_away=True)
+        lapsed = store.get(one)
+        assert (lapsed.state, lapsed.recoveries, lapsed.run_at) == (State.AVAILABLE, 0, one.run_at)
+        entry = store.last(one)
+        assert (entry.event, entry.note["lost"]) == (Event.LAPSE, "w-1")
+        assert entry.note["excused"] == "the store was away since, so this is no recovery"
+        take(store)
+    lose(store, one)
+    assert store.get(one).recoveries == 1
+    assert "excused" not in store.last(one).note
+
+
+def test_an_excused_lapse_neither_adds_to_the_row_of_recoveries_nor_hides_what_was_recorded(store):
+    one = store.claimed()
+    lose(store, one)
+    take(store)
+    store.record(store.get(one), "draw#1")
+    lose(store, one, store_away=True)
+    assert store.get(one).recoveries == 1
+    take(store)
+    lose(store, one)
+    assert store.get(one).recoveries == 1, "a step was recorded since the last recovery"
+
+
+def test_after_a_full_row_of_recoveries_an_excused_lapse_still_sends_nobody_to_review(store):
+    one = store.claimed()
+    for _ in range(RECOVERY_LIMIT):
+        lose(store, one)
+        store.clock.advance(HOUR)
+        take(store)
+    lose(store, one, store_away=True)
+    assert (store.get(one).state, store.get(one).recoveries) == (State.AVAILABLE, RECOVERY_LIMIT)
+
+
+def test_an_effect_in_doubt_needs_a_person_though_the_store_was_away(store):
+    one = store.claimed()
+    begun = Step(
+        job=one.id, epoch=one.epoch, path="pay#1", name="pay", state=StepState.STARTED, result=ONCE, started_at=0
+    )
+    store.do(store.engine.record([begun]))
+    lose(store, one, store_away=True)
+    assert store.get(one).state is State.REVIEW
+
+
+def test_a_stage_is_not_stale_by_silence_that_is_the_stores(store):
+    one = store.claimed()
+    store.beat("w-1", Running(one.id, one.epoch, stage="draw", silent_ms=0, stale_after_ms=5_000))
+    store.clock.advance(10 * SECOND)
+    present = store.do(store.rescue.presences())
+    away = {name: replace(one, store_away=True) for name, one in present.items()}
+    assert store.do(store.rescue.stale("w-2", away)) == []
+    assert store.do(store.rescue.stale("w-2", present)) != []

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +74,19 @@ class Clock:
 
     def __init__(self) -> None:
         self._ahead = 0
-        self.stands = ""
+        self.server: Any = None
+        """The engine whose server's clock is to be moved, too."""
 
     def __call__(self) -> int:
         return system_clock() + self._ahead
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        if self.stands:
-            pytest.skip(self.stands)
+        """Let time pass. The test's own loop stands still meanwhile."""
         self._ahead += round(seconds * 1_000)
+        if self.server is not None:
+            with ThreadPoolExecutor(1) as beside:
+                if not beside.submit(asyncio.run, self.server.shift_clock(round(seconds * 1_000))).result():
+                    pytest.skip("this store goes by its server's clock, which a test can't move")
 
 
 @pytest.fixture
@@ -92,9 +96,10 @@ def clock() -> Clock:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module that names ENGINES runs its tests on each of them."""
+    """A module that names ENGINES runs its tests on each of them, but those that name their own."""
     engines = getattr(metafunc.module, "ENGINES", None)
-    if engines is not None and "engine" in metafunc.fixturenames:
+    named = any(mark.args[0] == "engine" for mark in metafunc.definition.iter_markers("parametrize"))
+    if engines is not None and not named and "engine" in metafunc.fixturenames:
         metafunc.parametrize("engine", engines, indirect=True)
 
 
@@ -107,9 +112,8 @@ def engine(clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
         case "sqlite":
             yield Watched(SqliteEngine(tmp_path / "jobs.db", clock))
         case "postgres" | "redis" as name:
-            clock.stands = "this store goes by its server's clock, which a test can't move"
             url = request.getfixturevalue(f"{name}_store")
-            kept = engine_for(url)
+            clock.server = kept = engine_for(url)
             yield Watched(kept)
             asyncio.run(kept.close())
 

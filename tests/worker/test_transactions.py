@@ -1,7 +1,9 @@
 """Transactional steps: the effect and its record are one transaction, so each effect is there exactly once."""
 
 import asyncio
+import itertools
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -11,17 +13,23 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from holdfast import App, HoldfastError, current, progress, sleep, step, tx, wait_for
 from holdfast.core.errors import Invalid, StoreError
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State, StepState
-from holdfast.engines.sqlite import SqliteEngine, transactions
-from tests.worker.given import AT_ONCE_RETRY, QUICK, Watched, finished, in_state, paths, until
+from holdfast.engines.postgres import transactions as on_postgres
+from holdfast.engines.postgres.guard import Blocking
+from holdfast.engines.postgres.place import place_of
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite import transactions as on_sqlite
+from tests.worker.given import AT_ONCE_RETRY, QUICK, finished, in_state, paths, until
 from tests.worker.test_costs import AROUND, CALM, Trace, calm
 from tests.worker.test_undo import undone
 
+ENGINES = ("sqlite", "postgres")
 ROOT = Path(__file__).parents[2]
 TROUBLE: list[BaseException] = []
 RAN: list[object] = []
@@ -34,23 +42,38 @@ def fresh():
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "jobs.db"
-
-
-@pytest.fixture
-def engine(path, clock):
-    return Watched(SqliteEngine(path, clock))
+def path(tmp_path, engine, request):
+    """Where the user's own table is: in the store's file, or in its database."""
+    if isinstance(engine.engine, SqliteEngine):
+        yield tmp_path / "jobs.db"
+    else:
+        dsn = place_of(request.getfixturevalue("postgres_store")).dsn
+        yield dsn
+        sql(dsn, "drop table if exists ledger")
 
 
 def sql(path, statement, *params):
-    """What a connection of the user's own sees in the store's file."""
+    """What a connection of the user's own sees."""
+    if isinstance(path, str):
+        with psycopg.connect(path, autocommit=True) as connection:
+            found = connection.execute(statement, params)
+            return found.fetchall() if found.description else []
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         return connection.execute(statement, params).fetchall()
 
 
 def ledger(path):
-    return [row[0] for row in sql(path, "select n from ledger order by rowid")]
+    place = "ctid" if isinstance(path, str) else "rowid"
+    return [row[0] for row in sql(path, f"select n from ledger order by {place}")]
+
+
+def write(statement, *params):
+    """A statement of a body's, for whichever store it runs on."""
+    db = tx()
+    if isinstance(db, Blocking):
+        numbers = itertools.count(1)
+        statement = re.sub(r"\?", lambda _: f"${next(numbers)}", statement)
+    return db.execute(statement, params)
 
 
 async def with_table(app, path):
@@ -62,7 +85,7 @@ async def with_table(app, path):
 @step(name="pay", effect="transaction")
 def pay(n: int) -> int:
     RAN.append(n)
-    tx().execute("insert into ledger values (?, ?, ?)", (n, current().step, current().epoch))
+    write("insert into ledger values (?, ?, ?)", n, current().step, current().epoch)
     if TROUBLE:
         raise TROUBLE.pop()
     return tx().execute("select count(*) from ledger").fetchone()[0]
@@ -226,7 +249,7 @@ async def test_progress_and_log_lines_work_inside(app, path):
 
 def refund(paid: int | None) -> None:
     RAN.append(("refund", paid))
-    tx().execute("insert into ledger values (?, ?, 0)", (-1, current().step))
+    write("insert into ledger values (?, ?, 0)", -1, current().step)
 
 
 @step(name="pay_back", effect="transaction", undo=refund)
@@ -367,12 +390,12 @@ async def test_what_would_wait_for_the_store_is_refused_inside(app, path, what, 
 
     assert error.type.endswith(("Invalid", "ItemsFailed")), error
     assert words in error.message
-    assert time.monotonic() - began < transactions.LIMIT_SECONDS, "nobody waited for the limit"
+    assert time.monotonic() - began < on_sqlite.LIMIT_SECONDS, "nobody waited for the limit"
 
 
 async def test_a_refusal_is_not_tried_again(app, path):
-    error = await refused(app, path, lambda: tx().execute("delete from job"), retries=AT_ONCE_RETRY)
-    assert error.message.startswith("tx(): job is Holdfast's own")
+    error = await refused(app, path, lambda: tx().execute("commit"), retries=AT_ONCE_RETRY)
+    assert error.message.startswith("tx(): ")
 
 
 async def test_tx_is_only_there_inside_a_transactional_step(app, path):
@@ -424,6 +447,7 @@ async def test_a_connection_that_was_kept_is_dead_after_the_step(app, path):
     assert ledger(path) == []
 
 
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 async def test_an_async_step_is_refused_where_one_writer_would_wait_for_it(app, path):
     await app.open()
 
@@ -458,7 +482,7 @@ async def test_a_store_without_transactions_says_what_to_use_instead(url, tmp_pa
     assert RAN == []
     assert job.error.message == (
         f"step pay: effect='transaction' needs an SQL store, and {name} is none; "
-        "keep the jobs in sqlite:///…, or use effect='once' with key="
+        "keep the jobs in sqlite:///… or postgresql://…, or use effect='once' with key="
     )
 
 
@@ -497,7 +521,8 @@ async def test_its_timeout_takes_back_the_effect(app, path):
 
 
 async def test_a_body_that_hangs_is_rolled_back_while_other_jobs_go_on(app, path, monkeypatch):
-    monkeypatch.setattr(transactions, "LIMIT_SECONDS", 0.3)
+    for module in (on_sqlite, on_postgres):
+        monkeypatch.setattr(module, "LIMIT_SECONDS", 0.3)
     await with_table(app, path)
     go = threading.Event()
 
@@ -522,7 +547,7 @@ async def test_a_body_that_hangs_is_rolled_back_while_other_jobs_go_on(app, path
         job = await in_state(app, run, State.REVIEW)
         go.set()
     assert (job.error.type, ledger(path)) == ("TimeoutError", [])
-    assert "held the store for longer than 0.3 s, and was rolled back" in job.error.message
+    assert "for longer than 0.3 s, and was rolled back" in job.error.message
 
 
 # Leases, and a store in trouble.
@@ -701,17 +726,18 @@ if __name__ == "__main__":
 class Stage:
     """A folder with a store and a user's table, and workers in processes of their own."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, program=PROGRAM, url=None):
         self.folder, self.path = folder, folder / "jobs.db"
-        (folder / "program.py").write_text(PROGRAM)
-        self.app = App(f"sqlite:///{self.path}")
+        (folder / "program.py").write_text(program)
+        self.url = url or f"sqlite:///{self.path}"
+        self.app = App(self.url)
         self.workers = []
 
     def worker(self, **env):
         process = subprocess.Popen(
             [sys.executable, "program.py"],
             cwd=self.folder,
-            env={**os.environ, **env},
+            env={**os.environ, "HOLDFAST_URL": self.url, **env},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -800,6 +826,7 @@ async def test_a_worker_that_was_asleep_while_its_job_went_on_writes_nothing(tmp
         await stage.end()
 
 
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 async def test_a_body_that_keeps_its_own_record_from_being_written_fails_once(app):
     calls = []
 

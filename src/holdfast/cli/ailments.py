@@ -14,6 +14,7 @@ from holdfast.cli.overview import QueueSummary, how_alive, summaries
 from holdfast.cli.words import ago, counted, short, span
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.jobs import Jobs
+from holdfast.jobs.moving import mark_in
 
 RECOUNT_LIMIT = 100_000
 """Stores with more jobs than this are not recounted."""
@@ -56,6 +57,8 @@ class Finding(Struct, frozen=True):
 async def look_at_jobs(jobs: Jobs) -> list[Finding]:
     """All that can be told from the store's jobs, queues and workers."""
     now, queues = await jobs.engine.now(), await summaries(jobs)
+    if marked := await mark_in(jobs.engine):
+        return [_counts(queues), Finding("moved", Level.FAIL, marked[0].words())]
     return [
         _counts(queues),
         await _recount(jobs),

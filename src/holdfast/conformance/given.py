@@ -3,8 +3,10 @@
 Must not use anything of an engine but its contract, so that every store can be brought into every situation.
 """
 
+import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -51,11 +53,19 @@ _numbers = itertools.count(1)
 
 
 class StoreClock:
-    """The store's time. It stands still and is moved by hand, unless the store goes by a server's clock."""
+    """The store's time. It stands still and is moved by hand, unless the store goes by a server's clock.
+
+    That one runs on, and an engine may offer to shift it.
+    """
 
     def __init__(self, *, settable: bool) -> None:
         self.settable = settable
+        self.grain = 1 if settable else 10 * SECOND
+        """How near to a moment a test can come: time may run on meanwhile."""
+        self.shift: Callable[[int], bool] = lambda milliseconds: False
+        """Moves a server's clock, if it can be moved."""
         self._now = START
+        self._ahead = 0
 
     def __call__(self) -> Time:
         """What the engine is given as its clock."""
@@ -64,13 +74,16 @@ class StoreClock:
     @property
     def now(self) -> Time:
         """The time right now; with a server's clock, the machine's, which is near it."""
-        return self._now if self.settable else system_clock()
+        return self._now if self.settable else system_clock() + self._ahead
 
     def advance(self, milliseconds: int) -> None:
         """Move time, in either direction. Where nobody can, the test is skipped."""
-        if not self.settable:
+        if self.settable:
+            self._now += milliseconds
+        elif self.shift(milliseconds):
+            self._ahead += milliseconds
+        else:
             pytest.skip("this store goes by its server's clock, which a test can't move")
-        self._now += milliseconds
 
     def is_now(self, at: Time | None) -> bool:
         """Whether the store may have stamped this time just now."""
@@ -83,6 +96,7 @@ class Another:
     def __init__(self, kind: Kind, url: str, clock: StoreClock) -> None:
         self._kind, self._url, self._clock = kind, url, clock
         self._opened: list[Engine] = []
+        clock.shift = self._shift
 
     async def __call__(self) -> Engine:
         """One more engine on the same store, opened."""
@@ -90,6 +104,16 @@ class Another:
         await engine.open()
         self._opened.append(engine)
         return engine
+
+    def _shift(self, milliseconds: int) -> bool:
+        """Move the store's clock once, and let every engine know. Blocks, so that time moves between two lines."""
+
+        async def shift() -> bool:
+            moved = [await engine.shift_clock(0 if nth else milliseconds) for nth, engine in enumerate(self._opened)]
+            return bool(moved) and all(moved)
+
+        with ThreadPoolExecutor(1) as beside:  # the test's own loop stands still meanwhile
+            return beside.submit(asyncio.run, shift()).result()
 
     async def close_all(self) -> None:
         """Close what was opened. Closing twice is allowed, so a test may have done it before."""

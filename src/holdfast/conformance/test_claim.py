@@ -188,9 +188,9 @@ async def test_nothing_comes_early(engine: Engine, clock: StoreClock, state: Sta
     assert await engine.claim("w-1", ["default"], 5) == []
     assert await current(engine, early) == early
 
-    clock.advance(HOUR - 1)
+    clock.advance(HOUR - clock.grain)
     assert await engine.claim("w-1", ["default"], 5) == []
-    clock.advance(1)
+    clock.advance(clock.grain)
     assert await ids_claimed(engine, ["default"], 5) == [early.id]
 
 

@@ -59,9 +59,9 @@ async def test_what_has_ended_stays_to_its_time(engine: Engine, clock: StoreCloc
 
     assert await engine.prune() == 0
 
-    clock.advance(HOUR - 1)
+    clock.advance(HOUR - clock.grain)
     assert await engine.prune() == 0
-    clock.advance(1)
+    clock.advance(clock.grain)
     assert await engine.prune() == 1
     assert await kept(engine, young, forever) == [False, True]
 

@@ -167,6 +167,47 @@ async def test_a_caller_who_is_cancelled_leaves_nothing_and_the_store_goes_on(
     assert [one.path for one in await engine.steps(held.id)] == ["plain#1"]
 
 
+async def test_a_lease_that_ends_while_the_body_runs_takes_back_all_of_it(
+    engine: Engine, store: Transactional, clock: StoreClock
+) -> None:
+    if engine.guarantees.transactions != "all steps":
+        pytest.skip("here nobody else can write while a body runs")
+    held = await claimed(engine, clock)
+
+    async def slow(connection: Any) -> Sequence[Step]:
+        assert connection.sync is not None
+        await asyncio.wait_for(taken_over(engine, clock, held), 10)
+        return [step(held, "pay#1"), step(held, "~args/pay#1")]
+
+    answer = await store.transact(step(held, "pay#1", StepState.STARTED), slow)
+
+    assert isinstance(answer, Conflict)
+    assert answer.reason == LEASE_LOST
+    assert await engine.steps(held.id) == []
+
+
+async def test_of_two_tries_at_once_one_is_kept_and_answers_both(
+    engine: Engine, store: Transactional, clock: StoreClock
+) -> None:
+    if engine.guarantees.transactions != "all steps":
+        pytest.skip("here nobody else can write while a body runs")
+    held = await claimed(engine, clock)
+    begun = [asyncio.Event(), asyncio.Event()]
+
+    async def attempt(number: int) -> Any:
+        async def body(connection: Any) -> Sequence[Step]:
+            begun[number].set()
+            await asyncio.wait_for(begun[1 - number].wait(), 10)  # both have found no record
+            return [step(held, "pay#1", result=str(number))]
+
+        return await store.transact(step(held, "pay#1", StepState.STARTED), body)
+
+    answers = await asyncio.gather(attempt(0), attempt(1))
+
+    assert sorted(answer.first for answer in answers) == [False, True]
+    assert [answer.step for answer in answers] == await engine.steps(held.id) * 2
+
+
 async def test_many_at_once_are_each_whole(
     engine: Engine, store: Transactional, clock: StoreClock, body: Bodies
 ) -> None:

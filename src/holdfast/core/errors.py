@@ -9,7 +9,8 @@
     │   ├── NotAllowed       the lifecycle has no such edge from this state
     │   ├── LeaseLost        the lease was taken over: this attempt stops
     │   ├── Outrun           somebody else changed the job first, again and again
-    │   └── KeyConflict      the idempotency key stands for other arguments
+    │   ├── KeyConflict      the idempotency key stands for other arguments
+    │   └── Moved            the store's jobs were moved to another one, or are being moved
     ├── JobError             a job or a part of it came to no good end
     │   ├── JobFailed        it needs a person (review) or was given up (discarded)
     │   ├── JobCancelled     it was stopped on request
@@ -72,6 +73,10 @@ class Outrun(Refused):
 
 class KeyConflict(Refused):
     """The idempotency key already stands for other arguments."""
+
+
+class Moved(Refused):
+    """The store's jobs were moved to another one, or are being moved: it takes nothing."""
 
 
 class JobError(HoldfastError):

@@ -309,7 +309,8 @@ class Running(Struct, frozen=True, omit_defaults=True):
 class Presence(Struct, frozen=True, omit_defaults=True):
     """A worker, as its beat tells it. `leaving` is its last beat; `gone` is filled in by an engine that saw it die.
 
-    `beat_ms` and `lease_ms` are how often it beats, and for how long it is believed in without.
+    `beat_ms` and `lease_ms` are how often it beats, and for how long it is believed in without. `store_away` is filled
+    in, too: since its last beat the store, or the way to it, was away, so that its silence says little about it.
     """
 
     worker: str
@@ -324,6 +325,7 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     gone: bool = False
     beat_ms: int = 2_000
     lease_ms: int = 15_000
+    store_away: bool = False
 
 
 class Beat(Struct, frozen=True):

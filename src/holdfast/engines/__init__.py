@@ -3,8 +3,9 @@
 `engine_for(url)` is the one place in the library that names concrete engines.
 """
 
+import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from holdfast.core.errors import Invalid
 from holdfast.engines.contract import Clock, Engine, system_clock
@@ -88,6 +89,19 @@ def masked(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return url.partition(":")[0] + ":…"
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    shown = url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
+    return _SECRET.sub(r"\1=***", shown)
+
+
+def named(url: str) -> str:
+    """A store's name that may be shown to anybody and kept anywhere: where it is, and neither user nor password."""
+    parts = urlsplit(url)
+    if parts.scheme in ("file", "sqlite"):
+        return ("file:" if parts.scheme == "file" else "sqlite:///") + str(path_of(url))
+    host, options = parts.netloc.rpartition("@")[2], parse_qsl(parts.query)
+    query = urlencode([(name, value) for name, value in options if name in _WHERE])
+    return urlunsplit((parts.scheme, host, parts.path, query, ""))
+
+
+_SECRET = re.compile(r"\b(\w*password)=[^&#]*")
+_WHERE = frozenset({"schema", "prefix", "host", "port", "dbname", "database"})

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import DecodeError, Struct, json
 from msgspec.structs import astuple
 
-from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.errors import BadValue, Invalid, StoreError
 from holdfast.core.model import (
     NEW_JOBS_LIMIT,
     PAGE_LIMIT,
@@ -42,6 +42,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
+from holdfast.core.moves import MOVED, HeldKey, Whole, check_whole
 
 PROMOTE_LIMIT = 1_000
 """How many due jobs of a queue one claim makes available: a million due at once must not stop the store."""
@@ -147,6 +148,13 @@ class Engine(ABC):
         """Remove a store that `scratch` named, and never another one; nothing to do where it is all in the folder."""
         return
 
+    async def shift_clock(self, milliseconds: int) -> bool:
+        """Move the clock of a store that `scratch` named, and never of another one, for a test; False where nobody can.
+
+        For engines that go by a server's clock; the others are given one.
+        """
+        return False
+
     # A store is opened once, from any thread or event loop, and may then be used from all of them.
 
     @abstractmethod
@@ -223,6 +231,20 @@ class Engine(ABC):
         started one is replaced. A stale epoch, or a job that isn't active, is a Conflict.
         """
 
+    async def turn(
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """What a busy worker does again and again: commit some ends, and claim for the slots that they leave.
+
+        Laws: as `commit`, then `claim`. An engine that gains by it makes one act of the two. When only the claim has
+        trouble, the commit's answers come with no jobs: the next claim tells the trouble.
+        """
+        answers = await self.commit(changes)
+        try:
+            return answers, await self.claim(worker, queues, limit) if limit else []
+        except StoreError:
+            return answers, []
+
     @abstractmethod
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """Remove jobs whose `prune_at` has come, oldest first, with all that belongs to them; answer how many.
@@ -286,7 +308,9 @@ class Engine(ABC):
 
 
 Body = Callable[[Any], Awaitable[Sequence[Step]]]
-"""What a transaction is filled with: it is given a connection, and answers with what to record, the step first."""
+"""What a transaction is filled with: it is given a connection, and answers with what to record, the step first. Where
+`transactions` is "all steps", the connection is for async code, and its `sync` for blocking code.
+"""
 
 
 class Transactional(ABC):
@@ -296,11 +320,58 @@ class Transactional(ABC):
     async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
         """Write what a step does and the step's record in one transaction; `step` tells job, epoch and path.
 
-        Laws: the lease is compared first, in the same transaction; a stale epoch, or a job that isn't active, is a
-        Conflict, and the body doesn't run. Nor does it run where a record is done or failed: that one is the answer, so
-        the act is safe to repeat. What the body raises takes back all of it and is raised here, as is a cancellation.
+        Laws: a stale epoch, or a job that isn't active, is a Conflict: known before, the body doesn't run, and a lease
+        that ends while it runs takes back all of it. Nor does it run where a record is done or failed: that one is the
+        answer, so the act is safe to repeat. What the body raises takes back all of it and is raised here, as is a
+        cancellation.
         The connection is of no use once the body has ended, and can neither end the transaction nor reach the engine's
         own tables. An engine may bound how long a body takes: then TimeoutError, and nothing was written.
+        """
+
+
+class Movable(Engine):
+    """The trait of engines whose jobs can be moved to another store, and from another one, all of them at once.
+
+    Law of the record `moved`: while it is there, every act that writes a job, a step or another record is refused
+    (Moved), `load` excepted; what was acknowledged before it was written is seen by every read after that.
+    """
+
+    room: int | None = None
+    """How many jobs a store holds at most."""
+
+    @abstractmethod
+    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """A page of all jobs, in the order of their insertion; `after` is the last id of the page before.
+
+        Law: it is the order in which a claim takes jobs that are equal in all else. NotFound if `after` is gone.
+        """
+
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """These jobs with all that belongs to them. An engine that can read for many at once does so in its own way."""
+        return [await self._whole(job) for job in jobs]
+
+    async def _whole(self, job: Job) -> Whole:
+        entries: list[Entry] = []
+        while len(entries) < job.version and (page := await self.history(job.id, len(entries))):
+            entries += page
+        return Whole(job, tuple(entries), tuple(await self.steps(job.id)))
+
+    @abstractmethod
+    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
+        """A page of all idempotency keys, in an order of the store's own; `after` is the last type and key before."""
+
+    @abstractmethod
+    async def all_records(self) -> list[Record]:
+        """All records by name, the removed ones too, whose value is empty: their versions must not come back."""
+
+    @abstractmethod
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
+        """Put whole jobs, keys and records into a store as they are; answer how many of the jobs are new.
+
+        Laws: refused unless the store is marked as `moved`. One act, safe to repeat: a job or key that is there
+        already stays as it is. States, versions, epochs, inboxes and times are those that were given; the order of
+        insertion is that of loading; counters count what is new; a child that has not arrived is missing at its
+        parent. A record takes its value, and a version that is at least as high as both the given one and its own.
         """
 
 
@@ -364,11 +435,13 @@ def _all_texts(value: object) -> str:
 
 def check_jobs(jobs: Sequence[Job]) -> None:
     """Refuse new jobs that not every store could keep."""
+    checked = NO_OPTIONS
     for job in jobs:
         if type(job.priority) is not int:
             raise BadValue(f"priority: {job.priority!r} is not a whole number")
         check_row(job)
-        if job.options is not NO_OPTIONS:
+        if job.options is not checked:
+            checked = job.options
             _check_nested("options", job.options)
             try:
                 json.decode(json.encode(job.options), type=Options)
@@ -405,6 +478,22 @@ def check_changes(changes: Sequence[Change]) -> None:
             )
         if any(job.key is not None for job in change.inserts):
             raise Invalid(f"a change of job {change.job.id} brings a job with a key; insert that one by itself")
+
+
+def check_load(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> None:
+    """Refuse to load what not every store could keep, or what is not whole."""
+    for whole in wholes:
+        check_whole(whole)
+        for entry in whole.entries:
+            check_row(entry)
+        check_steps(whole.steps)
+    check_jobs([whole.job for whole in wholes])
+    for key in keys:
+        check_row(key)
+    for record in records:
+        check_row(record)
+        if record.name == MOVED or record.name.startswith(WORKER):
+            raise Invalid(f"record {record.name} belongs to its own store; nothing was loaded")
 
 
 def check_worker(worker: str) -> None:

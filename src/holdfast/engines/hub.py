@@ -28,6 +28,8 @@ class Hub:
         self._handed_in: deque[tuple[Line, Ticket[Any]]] = deque()
         self._told = False
         self._closed = False
+        self.is_left_behind = False
+        """Whether this is a child that was forked since: the thread is not here."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls = Line(self, _each, at_once=1_000, limit=1)
         self.sockets: Callable[[], list[Any]] = list
@@ -102,7 +104,7 @@ class Hub:
 
     def leave_behind(self) -> None:
         """In a forked child: the thread is not here, and the parent's connections must not outlive the parent."""
-        self._closed = True
+        self._closed = self.is_left_behind = True
         _left_behind.append(self)
         for socket in self.sockets():
             try:

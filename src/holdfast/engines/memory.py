@@ -27,15 +27,17 @@ from holdfast.core.model import (
     Time,
     Where,
 )
+from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
 from holdfast.engines.bell import Bell
 from holdfast.engines.contract import (
     PRUNE_LIMIT,
     Clock,
-    Engine,
     Guarantees,
+    Movable,
     at_most,
     check_changes,
     check_jobs,
+    check_load,
     check_record,
     check_steps,
     check_worker,
@@ -48,7 +50,7 @@ from holdfast.engines.tables import Tables
 T = TypeVar("T")
 
 
-class MemoryEngine(Engine):
+class MemoryEngine(Movable):
     """Jobs in this process's memory: gone with it. The reference for all others."""
 
     guarantees = Guarantees(
@@ -100,6 +102,15 @@ class MemoryEngine(Engine):
             self._bell.ring(news)
         return answer
 
+    async def _change(self, act: Callable[[Tables], T]) -> T:
+        """Do one act, unless the jobs were moved away, or are being moved."""
+
+        def here(tables: Tables) -> T:
+            check_unmarked(tables.mark())
+            return act(tables)
+
+        return await self._act(here)
+
     async def _look(self, look: Callable[[Tables], T]) -> T:
         with self._lock:
             return look(self._tables)
@@ -107,12 +118,12 @@ class MemoryEngine(Engine):
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """See Engine.insert."""
         check_jobs(jobs)
-        return await self._act(lambda tables: tables.insert(jobs, parent))
+        return await self._change(lambda tables: tables.insert(jobs, parent))
 
     async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
         """See Engine.claim."""
         check_worker(worker)
-        return await self._act(lambda tables: tables.claim(worker, queues, max(0, limit), self._clock()))
+        return await self._change(lambda tables: tables.claim(worker, queues, max(0, limit), self._clock()))
 
     async def beat(self, presence: Presence) -> Beat:
         """See Engine.beat."""
@@ -122,16 +133,16 @@ class MemoryEngine(Engine):
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """See Engine.commit."""
         check_changes(changes)
-        return await self._act(lambda tables: [tables.commit(change) for change in changes])
+        return await self._change(lambda tables: [tables.commit(change) for change in changes])
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         """See Engine.record."""
         check_steps(steps)
-        return await self._act(lambda tables: [tables.record(step) for step in steps])
+        return await self._change(lambda tables: [tables.record(step) for step in steps])
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune."""
-        return await self._act(lambda tables: tables.prune(at_most(limit, PAGE_LIMIT), self._clock()))
+        return await self._change(lambda tables: tables.prune(at_most(limit, PAGE_LIMIT), self._clock()))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See Engine.get."""
@@ -164,7 +175,32 @@ class MemoryEngine(Engine):
     async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
         """See Engine.put_record."""
         check_record(name, value)
-        return await self._act(lambda tables: tables.put_record(name, value, expected, self._clock()))
+        write = self._act if name == MOVED else self._change
+        return await write(lambda tables: tables.put_record(name, value, expected, self._clock()))
+
+    # Moving.
+
+    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Movable.in_order."""
+        return await self._look(lambda tables: tables.page_in_order(after, at_most(limit, PAGE_LIMIT)))
+
+    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
+        """See Movable.keys."""
+        return await self._look(lambda tables: tables.list_keys(after, at_most(limit, PAGE_LIMIT)))
+
+    async def all_records(self) -> list[Record]:
+        """See Movable.all_records."""
+        return await self._look(lambda tables: [record for _, record in sorted(tables.records.items())])
+
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
+        """See Movable.load."""
+        check_load(wholes, keys, records)
+
+        def fill(tables: Tables) -> int:
+            check_marked(tables.mark())
+            return tables.load(wholes, keys, records)
+
+        return await self._act(fill)
 
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
         """See Engine.wait."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.errors import KeyConflict, LeaseLost
+from holdfast.core.errors import KeyConflict, LeaseLost, NotFound
 from holdfast.core.lifecycle import TERMINAL, applied, decide, entry_of, refusal, submit_entry
 from holdfast.core.model import (
     CHILDREN_ARE_IN,
@@ -37,6 +37,8 @@ from holdfast.core.model import (
     WaitKind,
     Where,
 )
+from holdfast.core.moves import MOVED, HeldKey, Whole
+from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import (
     DUE_WINDOW_MS,
     PAUSE,
@@ -186,7 +188,31 @@ class Tables:
         new = Record(name, value or "", version + 1, now)
         self._set(self.records, name, new)
         self._tell_workers()
+        if name == MOVED:  # what was loaded may be claimed now, or is to be looked for elsewhere
+            self.news.add(EVERYTHING)
         return new
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        """See Movable.load."""
+        before = len(self.jobs)
+        for whole in wholes:
+            job = whole.job
+            if job.id in self.jobs:
+                continue
+            self._put(job)
+            self._set(self.entries, job.id, list(whole.entries))
+            self._set(self.steps, job.id, {step.path: step for step in whole.steps})
+            if job.parent is not None:
+                self._grow(job, 0 if job.arrived else 1)
+        for key in keys:
+            if (key.type, key.key) not in self.keys:
+                self._set(self.keys, (key.type, key.key), Key(key.job, key.digest, key.until))
+        for record in records:
+            held = self.records.get(record.name)
+            if held is None or held.value != record.value or held.version < record.version:
+                version = record.version if held is None else max(record.version, held.version + 1)
+                self._set(self.records, record.name, replace(record, version=version))
+        return len(self.jobs) - before
 
     def beat(self, presence: Presence, now: Time) -> Beat:
         """See Engine.beat."""
@@ -227,6 +253,23 @@ class Tables:
             if matches(self.jobs[id], where):
                 found.append(self.jobs[id])
         return found
+
+    def page_in_order(self, after: str, limit: int) -> list[Job]:
+        """See Movable.in_order."""
+        if after and after not in self.jobs:
+            raise NotFound(f"there is no job {after} to go on after")
+        start = self._order[after] if after else -1
+        ids = sorted((id for id in self.jobs if self._order[id] > start), key=self._order.__getitem__)
+        return [self.jobs[id] for id in ids[:limit]]
+
+    def list_keys(self, after: tuple[str, str], limit: int) -> list[HeldKey]:
+        """See Movable.keys."""
+        names = sorted(name for name in self.keys if name > after)[:limit]
+        return [HeldKey(*name, key.job, key.digest, key.until) for name in names for key in [self.keys[name]]]
+
+    def mark(self) -> str:
+        """What the mark of a move says; nothing, if there is none."""
+        return self.records[MOVED].value if MOVED in self.records else ""
 
     def next_due(self, queues: Sequence[str], now: Time) -> Time | None:
         """When the next job of these queues becomes due: soon, or so lately that a claim may have missed it."""
@@ -281,10 +324,15 @@ class Tables:
         self._put(job)
         self._log(submit_entry(job))
         if job.parent is not None:
-            group = (job.parent, job.group or "")
+            self._grow(job, 1)
+
+    def _grow(self, child: Job, more: int) -> None:
+        assert child.parent is not None
+        self.children[child.parent].add(child.id)
+        if more:
+            group = (child.parent, child.group or "")
             total, arrived = self.groups.get(group, (0, 0))
-            self._set(self.groups, group, (total + 1, arrived))
-            self.children[job.parent].add(job.id)
+            self._set(self.groups, group, (total + more, arrived))
 
     def _arrive(self, child: Job) -> int:
         assert child.parent is not None

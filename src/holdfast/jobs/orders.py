@@ -1,5 +1,6 @@
 """What a caller wants done, and the job that it becomes once it is checked. Must not touch a store."""
 
+import random
 import secrets
 import threading
 from collections.abc import Callable
@@ -98,7 +99,7 @@ def random_ids() -> Ids:
             if now > last_at:
                 last_at, last_bits = now, secrets.randbits(73)
             else:  # the same millisecond, or a clock that was set back
-                last_bits += 1 + secrets.randbits(32)
+                last_bits += 1 + random.getrandbits(32)
             return new_id(last_at, last_bits)
 
     return draw

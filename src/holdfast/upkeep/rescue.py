@@ -45,6 +45,9 @@ AWAKE_PART = 0.5
 WAITS = (WAIT_PATH, CHILD_PATH)
 """Where waits are recorded."""
 
+EXCUSED = "excused"
+"""The word in a lapse's note that says why it is no recovery."""
+
 
 class Rescue:
     """Looks for jobs to rescue. `lease_seconds` is how long a silent worker is believed in."""
@@ -105,6 +108,8 @@ class Rescue:
         now = await self._engine.now()
         rescued: list[Job] = []
         for presence in (seen or await self.presences()).values():
+            if presence.store_away:  # what it did meanwhile is not known
+                continue
             for running in presence.running:
                 silent = running.silent_ms + now - presence.beat_at
                 if running.stale_after_ms is None or silent <= running.stale_after_ms:
@@ -156,15 +161,18 @@ class Rescue:
         note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": f"{done} recorded steps"}
         if running is not None and running.stage:
             note["stage"] = running.stage
+        recovery = presence is None or not presence.store_away
+        if not recovery:
+            note[EXCUSED] = "the store was away since, so this is no recovery"
         doubts = in_doubt(steps)
-        event = lost_event(job, progressed=progressed, in_doubt=bool(doubts))
+        event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
         error = None
         if doubts:
             error = Error("EffectInDoubt", doubt_text(doubts))
             note["in_doubt"] = doubts
         elif event is Event.ABANDON:
             error = Error("WorkersLost", f"{job.recoveries + 1} workers in a row were lost over this job: {why}")
-        change = decide(job, event, now, by=by, progressed=progressed, error=error, note=note)
+        change = decide(job, event, now, by=by, progressed=progressed, recovery=recovery, error=error, note=note)
         is_rescued = await self._commit(change)
         if is_rescued and error is not None:
             log.error(
@@ -182,10 +190,9 @@ class Rescue:
 
 
 def _progressed(job: Job, records: Sequence[Step], history: Sequence[Entry]) -> bool:
-    """Whether a step was recorded, or a wait begun or answered, since the last worker was lost: then the row of
-    recoveries starts anew.
-    """
-    lapsed = max((entry.epoch for entry in history if entry.event == Event.LAPSE), default=0)
+    """Whether a step was recorded, or a wait begun or answered, since the last recovery: then their row starts anew."""
+    counted = (entry for entry in history if entry.event == Event.LAPSE and EXCUSED not in entry.note)
+    lapsed = max((entry.epoch for entry in counted), default=0)
     return any(one.epoch > lapsed for one in records if one.path[0] != "~" or one.path.startswith(WAITS))
 
 

@@ -65,11 +65,85 @@ class Suspended(Stopped):
     """Raised inside a `def` job that waits, by the wait and by every later call. It goes on, from the top, later."""
 
 
+class _Made:
+    """An attribute that is made when it is first asked for. Of two threads that ask at once, both get the same."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return instance.__dict__.setdefault(self._name, self._make())
+
+
+def made(make: Callable[[], Any]) -> Any:
+    """See _Made. For a type checker it is what `make` makes."""
+    return _Made(make)
+
+
 class Attempt:
     """The state of one attempt. Owned by the worker's loop; steps in threads reach it by way of the loop."""
 
     has_daemons = True
     """Whether the threads of its code are daemons, which never keep the process from ending."""
+
+    # Most attempts are short and need little of what follows: it is made when it is first asked for.
+
+    records: dict[str, Step] = made(dict)
+    waits: dict[str, Step] = made(dict)
+    children: dict[str, Job] | None = None
+    """What earlier leases submitted, once it was asked for."""
+    doubts: list[str] = made(list)
+    """Effects that were begun and not recorded, by this attempt or an earlier one."""
+    drops: list[str] = made(list)
+    """Effects whose intent was written, or may have been, and which were not begun: a release or a failure takes it
+    back.
+    """
+    used: set[int] = made(set)
+    """Signals that a wait of this job has taken or is taking, by their versions."""
+    spent: set[int] = made(set)
+    """Those that are recorded with a wait, or that fitted none: they leave the inbox with the next change."""
+    once: dict[str, concurrent.futures.Future[Step]] = made(dict)
+    """Effects that are under way, by their paths: who asks for one again waits for it."""
+    root: asyncio.Task[Any] | None = None
+    parking: object = None
+    isolate: Callable[..., Awaitable[str]]
+    """Runs a step in a process of its own: the worker's pool."""
+    own_timeout: asyncio.Timeout | None = None
+    """The timeout of the job itself, which counts anew from each claim."""
+    starting: Callable[[str], Coroutine[Any, Any, None]] | None = None
+    """Awaited with a step's path before anything of it is done: where a test kills its worker."""
+    stirred: Callable[[], None] | None = None
+    """Called when a step ends while something is parked."""
+    closing = False
+    """While a suspend is being committed no step begins."""
+    told: str | None = None
+    """What a beat said of this attempt meanwhile: it counts, unless the suspend explains it."""
+    arguments: dict[str, str] = made(dict)
+    stop: str | None = None
+    threads = 0
+    """Threads that run code of this job: they can't be stopped from outside."""
+    _stopped: threading.Event | None = None
+    _cancel_again = 0.0
+    _calls: dict[str, int] = made(dict)
+    _callers: dict[str, int] = made(dict)
+    _named: dict[str, StepSpec] = made(dict)
+    _left: dict[str, dict[str, None]] = made(dict)
+    _new: list[tuple[str, StepSpec]] = made(list)
+    _drift: list[str] = made(list)
+    _running: dict[str, StepSpec] = made(dict)
+    _working = 0
+    _outer: dict[str, int] = made(lambda: defaultdict(int))
+    _stage = ""
+    _since: dict[str, Time] = made(dict)
+    _counts: dict[str, tuple[int, int | None]] = made(dict)
+    _made: dict[str, int] = made(lambda: defaultdict(int))
+    _said: tuple[str, int | None, int | None, str] | None = None
+    _said_first: tuple[str, int] = ("", 0)
+    _together: Together | None = None
+    _lines: Lines = made(Lines)
 
     def __init__(
         self,
@@ -86,68 +160,15 @@ class Attempt:
         self.spec = spec
         self.engine = engine
         self.loop = asyncio.get_running_loop()
-        self.records: dict[str, Step] = {}
-        self.waits: dict[str, Step] = {}
-        self.children: dict[str, Job] | None = None
-        """What earlier leases submitted, once it was asked for."""
-        self.doubts: list[str] = []
-        """Effects that were begun and not recorded, by this attempt or an earlier one."""
-        self.drops: list[str] = []
-        """Effects whose intent was written, or may have been, and which were not begun: a release or a failure takes it
-        back.
-        """
-        self.used: set[int] = set()
-        """Signals that a wait of this job has taken or is taking, by their versions."""
-        self.spent: set[int] = set()
-        """Those that are recorded with a wait, or that fitted none: they leave the inbox with the next change."""
-        self.once: dict[str, concurrent.futures.Future[Step]] = {}
-        """Effects that are under way, by their paths: who asks for one again waits for it."""
-        self.root: asyncio.Task[Any] | None = None
-        self.parking: object = None
-        self.isolate: Callable[..., Awaitable[str]]
-        """Runs a step in a process of its own: the worker's pool."""
-        self.own_timeout: asyncio.Timeout | None = None
-        """The timeout of the job itself, which counts anew from each claim."""
-        self.starting: Callable[[str], Coroutine[Any, Any, None]] | None = None
-        """Awaited with a step's path before anything of it is done: where a test kills its worker."""
-        self.stirred: Callable[[], None] | None = None
-        """Called when a step ends while something is parked."""
-        self.closing = False
-        """While a suspend is being committed no step begins."""
-        self.told: str | None = None
-        """What a beat said of this attempt meanwhile: it counts, unless the suspend explains it."""
-        self.arguments: dict[str, str] = {}
-        self.chance = chance
-        self.stop: str | None = None
-        self._stopped: threading.Event | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.threads = 0
-        """Threads that run code of this job: they can't be stopped from outside."""
-        self._cancel_again = 0.0
+        self.chance = chance
         self._started = claimed  # by our clock, when the claim was sent: the store's answer took its time
-        self._moved = self._started
+        self._moved = claimed
         limit = job.options.timeout_ms
-        self._overdue = inf if limit is None else self._started + limit / 1_000
+        self._overdue = inf if limit is None else claimed + limit / 1_000
         self._may_start = may_start
         self._changed = changed
-        self._calls: dict[str, int] = {}
-        self._callers: dict[str, int] = {}
-        self._named: dict[str, StepSpec] = {}
-        self._left: dict[str, dict[str, None]] = {}
-        self._new: list[tuple[str, StepSpec]] = []
-        self._drift: list[str] = []
-        self._running: dict[str, StepSpec] = {}
-        self._working = 0
-        self._outer: dict[str, int] = defaultdict(int)
-        self._stage = ""
-        self._since: dict[str, Time] = {}
-        self._counts: dict[str, tuple[int, int | None]] = {}
-        self._made: dict[str, int] = defaultdict(int)
-        self._said: tuple[str, int | None, int | None, str] | None = None
-        self._said_first: tuple[str, int] = ("", 0)
-        self._together: Together | None = None  # most attempts never record two steps at once
-        self._lines = Lines()
-        self._log_due = self._started + LOG_SECONDS
+        self._log_due = claimed + LOG_SECONDS
         self._lock = threading.Lock()
 
     def load(self, steps: Iterable[Step]) -> None:
@@ -319,6 +340,11 @@ class Attempt:
         self._stop(ENDED)
         self._cancel()
 
+    def let_go(self) -> None:
+        """Forget the tasks, which know us: or only the garbage collector could free either."""
+        self.root = None
+        self.tasks.clear()
+
     def pause(self, seconds: float) -> None:
         """Wait, in a thread of the job, but not longer than until this attempt is stopped."""
         with self._lock:
@@ -368,6 +394,10 @@ class Attempt:
                 self.waits[intent.path] = intent
             else:
                 self.records[intent.path] = intent
+
+    def is_writing(self) -> bool:
+        """Whether records may be under way that nobody waits for any more."""
+        return self._together is not None
 
     async def is_written(self) -> None:
         """Wait for the records of steps that are done although nobody waits for them any more."""
@@ -507,7 +537,7 @@ class Attempt:
     def log_record(self) -> tuple[Step, ...]:
         """The log lines as a record, if there are new ones. Written with the next record or with the end."""
         self._log_due = time.monotonic() + LOG_SECONDS
-        lines = self._lines.fresh()
+        lines = self._lines.fresh() if "_lines" in vars(self) else None
         if lines is None:
             return ()
         now = self.now()

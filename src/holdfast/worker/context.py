@@ -109,12 +109,13 @@ def progress(done: int | None = None, total: int | None = None, text: str = "") 
 
 def tx() -> Any:
     """The store's connection, inside a step with `effect="transaction"`: what is written with it and the step's record
-    are one transaction. On SQLite it has `execute`, `executemany` and `cursor`, as those of `sqlite3`.
+    are one transaction. On SQLite it has `execute`, `executemany` and `cursor`, as those of `sqlite3`. On Postgres it
+    has the methods of asyncpg in async code, and in a `def` step those that psycopg and `sqlite3` share.
     """
     connection = TX.get()
     if connection is None:
         raise Invalid("tx(): no transaction runs here; call it in a step with effect='transaction' of a submitted job")
-    return connection
+    return connection if loop_here() else getattr(connection, "sync", connection)
 
 
 def check_no_tx(what: str) -> None:

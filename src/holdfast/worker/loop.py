@@ -15,18 +15,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
-from holdfast.core.durations import in_words
 from holdfast.core.errors import HoldfastError, Invalid, StoreError
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Applied, Beat, Change, Error, Event, Job, Lease, Presence, State, Time
-from holdfast.core.outcome import doubt_text, failure_event, retry_at
+from holdfast.core.model import Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
 from holdfast.jobs.family import go_on, say_stopped, wake_parent
 from holdfast.worker.attempt import (
     CANCELLED,
-    DOUBTED,
+    ENDED,
     LOG_SECONDS,
     LOST,
     RELEASED,
@@ -35,11 +31,11 @@ from holdfast.worker.attempt import (
     Attempt,
 )
 from holdfast.worker.context import CAPTURING, RUNNING
-from holdfast.worker.faults import error_of, is_final
 from holdfast.worker.handler import guarded, handled, within
 from holdfast.worker.isolation.away import Away
 from holdfast.worker.isolation.pool import Pool
 from holdfast.worker.leases import Leases
+from holdfast.worker.outcomes import outcome
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.undo import undo_spec
@@ -57,6 +53,10 @@ ROOM_SECONDS = 1.0
 
 HALT_SECONDS = 5.0
 """How long an attempt that was told to stop may take for it, before it is handed over in mid-air."""
+
+
+Ended = tuple[Attempt, str | None, BaseException | None]
+"""An attempt whose handler has come to its end, with its result or its error."""
 
 
 class Worker:
@@ -86,9 +86,15 @@ class Worker:
         self._chance = chance
         self._pool = Pool(at_once)
         self._attempts: dict[Lease, Attempt] = {}
-        self._running: dict[asyncio.Task[None], Lease] = {}
+        self._running: dict[asyncio.Task[Any], Lease] = {}
         self._room = asyncio.Event()
-        self._claiming = False
+        self._ended: list[Ended] = []
+        self._settler: asyncio.Task[None] | None = None
+        self._held = 0
+        """Slots that are spoken for: claims that are under way may fill them."""
+        self._claiming = 0
+        self._has_more = False
+        """Whether the last claim found all that it asked for, so that there may be more."""
         self._stopping = False
         self._quiet = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -118,11 +124,9 @@ class Worker:
         """Claim nothing more, let what runs finish within the grace, hand over the rest, and take leave."""
         try:
             await self._stop_claiming()
-            if self._running:
-                await asyncio.wait(self._running, timeout=grace_seconds)
+            await self._all_ended(grace_seconds)
             self.abort()
-            if self._running:
-                await asyncio.wait(self._running, timeout=HALT_SECONDS)
+            await self._all_ended(HALT_SECONDS)
             for task, lease in list(self._running.items()):
                 log.warning("job %s does not stop: it is handed over while it still runs here", lease.job)
                 await self._release(lease, "its worker stopped, and it did not")
@@ -135,6 +139,12 @@ class Worker:
             await self._pool.close()
             await self._leases.stop()
 
+    async def _all_ended(self, seconds: float) -> None:
+        """Wait until nothing runs here any more, and all that ended is committed; but not for longer than this."""
+        end = self._loop.time() + seconds
+        while self._is_running() and (left := end - self._loop.time()) > 0:
+            await asyncio.wait([*self._running, *([self._settler] if self._settler else [])], timeout=left)
+
     def abort(self) -> None:
         """Stop at once: what runs is handed over without a grace."""
         self._stopping = True
@@ -143,7 +153,10 @@ class Worker:
 
     def is_busy(self) -> bool:
         """Whether anything runs here: a job, or what follows from the end of one."""
-        return bool(self._running or self._releases)
+        return self._is_running() or bool(self._releases)
+
+    def _is_running(self) -> bool:
+        return bool(self._running) or (self._settler is not None and not self._settler.done())
 
     async def _stop_claiming(self) -> None:
         self._stopping = True
@@ -156,13 +169,22 @@ class Worker:
 
     # Claiming.
 
+    def _may_claim(self) -> bool:
+        return not self._stopping and not self._quiet and self._leases.may_start()
+
+    def _free(self) -> int:
+        """How many slots nothing runs in, nothing has just ended in, and nothing is on its way to."""
+        return self.at_once - len(self._running) - len(self._ended) - self._held
+
     async def _claims(self) -> None:
         topics = [queue_topic(queue) for queue in self.queues]
+        # Not all slots at once: while the store works on one part of them, the other part runs.
+        most = min(CLAIM_LIMIT, max(1, self.at_once // 2))
         mark, trouble = 0, 0
         while not self._stopping:
             self._room.clear()
-            free = min(self.at_once - len(self._running), CLAIM_LIMIT)
-            if free <= 0 or self._quiet or not self._leases.may_start():
+            free = min(self._free(), most)
+            if free <= 0 or not self._may_claim():
                 await self._wait_for_room()
                 continue
             try:
@@ -175,18 +197,24 @@ class Worker:
                 trouble += 1
 
     async def _claim(self, free: int) -> int:
-        self._claiming = True
+        self._claiming += 1
+        self._held += free
         sent = time.monotonic()
         try:
             jobs = await self._engine.claim(self.id, self.queues, free)
-            for job in jobs:
-                if self._leases.is_over(sent):  # no beat has named it, so nobody could tell us that it is lost
-                    self._aside(self._release(job.lease, "the answer to its claim came too late"))
-                else:
-                    self._begin(job, sent)
         finally:
-            self._claiming = False
+            self._claiming -= 1
+            self._held -= free
+        self._has_more = len(jobs) == free
+        for job in jobs:
+            self._take(job, sent)
         return len(jobs)
+
+    def _take(self, job: Job, sent: float) -> None:
+        if self._leases.is_over(sent):  # no beat has named it, so nobody could tell us that it is lost
+            self._aside(self._release(job.lease, "the answer to its claim came too late"))
+        else:
+            self._begin(job, sent)
 
     async def _wait_for_room(self) -> None:
         try:
@@ -258,7 +286,7 @@ class Worker:
                 attempt.renewed()
         if self._claiming or self._stopping:
             return
-        held = set(self._running.values())
+        held = {*self._running.values(), *self._attempts}
         for lease in beat.stray:
             if lease not in held:
                 self._aside(self._release(lease, "its worker held it and did not know of it"))
@@ -282,12 +310,22 @@ class Worker:
 
     def _begin(self, job: Job, claimed: float) -> None:
         spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
-        run = self._unknown(job) if spec is None else self._run(self._attempt(job, spec, claimed))
-        task = self._loop.create_task(run, name=f"holdfast {job.type} {job.id}")
-        self._running[task] = job.lease
-        task.add_done_callback(self._ended)
+        if spec is None:
+            self._go_on(job.lease, self._unknown(job))
+            return
+        attempt = self._attempt(job, spec, claimed)
+        if job.epoch > 1:
+            self._go_on(job.lease, self._resume(attempt))
+        else:
+            self._handle(attempt)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _go_on(self, lease: Lease, work: Coroutine[Any, Any, None]) -> None:
+        """Do something for a job that holds its slot meanwhile."""
+        task = self._loop.create_task(work, name=f"holdfast {lease.job}")
+        self._running[task] = lease
+        task.add_done_callback(self._went_on)
+
+    def _went_on(self, task: "asyncio.Task[None]") -> None:
         del self._running[task]
         self._room.set()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -317,35 +355,140 @@ class Worker:
             attempt.halt(RELEASED)
         return attempt
 
-    async def _run(self, attempt: Attempt) -> None:
-        """One attempt from claim to commit: read the records, run the handler, decide, commit."""
-        job = attempt.job
+    async def _resume(self, attempt: Attempt) -> None:
+        """Read what earlier leases recorded, then run the handler."""
         try:
-            if job.epoch > 1:
-                attempt.load(await attempt.persist(lambda: self._engine.steps(job.id)))
-            result, error = await self._handle(attempt)
+            attempt.load(await attempt.persist(lambda: self._engine.steps(attempt.job.id)))
+        except BaseException as error:
+            self._over(attempt)
+            if not isinstance(error, StoreError):
+                raise
+            _tell_away(attempt, error)
+        else:
+            self._handle(attempt)
+
+    def _handle(self, attempt: Attempt) -> None:
+        """Run the handler to its end, in a task of its own."""
+        if attempt.stop is not None:
+            self._go_on(attempt.job.lease, self._end(attempt, None, None))
+            return
+        work = attempt.run if isinstance(attempt, Away) else partial(handled, attempt)
+        run = guarded(attempt, lambda: within(attempt, work()))
+        task = self._loop.create_task(run, name=f"holdfast handler {attempt.job.id}")
+        attempt.tasks.add(task)
+        attempt.root = task
+        self._running[task] = attempt.job.lease
+        task.add_done_callback(partial(self._handled, attempt))
+
+    def _handled(self, attempt: Attempt, task: "asyncio.Task[tuple[str | None, BaseException | None]]") -> None:
+        """The handler has ended. Most ends need no more than a commit, and go together with others of this moment."""
+        del self._running[task]
+        result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
+        if error is not None and attempt.stop is None and self._tasks[0].cancelling():
+            attempt.stop = RELEASED  # the loop is ending around us
+        if attempt.stop is not None or attempt.closing or attempt.is_writing():
+            self._go_on(attempt.job.lease, self._end(attempt, result, error))
+            return
+        attempt.end()
+        self._ended.append((attempt, result, error))
+        if self._settler is None or self._settler.done():
+            self._settler = self._loop.create_task(self._settle(), name="holdfast ends")
+
+    async def _settle(self) -> None:
+        """Commit the ends that have come, and fill their slots in the same act; then those that came meanwhile."""
+        while self._ended:
+            ended, self._ended = self._ended[:CLAIM_LIMIT], self._ended[CLAIM_LIMIT:]
+            free = min(self._free(), CLAIM_LIMIT) if self._has_more and self._may_claim() else 0
+            held = max(free, len(ended))
+            self._held += held
+            self._claiming += 1
+            try:
+                jobs = await self._settle_all(ended, free)
+            finally:
+                self._claiming -= 1
+                self._held -= held
+                self._room.set()
+            self._has_more = bool(free) and len(jobs) == free
+            for job, sent in jobs:
+                self._take(job, sent)
+
+    async def _settle_all(self, ended: Sequence[Ended], free: int) -> list[tuple[Job, float]]:
+        """Commit these ends and claim jobs for so many slots; what was claimed, and when that was asked for."""
+        sent = time.monotonic()
+        try:
+            now = await self._engine.now()
+            changes = [outcome(*one, now=now, by=self.id, chance=self._chance) for one in ended]
+        except Exception:
+            for one in ended:
+                self._go_on(one[0].job.lease, self._end(*one))
+            return []
+        try:
+            answers, jobs = await self._engine.turn(changes, self.id, self.queues, free)
+        except Exception:
+            # One of them may be to blame, or the store is away: each tries by itself, for as long as it takes.
+            for (attempt, _, _), change in zip(ended, changes, strict=True):
+                self._go_on(attempt.job.lease, self._commit(attempt, change))
+            return []
+        for (attempt, _, _), change, answer in zip(ended, changes, answers, strict=True):
+            if change.arrives or not isinstance(answer, Applied):
+                self._go_on(attempt.job.lease, self._committed(attempt, change, answer))
+            else:
+                self._over(attempt)
+        return [(job, sent) for job in jobs]
+
+    async def _end(self, attempt: Attempt, result: str | None, error: BaseException | None) -> None:
+        """The end of one attempt by itself: one that was stopped, or while the store is away."""
+        try:
             if attempt.closing and await attempt.is_suspended():  # it ended in the very moment of its suspend
-                await go_on(self._engine, job.id, by=self.id, why="it ended while it was suspended")
-            stop = attempt.stop
+                await go_on(self._engine, attempt.job.id, by=self.id, why="it ended while it was suspended")
+            stop = attempt.stop if attempt.stop != ENDED else None
             attempt.end()
             await attempt.is_written()
             now = await attempt.persist(self._engine.now)
-            change = self._outcome(attempt, stop, result, error, now)
-            if change is not None:
-                (answer,) = await attempt.persist(lambda: self._engine.commit([change]))
-                if not isinstance(answer, Applied):
-                    stop = LOST
-                    log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
-                if job.parent is not None and change.arrives:
-                    await attempt.persist(lambda: wake_parent(self._engine, job, answer, by=self.id))
-            if stop in (CANCELLED, LOST):
-                self._aside(self._say_stopped(attempt))
-        except StoreError as error:
-            log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", job.id, error)
+            if stop in (LOST, CANCELLED, SUSPENDED):
+                if stop == LOST:
+                    told = "job %s: lost its lease (epoch %s) and was stopped here; others go on"
+                    log.warning(told, attempt.job.id, attempt.job.epoch)
+                if stop != SUSPENDED:
+                    self._aside(self._say_stopped(attempt))
+                return
+            change = outcome(attempt, result, error, stop=stop, now=now, by=self.id, chance=self._chance)
+            await self._commit(attempt, change)
+        except StoreError as away:
+            _tell_away(attempt, away)
         finally:
+            self._over(attempt)
+
+    async def _commit(self, attempt: Attempt, change: Change) -> None:
+        try:
+            (answer,) = await attempt.persist(lambda: self._engine.commit([change]))
+            await self._committed(attempt, change, answer)
+        except StoreError as away:
+            _tell_away(attempt, away)
+        finally:
+            self._over(attempt)
+
+    async def _committed(self, attempt: Attempt, change: Change, answer: Applied | Conflict) -> None:
+        """What follows from the end of an attempt: a parent may go on; one that was refused has lost its job."""
+        job = attempt.job
+        try:
+            if not isinstance(answer, Applied):
+                log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
+                self._aside(self._say_stopped(attempt))
+            if change.arrives:
+                await attempt.persist(lambda: wake_parent(self._engine, job, answer, by=self.id))
+        except StoreError as away:
+            _tell_away(attempt, away)
+        finally:
+            self._over(attempt)
+
+    def _over(self, attempt: Attempt) -> None:
+        """Nothing more is to be done about an attempt."""
+        if attempt.parking is not None:
             Parking.of(attempt).close()
-            self._attempts.pop(job.lease, None)
-            RUNNING.discard(attempt)
+        self._attempts.pop(attempt.job.lease, None)
+        RUNNING.discard(attempt)
+        attempt.let_go()
 
     async def _say_stopped(self, attempt: Attempt) -> None:
         """Our job was cancelled, and nothing of it runs here any more: what it made may be undone."""
@@ -354,62 +497,6 @@ class Worker:
             await say_stopped(self._engine, attempt.job, by=self.id)
         except HoldfastError as error:
             log.warning("job %s: its undo begins a little later: %s", attempt.job.id, error)
-
-    async def _handle(self, attempt: Attempt) -> tuple[str | None, BaseException | None]:
-        """Run the handler to its end, in a task of its own. Whatever it does, this has a result or an error."""
-        if attempt.stop is not None:
-            return None, None
-        work = attempt.run if isinstance(attempt, Away) else partial(handled, attempt)
-        run = guarded(attempt, lambda: within(attempt, work()))
-        task = self._loop.create_task(run, name=f"holdfast handler {attempt.job.id}")
-        attempt.tasks.add(task)
-        attempt.root = task
-        result, error = await task
-        ours = asyncio.current_task()
-        if error is not None and attempt.stop is None and ours is not None and ours.cancelling():
-            attempt.stop = RELEASED  # the loop is ending around us
-        return result, error
-
-    def _outcome(
-        self, attempt: Attempt, stop: str | None, result: str | None, error: BaseException | None, now: Time
-    ) -> Change | None:
-        """The change that an ended attempt comes to; None when the job is no longer ours.
-
-        What a handler returns after it was told to stop is not taken for its result: it may have left things out.
-        """
-        job, steps = attempt.job, attempt.log_record()
-        if stop in (LOST, CANCELLED, SUSPENDED):
-            return None
-        drift = attempt.drift()
-        note: dict[str, Any] = {"drift": drift} if drift else {}
-        if attempt.doubts and (stop == DOUBTED or error is not None):
-            return self._doubted(attempt, error, now, note)
-        drops = tuple(attempt.drops)
-        if stop is not None:
-            note |= {"steps": len(attempt.records), "why": stop}
-            return decide(job, Event.RELEASE, now, by=self.id, note=note, steps=steps, drops=drops)
-        if error is None:
-            return decide(job, Event.COMPLETE, now, by=self.id, result=result, note=note, steps=steps)
-        told = error_of(error)
-        note |= {"error": f"{told.type}: {told.message}", "attempt": job.attempt}
-        event = failure_event(job, told.type, retryable=not is_final(error))
-        if event is Event.FAIL:
-            run_at = retry_at(job, now, self._chance())
-            note["next_try"] = f"in {in_words(run_at - now)}"
-            log.warning("job %s (%s): %s: %s; tries again in %s", *_in_short(job, told), in_words(run_at - now))
-            return decide(job, event, now, by=self.id, error=told, run_at=run_at, note=note, steps=steps, drops=drops)
-        log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
-        return decide(job, event, now, by=self.id, error=told, note=note, steps=steps, drops=drops)
-
-    def _doubted(self, attempt: Attempt, error: BaseException | None, now: Time, note: dict[str, Any]) -> Change:
-        """An effect may have happened: nothing is tried again before a person has said so."""
-        told = Error("EffectInDoubt", doubt_text(attempt.doubts))
-        if isinstance(error, Exception):
-            told = replace(told, message=f"{told.message}; it failed with {error_of(error).type}: {error}")
-        note |= {"in_doubt": attempt.doubts, "error": told.message}
-        log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(attempt.job, told))
-        steps = attempt.log_record()
-        return decide(attempt.job, Event.EXHAUST, now, by=self.id, error=told, note=note, steps=steps)
 
     async def _unknown(self, job: Job) -> None:
         """A job of a type that nobody here knows rests, longer each time, and says so."""
@@ -425,8 +512,8 @@ class Worker:
             log.warning("job %s: %s", job.id, error)
 
 
-def _in_short(job: Job, error: Error) -> tuple[str, str, str, str]:
-    return job.id, job.type, error.type, error.message.partition("\n")[0]
+def _tell_away(attempt: Attempt, error: StoreError) -> None:
+    log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", attempt.job.id, error)
 
 
 def worker_id(host: str) -> str:

@@ -104,7 +104,7 @@ def check_store(spec: StepSpec, store: Guarantees) -> None:
     if store.transactions == "no":
         raise Invalid(
             f"step {spec.name}: effect='transaction' needs an SQL store, and {store.name} is none; "
-            "keep the jobs in sqlite:///…, or use effect='once' with key="
+            "keep the jobs in sqlite:///… or postgresql://…, or use effect='once' with key="
         )
     if spec.is_async and store.transactions == "def steps":
         raise Invalid(

@@ -32,6 +32,7 @@ from holdfast.core.errors import (
     StoreFull,
     StoreUnwritable,
 )
+from holdfast.core.moves import MOVED
 from holdfast.engines import path_of
 from holdfast.engines.bell import Bell
 from holdfast.engines.contract import Clock, Guarantees, job_topic, system_clock
@@ -95,6 +96,8 @@ class FileEngine(MemoryEngine):
         clock="this machine's",
         limit=f"{COMFORTABLE_JOBS:,} jobs comfortably, {JOB_LIMIT:,} at most",
     )
+
+    room = JOB_LIMIT
 
     def __init__(
         self, path: str | Path, clock: Clock = system_clock, *, disk: Disk | None = None, inline: bool = False
@@ -330,7 +333,10 @@ class FileEngine(MemoryEngine):
     def _reopened(self, *, recover: bool) -> Reopened:
         """What the file says, or the one line that tells why it can't be right."""
         try:
-            return reopen(read(self._disk.read(self._file)), self._clock(), recover=recover)
+            said = read(self._disk.read(self._file))
+            # In a store that is being moved nothing is changed by the way: the other side must be equal to it.
+            marked = MOVED in said.records and said.records[MOVED].value != ""
+            return reopen(said, self._clock(), recover=recover and not marked)
         except Damage as damage:
             what = f"{self.path}: line {damage.line}, column {damage.column}: {damage}"
             raise StoreDamaged(f"{what}; it was not touched: mend it or move it away") from None

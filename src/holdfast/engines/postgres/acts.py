@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from msgspec.structs import astuple
+
 from holdfast.core.errors import KeyConflict, LeaseLost
 from holdfast.core.lifecycle import applied, refusal
 from holdfast.core.model import (
@@ -23,16 +25,24 @@ from holdfast.core.model import (
     Inserted,
     Job,
     Lease,
+    Record,
     Recorded,
     State,
     Step,
     WaitKind,
 )
+from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.contract import job_topic, key_conflict, queue_topic, worker_topic
 from holdfast.engines.postgres import rows
 
 GROUP_SIZE = 16 << 20
 """How many characters of results go into one statement."""
+
+NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None)
+"""What `change_jobs` is given when it is to claim nothing."""
+
+VERSION, OWNER = 15, 20
+"""Where a row of `change_jobs` tells a changed job's version and who held it."""
 
 Order = tuple[Sequence[Job], Lease | None]
 
@@ -42,40 +52,35 @@ _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 class Acts:
     """Acts on one connection. `news` collects who is to be woken once they are durable."""
 
-    def __init__(self, db: Any, sql: SimpleNamespace) -> None:
+    def __init__(self, db: Any, sql: SimpleNamespace, news: set[str] | None = None) -> None:
         self._db = db
         self._sql = sql
-        self.news: set[str] = set()
+        self.news: set[str] = set() if news is None else news
 
     # insert
 
-    async def insert(self, orders: Sequence[Order]) -> list[list[Inserted] | Exception]:
-        """See Engine.insert, for many callers at once: each order is all or none on its own."""
-        answers: list[list[Inserted] | Exception | None] = [None] * len(orders)
-        plain = [place for place, order in enumerate(orders) if _is_plain(order)]
+    async def insert(self, orders: Sequence[Order], answers: dict[int, list[Inserted] | Exception]) -> None:
+        """See Engine.insert, for many callers at once: each order is all or none on its own.
+
+        The answers are filled in as they are written, by place, so that another try leaves alone what is there.
+        """
+        plain = [place for place, order in enumerate(orders) if place not in answers and _is_plain(order)]
         for group in _orders_apart(orders, plain):
             found = await self._add([job for place in group for job in orders[place][0]])
-            for place in group:
-                answers[place] = _answer(orders[place][0], found)
+            answers |= {place: _answer(orders[place][0], found) for place in group}
         for place, (jobs, parent) in enumerate(orders):
-            if answers[place] is None:
+            if place not in answers:
                 try:
                     answers[place] = await self._insert_whole(jobs, parent)
                 except (KeyConflict, LeaseLost) as error:
                     answers[place] = error
-        return [answer for answer in answers if answer is not None]
 
     async def _insert_whole(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
         """One order in a transaction of its own, taken back as a whole when a lease is over or a key is taken."""
-        news = set(self.news)
-        try:
-            async with self._db.transaction():
-                if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
-                    raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
-                return await self.insert_within(jobs)
-        except BaseException:
-            self.news = news
-            raise
+        async with self._db.transaction():
+            if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
+                raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
+            return await self.insert_within(jobs)
 
     async def insert_within(self, jobs: Sequence[Job]) -> list[Inserted]:
         """New jobs in a transaction that is not ours: what is refused is for its owner to roll back."""
@@ -113,24 +118,24 @@ class Acts:
 
     # commit
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
-        answers: list[Applied | Conflict] = []
-        for wave in _waves(changes):
+    async def commit(self, changes: Sequence[Change], answers: list[Applied | Conflict]) -> None:
+        """See Engine.commit. The answers are added as they are written, so that another try can go on behind them."""
+        for wave in _waves(changes[len(answers) :]):
             if all(_is_light(change) for change in wave):
                 answers += await self._change(wave)
             else:
                 async with self._db.transaction():
                     told = await self._carry(wave)
                 answers += told
-        return answers
 
-    async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """Changes that bring nothing along: one statement, and a look at those that were refused."""
+    async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[rows.Row]]:
+        """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
         columns = rows.columns(
             [rows.change_row(change, change.job, sets_inbox=False) for change in changes], rows.CHANGE_WIDTH
         )
-        made = {row[0]: row for row in await self._db.fetch(self._sql.change_jobs, *columns)}
+        found = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
+        made = {row[1]: row for row in found if row[0] is None}
+        claimed = found if not made else [row for row in found if row[0] is not None]
         refused = [change for change in changes if change.job.id not in made]
         why = await self._why(refused) if refused else {}
         answers: list[Applied | Conflict] = []
@@ -139,8 +144,13 @@ class Acts:
             if row is None:
                 answers.append(why[change.job.id])
             else:
-                self._note(change.job, row[2])
-                answers.append(Applied(row[1]))
+                self._note(change.job, row[OWNER])
+                answers.append(Applied(row[VERSION]))
+        return answers, claimed
+
+    async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """Changes that bring nothing along: one statement, and a look at those that were refused."""
+        answers, _ = await self.turn(changes, *NO_CLAIM)
         return answers
 
     async def _why(self, changes: Sequence[Change]) -> dict[str, Applied | Conflict]:
@@ -175,7 +185,7 @@ class Acts:
             return answers
         await self._write_cargo(going)
         columns = rows.columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
-        made = await self._db.fetch(self._sql.change_jobs, *columns)
+        made = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
         assert len(made) == len(going), "a row that we hold was changed by somebody else"
         for _, head, job in going:
             self._note(job, head.worker)
@@ -199,7 +209,7 @@ class Acts:
             await self._db.execute(self._sql.set_steps, *columns)
         edits = [(head.n, change.job.args, change.job.digest) for change, head, _ in going if change.edits]
         if edits:
-            await self._db.execute(self._sql.edit_bodies, *rows.columns(edits, 3))
+            await self._db.execute(self._sql.edit_args, *rows.columns(edits, 3))
         await self._add(_once([job for change, _, _ in going for job in change.inserts]))
 
     async def _arrive(self, going: Sequence[tuple[Change, Head, Job]]) -> dict[str, int]:
@@ -251,12 +261,12 @@ class Acts:
             columns = rows.columns([rows.step_row(step, step.job) for step in group], rows.STEP_WIDTH)
             written = {row[0] - 1 for row in await self._db.fetch(self._sql.add_steps, *columns)}
             left = [step for place, step in enumerate(group) if place not in written]
-            why = await self._standing(left) if left else {}
+            why = await self.standing(left) if left else {}
             for place, step in enumerate(group):
                 answers.append(Recorded(step, True) if place in written else why[step.job, step.path])
         return answers
 
-    async def _standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
+    async def standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
         """What stands where steps were not written: another record, or another lease."""
         heads = {row[0]: rows.head_of(row) for row in await self._db.fetch(self._sql.heads, [s.job for s in steps])}
         asked = rows.columns([(step.job, step.path) for step in steps], 2)
@@ -273,10 +283,43 @@ class Acts:
                 answers[step.job, step.path] = Recorded(standing, standing == step)
         return answers
 
+    # load
+
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        """See Movable.load."""
+        async with self._db.transaction():
+            check_marked(await self._db.fetchval(self._sql.mark))
+            await self._db.fetchval(self._sql.loading)
+            numbers = await self._load_jobs({whole.job.id: whole for whole in wholes})
+            if keys:
+                columns = rows.columns([astuple(key) for key in keys], 5)
+                await self._db.execute(self._sql.load_keys, *columns)
+            if records:
+                told = [(record.name, record.value or None, record.version, record.at) for record in records]
+                await self._db.execute(self._sql.load_records, *rows.columns(told, 4))
+        return len(numbers)
+
+    async def _load_jobs(self, wholes: dict[str, Whole]) -> dict[str, int]:
+        if not wholes:
+            return {}
+        columns = rows.columns([rows.load_row(whole) for whole in wholes.values()], rows.LOAD_WIDTH)
+        numbers = {row[0]: row[1] for row in await self._db.fetch(self._sql.load_jobs, *columns)}
+        fresh = [(whole, numbers[id]) for id, whole in wholes.items() if id in numbers]
+        await self._db.execute(self._sql.load_entries, *rows.entry_columns(fresh))
+        for group in _steps_apart([step for whole, _ in fresh for step in whole.steps]):
+            told = [rows.step_row(step, numbers[step.job]) for step in group]
+            await self._db.execute(self._sql.set_steps, *rows.columns(told, rows.STEP_WIDTH))
+        return numbers
+
 
 def _lost(head: Head | None) -> Conflict:
     assert head is not None
     return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
+
+
+def is_turn(changes: Sequence[Change]) -> bool:
+    """Whether changes can be made in one statement: none brings anything along, and none is about another one's job."""
+    return all(_is_light(change) for change in changes) and len({change.job.id for change in changes}) == len(changes)
 
 
 def _is_plain(order: Order) -> bool:

@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from heapq import merge
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.errors import StoreBusy, StoreClosed, StoreError
+from holdfast.core.errors import Moved, NotFound, StoreBusy, StoreClosed, StoreError
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import (
     OUTRUN,
@@ -40,18 +40,22 @@ from holdfast.core.model import (
     Time,
     Where,
 )
+from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of, put_together
 from holdfast.engines.bell import EVERYTHING, Bell
 from holdfast.engines.contract import (
     DUE_WINDOW_MS,
     PROMOTE_LIMIT,
     PRUNE_LIMIT,
     WORKER,
+    Body,
     Clock,
-    Engine,
     Guarantees,
+    Movable,
+    Transactional,
     at_most,
     check_changes,
     check_jobs,
+    check_load,
     check_record,
     check_steps,
     check_worker,
@@ -63,13 +67,14 @@ from holdfast.engines.contract import (
 from holdfast.engines.hub import Hub, Line
 from holdfast.engines.lane import Ticket
 from holdfast.engines.postgres import rows
-from holdfast.engines.postgres.acts import Acts
+from holdfast.engines.postgres.acts import Acts, is_turn
 from holdfast.engines.postgres.caller import CallersConnection, Follower
 from holdfast.engines.postgres.floor import Floor
 from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
-from holdfast.engines.postgres.store import Connection, Texts, drop, prepare
+from holdfast.engines.postgres.store import Connection, Texts, drop, mark_told, prepare, shift
+from holdfast.engines.postgres.transactions import Transactions
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -110,7 +115,7 @@ TIDY_SECONDS = 60.0
 """How often traces of dead workers are looked for."""
 
 
-class PostgresEngine(Engine):
+class PostgresEngine(Movable, Transactional):
     """Jobs in a schema of a Postgres database, shared by many machines."""
 
     guarantees = Guarantees(
@@ -123,6 +128,7 @@ class PostgresEngine(Engine):
         atomic_children=True,
         clock="the server's",
         limit="what the database holds",
+        transactions="all steps",
     )
     look_seconds = 1.6
 
@@ -137,6 +143,7 @@ class PostgresEngine(Engine):
         self._pool: Pool
         self._live: Live
         self._follower: Follower
+        self._transactions: Transactions
         self._lines: dict[str, Line]
         self._reset()
 
@@ -164,6 +171,14 @@ class PostgresEngine(Engine):
         if place.schema.startswith(SCRATCH):
             await drop(place, Texts(place.schema))
 
+    async def shift_clock(self, milliseconds: int) -> bool:
+        """See Engine.shift_clock."""
+        if not self._place.schema.startswith(SCRATCH):
+            return False
+        await self._look(lambda db: shift(db, self._texts, milliseconds))
+        self._server = (0, 0.0, -CLOCK_SECONDS)
+        return True
+
     # Opening and closing.
 
     async def open(self) -> None:
@@ -184,12 +199,13 @@ class PostgresEngine(Engine):
         self._pool = pool = Pool(self._place)
         self._live = live = Live(hub, self._place, self._sql, pool, self._bell.ring)
         self._follower = Follower(hub, pool, live, self._sql)
-        hub.sockets = lambda: [*pool.sockets(), *live.sockets()]
+        self._transactions = transactions = Transactions(hub, self._place, self._sql)
+        hub.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
         self._lines = {
             "insert": Line(hub, self._run_insert),
             "commit": Line(hub, self._run_commit),
             "record": Line(hub, self._run_record),
-            "claim": Line(hub, self._run_claims, limit=1),
+            "turn": Line(hub, self._run_turns, limit=1),
             "look": Line(hub, self._run_looks, at_once=2, limit=1),
             "beat": Line(hub, self._run_beats, at_once=100, limit=1),
         }
@@ -201,15 +217,17 @@ class PostgresEngine(Engine):
             if self._pid != os.getpid():
                 return
             self._pid = None
+        await self._hub.call(self._transactions.stop)
 
         async def last() -> None:
             await self._live.close()
+            await self._transactions.close()
             await self._pool.close()
 
         await asyncio.to_thread(self._hub.close, last)
 
     def _check_open(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid is None or self._hub.is_left_behind:
             why = "not open" if self._pid is None else "was opened before this process was forked"
             raise StoreClosed(f"{self._place.shown}: {why}; open it here first")
 
@@ -220,89 +238,119 @@ class PostgresEngine(Engine):
     # Writing.
 
     async def _run_insert(self, tickets: Sequence[Ticket[Any]]) -> None:
-        async def work(db: Connection) -> set[str]:
-            acts = Acts(db, self._sql)
-            for ticket, answer in zip(tickets, await acts.insert([ticket.work for ticket in tickets]), strict=True):
-                ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
-            return acts.news
+        orders = [ticket.work for ticket in tickets]
+        answers: dict[int, Any] = {}
+        news: set[str] = set()
 
-        if await self._together(tickets, work, self._run_insert):
-            self._inserted += sum(len(ticket.work[0]) for ticket in tickets)
-            if self._inserted >= BULK_JOBS:
-                self._inserted = 0
-                self._hub.spawn(self._analyze())
+        async def alone(place: int) -> None:
+            if place not in answers:
+                await self._run_insert([tickets[place]])
+
+        if await self._together(tickets, lambda db: Acts(db, self._sql, news).insert(orders, answers), alone, news):
+            self._grown(sum(len(jobs) for jobs, _ in orders))
+        for place, answer in answers.items():
+            ticket = tickets[place]
+            ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
+
+    def _grown(self, jobs: int) -> None:
+        self._inserted += jobs
+        if self._inserted >= BULK_JOBS:
+            self._inserted = 0
+            self._hub.spawn(self._analyze())
 
     async def _run_commit(self, tickets: Sequence[Ticket[Any]]) -> None:
-        async def work(db: Connection) -> set[str]:
-            acts = Acts(db, self._sql)
-            answers = iter(await acts.commit([change for ticket in tickets for change in ticket.work]))
-            for ticket in tickets:
-                ticket.answer = list(islice(answers, len(ticket.work)))
-            return acts.news
+        changes = [change for ticket in tickets for change in ticket.work]
+        ends = list(accumulate(len(ticket.work) for ticket in tickets))
+        answers: list[Applied | Conflict] = []
+        news: set[str] = set()
 
-        await self._together(tickets, work, self._run_commit)
+        async def alone(place: int) -> None:
+            """The rest of what one caller asked for: what is written already is not tried again."""
+            ticket = tickets[place]
+            done = answers[ends[place] - len(ticket.work) : ends[place]]
+            rest = Ticket[Any](ticket.work[len(done) :], None)
+            rest.answer = []
+            if rest.work:
+                await self._run_commit([rest])
+            ticket.answer, ticket.error = [*done, *(rest.answer or ())], rest.error
+
+        await self._together(tickets, lambda db: Acts(db, self._sql, news).commit(changes, answers), alone, news)
+        for ticket, end in zip(tickets, ends, strict=True):
+            if end <= len(answers):  # whatever became of the others
+                ticket.answer, ticket.error = answers[end - len(ticket.work) : end], None
 
     async def _run_record(self, tickets: Sequence[Ticket[Any]]) -> None:
-        async def work(db: Connection) -> set[str]:
-            acts = Acts(db, self._sql)
-            answers = iter(await acts.record([step for ticket in tickets for step in ticket.work]))
+        news: set[str] = set()
+
+        async def work(db: Connection) -> None:
+            answers = iter(await Acts(db, self._sql, news).record([step for ticket in tickets for step in ticket.work]))
             for ticket in tickets:
                 ticket.answer = list(islice(answers, len(ticket.work)))
-            return acts.news
 
-        await self._together(tickets, work, self._run_record)
+        async def alone(place: int) -> None:
+            await self._run_record([tickets[place]])
+
+        await self._together(tickets, work, alone, news)
 
     async def _together(
         self,
         tickets: Sequence[Ticket[Any]],
-        work: Callable[[Connection], Awaitable[set[str]]],
-        alone: Callable[[Sequence[Ticket[Any]]], Awaitable[None]],
+        work: Callable[[Connection], Awaitable[None]],
+        alone: Callable[[int], Awaitable[None]],
+        news: set[str],
     ) -> bool:
         """Do what several callers asked for, and tell the news; whether it was done."""
         try:
-            news = await self._pool.act(work)
+            await self._pool.act(work)
         except StoreError as error:
             for ticket in tickets:
                 ticket.error = error
             return False
         except Exception as error:
             # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
-            if len(tickets) > 1:
-                for ticket in tickets:
-                    await alone([ticket])
+            if len(tickets) == 1:
+                tickets[0].error = error
                 return False
-            tickets[0].error = error
+            for place in range(len(tickets)):
+                await alone(place)
             return False
-        if news:
-            self._live.tell(news)
+        finally:
+            if news:
+                self._live.tell(news)
         return True
 
-    async def _run_claims(self, tickets: Sequence[Ticket[Any]]) -> None:
+    async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
             try:
-                ticket.answer = await self._claim(*ticket.work)
+                ticket.answer = await self._turn(*ticket.work)
             except Exception as error:
                 ticket.error = error
 
-    async def _claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
-        """One statement. In a long drain it begins where the last one did (`floor`)."""
+    async def _turn(
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """Changes and a claim, or a claim alone: one statement. In a long drain it begins where the last one did."""
         began = time.monotonic()
-        spot = self._floor.ahead(queues, began)
-        found: list[Any] = []
-        if spot is not None:
-            found = await self._pool.act(lambda db: db.fetch(self._sql.claim_ahead, worker, *spot, limit))
-        if len(found) < limit or not limit:
-            left = limit - len(found)
-            found += await self._pool.act(lambda db: db.fetch(self._sql.claim, worker, queues, left, PROMOTE_LIMIT))
+        claim = (worker, queues, limit, PROMOTE_LIMIT, *self._floor.ahead(queues, began))
+
+        async def work(db: Connection) -> tuple[list[Applied | Conflict], list[Any], set[str]]:
+            if not changes:
+                return [], await db.fetch(self._sql.claim, *claim), set()
+            acts = Acts(db, self._sql)
+            return *await acts.turn(changes, *claim), acts.news
+
+        answers, found, news = await self._pool.act(work)
+        if news:
+            self._live.tell(news)
         jobs = [rows.job_of(row) for row in found]
         if jobs:
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
-            self._floor.note(queues, limit, spots, began, time.monotonic())
-            self._live.tell({job_topic(job.id) for job in jobs})
+            self._floor.note(queues, limit, spots, began)
+            self._live.ring([job_topic(job.id) for job in jobs])
             self._heard_clock(jobs[-1].claimed_at or 0)
-        else:
+        elif limit:
             self._floor.reset()
-        return jobs
+        return answers, jobs
 
     async def _analyze(self) -> None:
         try:
@@ -320,7 +368,12 @@ class PostgresEngine(Engine):
         """See Engine.insert_within. On the caller's loop and connection; who waits hears of it after its commit."""
         check_jobs(jobs)
         self._check_open()
-        answers = await Acts(CallersConnection(connection), self._sql).insert_within(jobs)
+        try:
+            answers = await Acts(CallersConnection(connection), self._sql).insert_within(jobs)
+        except Exception as error:
+            if (mark := mark_told(error)) is not None:
+                raise Moved(mark_of(mark).words()) from error
+            raise
         topics = {job.id: queue_topic(job.queue) for job, one in zip(jobs, answers, strict=True) if one.new}
         await self._hub.call(lambda: self._follower.expect(topics))
         return answers
@@ -329,13 +382,25 @@ class PostgresEngine(Engine):
         """See Engine.claim."""
         check_worker(worker)
         asked = rows.storable(dict.fromkeys(queues))
-        answer: list[Job] = await self._do("claim", (worker, asked, max(0, limit)))
-        return answer
+        answer: tuple[Any, list[Job]] = await self._do("turn", ((), worker, asked, max(0, limit)))
+        return answer[1]
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """See Engine.commit."""
         check_changes(changes)
         answer: list[Applied | Conflict] = await self._do("commit", changes)
+        return answer
+
+    async def turn(
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """See Engine.turn: one statement, if the changes bring nothing along."""
+        if limit < 1 or not is_turn(changes):
+            return await super().turn(changes, worker, queues, limit)
+        check_changes(changes)
+        check_worker(worker)
+        asked = rows.storable(dict.fromkeys(queues))
+        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do("turn", (changes, worker, asked, limit))
         return answer
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
@@ -344,18 +409,44 @@ class PostgresEngine(Engine):
         answer: list[Recorded | Conflict] = await self._do("record", steps)
         return answer
 
+    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
+        """See Transactional.transact. The body runs on the caller's loop, its statements on the hub's."""
+        check_steps([step])
+        self._check_open()
+        return await self._transactions.run(step, body)
+
     async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
         """See Engine.put_record."""
         check_record(name, value)
 
-        async def work(db: Connection) -> Record | Conflict:
+        async def write(db: Connection) -> Record | Conflict:
             row = await db.fetchrow(self._sql.put_record, name, value, expected)
             if row is None:
                 return Conflict(name, OUTRUN, version=await db.fetchval(self._sql.record_version, name) or 0)
-            self._live.tell([EVERYTHING])
             return Record(name, value or "", row[0], row[1])
 
-        return await self._look(work)
+        async def mark(db: Connection) -> Record | Conflict:
+            async with db.transaction():
+                if await db.fetchval(self._sql.mark) is not None and value is not None:
+                    return await write(db)  # the guard is there already
+                await db.execute(self._sql.lock_all)
+                answer = await write(db)
+                if isinstance(answer, Record) and value is None:
+                    await db.execute(self._sql.drop_guard)
+                elif isinstance(answer, Record):
+                    await db.execute(self._sql.add_guard)
+                    await db.execute(self._sql.set_guard)
+            return answer
+
+        async def work(db: Connection) -> Record | Conflict:
+            answer = await (mark if name == MOVED else write)(db)
+            if isinstance(answer, Record):
+                self._live.tell([EVERYTHING])
+            return answer
+
+        # Not as a look, which is repeated when its connection breaks: our own first try would pass for somebody else's.
+        self._check_open()
+        return await self._hub.call(lambda: self._pool.act(work))
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune. Tidies, too: counters, keys, the traces of dead workers, days of which nothing is left."""
@@ -492,6 +583,43 @@ class PostgresEngine(Engine):
             ]
             found += [record for record in present if record.name.startswith(prefix)]
         return sorted(found, key=lambda record: record.name)
+
+    # Moving.
+
+    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Movable.in_order."""
+        found = await self._fetch(self._sql.number, after) if after else [(0,)]
+        if not found:
+            raise NotFound(f"there is no job {after} to go on after")
+        page = await self._fetch(self._sql.in_order, found[0][0], at_most(limit, PAGE_LIMIT))
+        return [rows.job_of(row) for row in page]
+
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """See Movable.wholes."""
+        ids = [job.id for job in jobs]
+        entries, steps = await asyncio.gather(
+            self._fetch(self._sql.histories, ids), self._fetch(self._sql.all_steps, ids)
+        )
+        return put_together(jobs, map(rows.entry_row, entries), map(rows.step_of, steps))
+
+    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
+        """See Movable.keys."""
+        return [HeldKey(*row) for row in await self._fetch(self._sql.keys, *after, at_most(limit, PAGE_LIMIT))]
+
+    async def all_records(self) -> list[Record]:
+        """See Movable.all_records."""
+        return [Record(*row) for row in await self._fetch(self._sql.all_records)]
+
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
+        """See Movable.load."""
+        check_load(wholes, keys, records)
+
+        async def work(db: Connection) -> int:
+            new = await Acts(db, self._sql).load(wholes, keys, records)
+            self._grown(new)
+            return new
+
+        return await self._look(work)
 
     # Beating and waking.
 

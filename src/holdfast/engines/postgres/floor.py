@@ -1,26 +1,26 @@
 """The claim's floor: where the last claim of a long drain began, so that the next one needn't walk there again.
 
-While some transaction elsewhere stays open, what was claimed can't be vacuumed, and a claim that begins at the front
-walks over all of it, again and again. Must not change the order in which jobs come while claims are fast: it sets in
-only after several full claims in a row that were slow, and every second one claim begins at the front all the same,
-so that what was inserted behind the floor and committed late is seen within that time.
+What was claimed is dead in the index until it is vacuumed, and while some transaction elsewhere stays open it can't be:
+a claim that begins at the front walks over all of it, again and again. So it sets in after several full claims in a
+row, for one queue and one priority. A job of a higher priority ends it at once (`claim` looks), and every second one
+claim begins at the front all the same, so that what was inserted behind the floor and committed late, or was handed
+back, is seen within that time.
 """
 
 from collections.abc import Sequence
 
 from holdfast.core.model import Time
 
-FULL_IN_A_ROW = 8
+FULL_IN_A_ROW = 4
 """How many claims in a row must have found all they wanted."""
-
-SLOW_SECONDS = 0.004
-"""How long they must have taken on average: a claim that walks over nothing is faster."""
 
 FRONT_SECONDS = 1.0
 """How often a claim begins at the front in any case."""
 
 Spot = tuple[str, int, Time, int]
 """Where a claimed job stood: queue, priority, run_at, number."""
+
+FRONT = (None, None, None)
 
 
 class Floor:
@@ -32,27 +32,24 @@ class Floor:
     def reset(self) -> None:
         """Begin at the front."""
         self._full = 0
-        self._slow = 0.0
         self._spot: Spot | None = None
         self._front_at = 0.0
 
-    def ahead(self, queues: Sequence[str], now: float) -> Spot | None:
-        """Where to begin the next claim; None for the front."""
-        if self._spot is None or now - self._front_at > FRONT_SECONDS or self._spot[0] not in queues[:1]:
-            return None
-        return self._spot if self._full >= FULL_IN_A_ROW and self._slow > SLOW_SECONDS else None
+    def ahead(self, queues: Sequence[str], now: float) -> tuple[int, Time, int] | tuple[None, None, None]:
+        """Where to begin the next claim: a priority, and what must not be exceeded there; or FRONT."""
+        spot = self._spot
+        if spot is None or self._full < FULL_IN_A_ROW or now - self._front_at > FRONT_SECONDS:
+            return FRONT
+        return spot[1:] if spot[0] in queues[:1] else FRONT
 
-    def note(self, queues: Sequence[str], limit: int, spots: Sequence[Spot], began: float, ended: float) -> None:
+    def note(self, queues: Sequence[str], limit: int, spots: Sequence[Spot], began: float) -> None:
         """A claim has brought jobs from these places."""
-        level = {spot[:2] for spot in spots}
-        if len(spots) < limit or len(level) != 1 or spots[0][0] != queues[0]:
+        if len(spots) < limit or len({spot[:2] for spot in spots}) != 1 or spots[0][0] != queues[0]:
             self.reset()
             return
         if self._spot is None or self._spot[:2] != spots[0][:2]:
             self._full = 0
-        if self.ahead(queues, began) is None:
+        if self.ahead(queues, began) is FRONT:
             self._front_at = began
-            # Only a claim from the front tells how slow the front is.
-            self._slow = ended - began if not self._full else (self._slow + ended - began) / 2
         self._full += 1
         self._spot = min(spots, key=lambda spot: (spot[2], spot[3]))

@@ -69,6 +69,7 @@ class Live:
         self._me = secrets.token_hex(4)
         self._db: Connection | None = None
         self._since = 0.0
+        self._remade = False
         self._connecting = asyncio.Lock()
         self._busy = asyncio.Lock()
         self._workers: dict[str, int] = {}
@@ -99,6 +100,7 @@ class Live:
             except BaseException as error:
                 db.terminate()
                 raise plainly(error, self._place) from error
+            self._remade = self._db is not None
             self._db = db
             self._since = time.monotonic()
             db.add_termination_listener(self._lost)
@@ -164,10 +166,15 @@ class Live:
         else:
             self._heard([topics[at : at + _TOPIC_SIZE] for at in range(0, len(topics), _TOPIC_SIZE)])
 
-    def tell(self, topics: Collection[str]) -> None:
-        """Wake who waits here at once, and tell the others soon. On the hub's loop, after the commit."""
+    def ring(self, topics: Collection[str]) -> list[str]:
+        """Wake who waits here."""
         news = [short(topic) for topic in topics]
         self._heard(news)
+        return news
+
+    def tell(self, topics: Collection[str]) -> None:
+        """Wake who waits here at once, and tell the others soon. On the hub's loop, after the commit."""
+        news = self.ring(topics)
         if self._place.pooled or self._closed:
             return
         self._unsaid.update(news)
@@ -233,20 +240,24 @@ class Live:
     def presences(self, found: Collection[Any]) -> list[Presence]:
         """The workers of these rows, those among them marked as gone whose sign of life is gone and who missed a beat.
 
-        After a restart of the server nobody's sign is there, and the living need a moment to show it again. So only
-        who had it since this very connection was made can be seen without it: we saw it, or there was a beat since.
-        Once the server and this connection are older than a lease, that goes for everybody.
+        After a restart of the server nobody's sign is there, and the living need a moment to show it again. The same
+        may have happened when our own connection had to be made anew: the network was cut, or another server took over.
+        So until a lease has passed since, only who showed it since can be seen without it: we saw it, or there was a
+        beat. And who last beat before that is marked: the store was away. That this process is new is no such sign.
         """
         told: list[Presence] = []
         connected = self._db is not None and not self._db.is_closed()
         mine = (time.monotonic() - self._since) * 1_000 if connected else 0.0
+        was_lost = self._remade or (self._db is not None and not connected)
         for worker, text, beat_at, beat_ms, lease_ms, signs, signed, now, server in found:
             if signed and connected:
                 self._seen.add(worker)
-            known = worker in self._seen or beat_at > now - mine or min(mine, server) >= lease_ms
+            steady = min(mine, server) if was_lost else server
+            known = worker in self._seen or beat_at > now - mine or steady >= lease_ms
             missed = now - beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
             gone = connected and signs and not signed and missed and known and worker not in self._workers
-            told.append(msgspec.structs.replace(_presence(text), beat_at=beat_at, gone=gone))
+            away = beat_at < now - server or (was_lost and beat_at < now - mine)
+            told.append(msgspec.structs.replace(_presence(text), beat_at=beat_at, gone=gone, store_away=away))
         return told
 
 

@@ -5,12 +5,21 @@ Must not run a statement of its own: a connection is handed on as it is, so noth
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from holdfast.engines.postgres.place import Place
-from holdfast.engines.postgres.store import Connection, close, connect, is_broken, is_passing, plainly, socket_of
+from holdfast.engines.postgres.store import (
+    SETTINGS,
+    Connection,
+    close,
+    connect,
+    is_broken,
+    is_passing,
+    plainly,
+    socket_of,
+)
 
 T = TypeVar("T")
 
@@ -26,17 +35,19 @@ IDLE_SECONDS = 60.0
 class Pool:
     """Connections of one event loop. Bounded: who finds none free, waits."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, settings: Mapping[str, str] = SETTINGS) -> None:
         self._place = place
+        self._settings = settings
         self._free = asyncio.Semaphore(place.connections)
         self._idle: list[tuple[float, Connection]] = []
         self._all: set[Connection] = set()
+        self._tidying: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     async def act(self, work: Callable[[Connection], Awaitable[T]], *, again: bool = False) -> T:
         """Do something on a connection. Deadlocks and the like are tried again; with `again`, a broken one is, too."""
         for left in reversed(range(TRIES)):
             try:
-                async with self._connection() as db:
+                async with self.connection() as db:
                     return await work(db)
             except Exception as error:
                 if not left or not (is_passing(error) or (again and is_broken(error) and left > TRIES - 2)):
@@ -45,7 +56,8 @@ class Pool:
         raise AssertionError("not reached")
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
+    async def connection(self) -> AsyncIterator[Connection]:
+        """One of them, for as long as it takes. After trouble it is thrown away."""
         async with self._free:
             db = await self._take()
             try:
@@ -59,6 +71,7 @@ class Pool:
                     self._all.discard(db)
                 else:
                     self._idle.append((asyncio.get_running_loop().time(), db))
+                    self._tidy_later()
 
     async def _take(self) -> Connection:
         while self._idle:
@@ -66,9 +79,24 @@ class Pool:
             if not db.is_closed():
                 return db
             self._all.discard(db)
-        db = await connect(self._place)
+        db = await connect(self._place, self._settings)
         self._all.add(db)
         return db
+
+    def _tidy_later(self) -> None:
+        """See to it that what nobody needs any more is closed. Each process has to do that for itself."""
+        if self._tidying is None:
+            loop = asyncio.get_running_loop()
+            self._tidying = loop.call_later(IDLE_SECONDS / 4, self._tidy_now)
+
+    def _tidy_now(self) -> None:
+        async def work() -> None:
+            await self.tidy()
+            self._tidying = None
+            if self._idle:
+                self._tidy_later()
+
+        self._tidying = asyncio.get_running_loop().create_task(work())
 
     async def tidy(self) -> None:
         """Close what nobody needed for a while."""
@@ -81,6 +109,8 @@ class Pool:
 
     async def close(self) -> None:
         """Close everything."""
+        if self._tidying is not None:
+            self._tidying.cancel()
         every, self._all, self._idle = list(self._all), set(), []
         await asyncio.gather(*(close(db) for db in every))
 

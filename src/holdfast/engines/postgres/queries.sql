@@ -37,19 +37,22 @@ with new as materialized (
   on conflict (id) do nothing
   returning id, n
 ), bodies as (
-  insert into {schema}.body (n, args, digest, key, key_until, created_at, options, parent, first_state, first_epoch)
-  select n, args, digest, key, key_until, created_at, options, parent, state, epoch from named join new using (id)
+  insert into {schema}.body (n, args) select n, args from named join new using (id) where length(args) > 1000
 ), jobs as (
-  insert into {schema}.job (n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
-    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result)
-  select n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
-    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result
+  insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
+    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
+    waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
   from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
-  insert into {schema}.done (n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
-    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result)
-  select n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
-    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result
+  insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
+    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
+    waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
   from named join new using (id) where state in ('completed', 'discarded', 'cancelled')
 ), families as (
   insert into {schema}.family (parent, name, total, arrived)
@@ -74,10 +77,7 @@ where n = (select n from {schema}.name where id = $1) and epoch = $2 and state =
 for no key update;
 
 -- name: claim
-select * from {schema}.claim($1, $2, $3, $4);
-
--- name: claim_ahead
-select * from {schema}.claim_ahead($1, $2, $3, $4, $5, $6);
+select * from {schema}.claim($1, $2, $3, $4, $5, $6, $7);
 
 -- name: heads
 -- commit: what the store holds of jobs whose change was refused
@@ -96,48 +96,66 @@ where n = any(array(select n from {schema}.name where id = any($1::text[]))) ord
 for update;
 
 -- name: change_jobs
--- commit: the one statement besides the claim that writes a state. Compares what each change expects with the job as
--- it is when we hold its row, so that of several at the same time one wins.
+-- commit, turn: the one statement besides the claim that writes a state. Compares what each change expects with the job
+-- as it is when we hold its row, so that of several at the same time one wins. A turn claims in the same act, a commit
+-- for no queue; a claimed job is told from a changed one by its number, which only that has.
 with change as materialized (
-  select change.*, name.n, job.worker as owner from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[],
+  select change.*, name.n, job.worker as owner, job.claimed_at as owned_at, job.epoch as owned_epoch, job.untold
+  from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[],
     $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
     $13::boolean[], $14::text[], $15::boolean[], $16::text[], $17::text[], $18::text[], $19::bigint[], $20::text[],
     $21::text[], $22::text[], $23::text[])
   as change (id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at,
     finished_at, prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note)
   cross join lateral (select n from {schema}.name where name.id = change.id offset 0) as name
-  cross join lateral (select worker from {schema}.job where job.n = name.n offset 0) as job
+  cross join lateral (
+    select worker, claimed_at, epoch, untold from {schema}.job where job.n = name.n offset 0
+  ) as job
 ), moved as (
   update {schema}.job set state = change.state, version = job.version + 1, run_at = change.run_at,
     epoch = change.epoch, attempt = change.attempt, recoveries = change.recoveries, worker = change.worker,
     claimed_at = change.claimed_at, prune_at = change.prune_at, arrived = job.arrived or change.arrives,
     waits = change.waits, inbox = case when change.sets_inbox then change.inbox else job.inbox end,
-    error = change.error, result = change.result
+    error = change.error, result = change.result, untold = null
   from change
   where job.n = change.n and change.finished_at is null
+    and job.n = any(array(select n from change where finished_at is null))  -- by the key, however small the table looks
     and (expects_epoch is null or (job.epoch = expects_epoch and job.state = 'active'))
     and (expects_version is null or job.version = expects_version)
   returning job.n, job.version, job.queue, change.id
 ), gone as (
   delete from {schema}.job using change
   where job.n = change.n and change.finished_at is not null
+    and job.n = any(array(select n from change where finished_at is not null))
     and (expects_epoch is null or (job.epoch = expects_epoch and job.state = 'active'))
     and (expects_version is null or job.version = expects_version)
-  returning job.n, job.version + 1 as version, job.queue, change.id, job.type, job.priority, job.parent, job.family,
-    job.expires_at, job.arrived, job.inbox
+  returning job.*, job.untold is not null and change.event = 'complete' and change.actor = job.worker
+    and change.at = change.finished_at and change.epoch = job.epoch and change.note is null as is_plain
 ), ended as (
-  insert into {schema}.done (n, id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch,
-    attempt, recoveries, worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result)
-  select gone.n, gone.id, gone.type, gone.queue, gone.priority, gone.parent, gone.family, gone.expires_at,
-    change.state, gone.version, change.run_at, change.epoch, change.attempt, change.recoveries, change.worker,
-    change.claimed_at, change.finished_at, change.prune_at, gone.arrived or change.arrives, change.waits,
-    case when change.sets_inbox then change.inbox else gone.inbox end, change.error, change.result
-  from gone join change using (id)
+  insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
+  select gone.n, gone.id, gone.type, gone.queue, gone.args, gone.digest, gone.priority, gone.key, gone.key_until,
+    gone.parent, gone.family, gone.created_at, gone.expires_at, gone.options, change.state, gone.version + 1,
+    change.run_at, change.epoch, change.attempt, change.recoveries, change.worker, change.claimed_at, change.waits,
+    change.result, change.error, change.finished_at, change.prune_at,
+    case when change.sets_inbox then change.inbox else gone.inbox end, gone.arrived or change.arrives,
+    gone.first_state, gone.first_epoch, case when is_plain then gone.untold end,
+    case when is_plain then gone.claimed_at end, case when is_plain then gone.worker end
+  from gone join change using (n)
 ), made as materialized (
-  select n, id, version, queue from moved union all select n, id, version, queue from gone
+  select n, id, version, queue, false as is_plain from moved
+  union all
+  select n, id, version + 1, queue, is_plain from gone
 ), told as (
+  -- the claim that had no row so far, then the change itself
   insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
-  select made.n, made.version, at, event, before, state, actor, epoch, note from made join change using (id)
+  select made.n, untold, owned_at, 'claim', 'available', 'active', owner, owned_epoch, null
+  from made join change using (id) where untold is not null and not is_plain
+  union all
+  select made.n, made.version, at, event, before, state, actor, epoch, note
+  from made join change using (id) where not is_plain
+  on conflict (n, version) do nothing  -- a signal that came in between has told of the claim already
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
   select queue, state, sum(jobs) from (
@@ -146,7 +164,12 @@ with change as materialized (
     select queue, state, 1 from made join change using (id)
   ) as moves group by queue, state having sum(jobs) <> 0
 )
-select made.id, made.version, change.owner from made join change using (id);
+select null::bigint, made.id, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
+  null::bigint, null, null, made.version, null::bigint, null::bigint, null::bigint, null::bigint, change.owner,
+  null::bigint, null, null, null, null::bigint, null::bigint, null, null::boolean
+from made join change using (id)
+union all
+select * from {schema}.claim($24, $25, $26, $27, $28, $29, $30);
 
 -- name: lock_family
 -- commit: suspending on children; nobody arrives until we have committed
@@ -174,9 +197,10 @@ delete from {schema}.step where n = any($1::bigint[]) and state = 'failed';
 delete from {schema}.step using unnest($1::bigint[], $2::text[]) as gone (n, path)
 where step.n = gone.n and step.path = gone.path;
 
--- name: edit_bodies
-update {schema}.body set args = edit.args, digest = edit.digest
-from unnest($1::bigint[], $2::text[], $3::text[]) as edit (n, args, digest) where body.n = edit.n;
+-- name: edit_args
+-- commit: an edited replay; long arguments stay in the job's row from now on
+update {schema}.job set args = edit.args, digest = edit.digest
+from unnest($1::bigint[], $2::text[], $3::text[]) as edit (n, args, digest) where job.n = edit.n;
 
 -- name: set_steps
 -- commit: step records that go with changes; the changes have been checked already
@@ -222,6 +246,67 @@ select name.id, step.epoch, step.path, step.name, step.state, step.result, step.
 from unnest($1::text[], $2::text[]) as asked (job, path)
 cross join lateral (select id, n from {schema}.name where name.id = asked.job offset 0) as name
 cross join lateral (select * from {schema}.step where step.n = name.n and step.path = asked.path offset 0) as step;
+
+-- Transactional steps. What goes together is sent as one text, so that it costs one way to the server and back.
+
+-- name: look_step
+-- transact: the record that stands there already, if the lease is still this one; and the mark of a store that was moved
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
+  (select value from {schema}.record where record.name = 'moved')
+from {schema}.name
+cross join lateral (
+  select 1 from {schema}.job where job.n = name.n and job.epoch = $2 and job.state = 'active' offset 0
+) as held
+left join lateral (select * from {schema}.step where step.n = name.n and step.path = $3 offset 0) as step on true
+where name.id = $1;
+
+-- name: begin_step
+-- transact: with the mark by which its end is known to be its own; a worker that vanished holds it no longer than this
+begin isolation level read committed read write;
+set local statement_timeout = '30s';
+set local idle_in_transaction_session_timeout = '30s';
+set local lock_timeout = '15s';
+set local holdfast.transaction = 'held';
+
+-- name: check_step
+-- transact: what was deferred is checked now, while all is as the body left it. Then: is this still the transaction that
+-- we began, and has it touched nothing of ours? Each use of a table holds a lock to the end, by whatever way it came.
+-- From here to the commit is a moment: a process that sleeps in it must not keep its job from being rescued.
+set constraints all immediate;
+reset role;
+set local search_path = pg_catalog;
+set local statement_timeout = '30s';
+set local lock_timeout = '15s';
+set local idle_in_transaction_session_timeout = '5s';
+do $$
+declare
+  touched text;
+begin
+  if current_setting('holdfast.transaction', true) is distinct from 'held' then
+    raise exception 'another transaction' using errcode = 'HF001';
+  end if;
+  select relname into touched from pg_locks join pg_class on pg_class.oid = pg_locks.relation
+  where pid = pg_backend_pid() and locktype = 'relation' and relnamespace = to_regnamespace('{schema}') limit 1;
+  if found then
+    raise exception '%', touched using errcode = 'HF002';
+  end if;
+end $$;
+
+-- name: commit_step
+commit;
+
+-- name: rollback_step
+rollback;
+
+-- name: tidy_session
+-- transact: what a body may have left on its connection
+set session authorization default;
+reset all;
+close all;
+unlisten *;
+select pg_advisory_unlock_all();
+discard temp;
+discard sequences;
 
 -- name: steps
 select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
@@ -324,16 +409,11 @@ order by id desc limit $2;
 select queue, state, sum(jobs)::bigint from {schema}.tally group by queue, state having sum(jobs) <> 0;
 
 -- name: history
--- the first entry has no row of its own
-select name.id, entry.* from {schema}.name cross join lateral (
-  select 1 as version, created_at as at, 'submit' as event, null as before, first_state as after,
-    coalesce(parent, '') as actor, first_epoch as epoch, null as note
-  from {schema}.body where body.n = name.n and $2 < 1
-  union all
-  select version, at, event, before, after, actor, epoch, note
-  from {schema}.entry where entry.n = name.n and version > $2
-) as entry
-where name.id = $1 order by entry.version limit $3;
+select name.id, told.version, told.at, told.event, told.before, told.after, told.actor, told.epoch, told.note
+from {schema}.name cross join lateral (
+  select * from {schema}.told where told.n = name.n and told.version > $2 offset 0
+) as told
+where name.id = $1 order by told.version limit $3;
 
 -- name: records
 select name, value, version, at from {schema}.record
@@ -421,3 +501,146 @@ where name = any($1::text[]) and beat_at = any($2::bigint[])
 
 -- name: notify
 select pg_notify($1, $2);
+
+-- Moving all jobs to another store, and from another one.
+
+-- name: number
+-- in_order: where a job stands in the order of insertion
+select n from {schema}.name where id = $1;
+
+-- name: in_order
+select * from (
+  (select * from {schema}.live where n > $1 order by n limit $2)
+  union all
+  (select * from {schema}.ended where n > $1 order by n limit $2)
+) as whole order by n limit $2;
+
+-- name: histories
+select name.id, told.version, told.at, told.event, told.before, told.after, told.actor, told.epoch, told.note
+from {schema}.name cross join lateral (select * from {schema}.told where told.n = name.n offset 0) as told
+where name.id = any($1::text[]) order by name.n, told.version;
+
+-- name: all_steps
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step
+where name.id = any($1::text[]) order by step.place;
+
+-- name: keys
+select type, key, job, digest, until from {schema}.key
+where (type, key) > ($1, $2) order by type, key limit $3;
+
+-- name: all_records
+select name, coalesce(value, ''), version, at from {schema}.record order by name;
+
+-- name: lock_all
+-- put_record of the mark: waits for all who are writing; who comes after them meets the guard, or none any more
+lock table {schema}.job, {schema}.done, {schema}.step, {schema}.record in share row exclusive mode;
+
+-- name: add_guard
+-- put_record of the mark: what refuses every write while it is there. Nothing of this is in the way of a store that
+-- bears no mark. `HF003` is read in `store.py`.
+create or replace function {schema}.guard() returns trigger language plpgsql set search_path = pg_catalog as $$
+begin
+  if current_setting('holdfast.loading', true) is distinct from 'on' then
+    raise exception using errcode = 'HF003',
+      message = coalesce((select value from {schema}.record where name = 'moved'), '');
+  end if;
+  return new;
+end $$;
+
+-- name: set_guard
+do $$ begin
+  drop trigger if exists moved on {schema}.job;
+  drop trigger if exists moved on {schema}.done;
+  drop trigger if exists moved on {schema}.step;
+  drop trigger if exists moved on {schema}.record;
+  create trigger moved before insert or update or delete on {schema}.job
+    for each statement execute function {schema}.guard();
+  create trigger moved before insert or update or delete on {schema}.done
+    for each statement execute function {schema}.guard();
+  create trigger moved before insert or update or delete on {schema}.step
+    for each statement execute function {schema}.guard();
+  create trigger moved before insert or update on {schema}.record
+    for each row when (new.name <> 'moved') execute function {schema}.guard();
+end $$;
+
+-- name: drop_guard
+do $$ begin
+  drop trigger if exists moved on {schema}.job;
+  drop trigger if exists moved on {schema}.done;
+  drop trigger if exists moved on {schema}.step;
+  drop trigger if exists moved on {schema}.record;
+end $$;
+
+-- name: mark
+-- load, put_record of the mark: what the mark says; it stays until we have committed
+select value from {schema}.record where name = 'moved' for share;
+
+-- name: loading
+-- load: lets this transaction pass the guard
+select set_config('holdfast.loading', 'on', true);
+
+-- name: load_jobs
+-- load: jobs as they are, those that are not there yet, in the order in which they are given
+with new as materialized (
+  select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
+    $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[],
+    $16::bigint[], $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[],
+    $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::text[], $29::text[], $30::bigint[]) with ordinality
+  as new (id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
+    worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
+    created_at, options, first_state, first_epoch, nth)
+), named as (
+  insert into {schema}.name (id, n)
+  select id, (({schema}.now_ms() / 86400000) << 40) + nextval('{schema}.job_n')
+  from (select id from new order by nth) as ordered
+  on conflict (id) do nothing
+  returning id, n
+), bodies as (
+  insert into {schema}.body (n, args) select n, args from named join new using (id) where length(args) > 1000
+), jobs as (
+  insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
+    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
+    waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
+  from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
+), ended as (
+  insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
+    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
+    waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
+  from named join new using (id) where state in ('completed', 'discarded', 'cancelled')
+), families as (
+  insert into {schema}.family (parent, name, total, arrived)
+  select parent, coalesce(family, ''), count(*), 0 from named join new using (id)
+  where parent is not null and not arrived
+  group by 1, 2 order by 1, 2
+  on conflict (parent, name) do update set total = family.total + excluded.total
+), counted as (
+  insert into {schema}.tally (queue, state, jobs)
+  select queue, state, count(*) from named join new using (id) group by queue, state
+)
+select id, n from named;
+
+-- name: load_entries
+insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
+select * from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[],
+  $8::bigint[], $9::text[]);
+
+-- name: load_keys
+-- `created_at` is of no use any more: what it was compared with is `until`
+insert into {schema}.key (type, key, job, digest, until, created_at)
+select *, 0 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+on conflict (type, key) do nothing;
+
+-- name: load_records
+-- a version never comes back, nor does one that this store has given before
+insert into {schema}.record as held (name, value, version, at)
+select * from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
+on conflict (name) do update set value = excluded.value, version = greatest(excluded.version, held.version + 1),
+  at = excluded.at
+where held.value is distinct from excluded.value or held.version < excluded.version;

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.core.lifecycle import entry_of
+from holdfast.core.lifecycle import entry_of, submit_entry
 from holdfast.core.model import Change, Entry, Error, Head, Job, Options, Signal, State, Step, StepState, Wait
+from holdfast.core.moves import Whole
 
 Row = Any
 Columns = list[list[Any]]
@@ -22,6 +24,7 @@ _STATES = {state.value: state for state in State}
 _STEP_STATES = {state.value: state for state in StepState}
 _NO_OPTIONS = Options()
 _NO_OPTIONS_TEXT = "{}"
+_last_options = (_NO_OPTIONS, _NO_OPTIONS_TEXT)
 
 
 def text(value: Any) -> str | None:
@@ -69,8 +72,56 @@ def job_row(job: Job) -> tuple[Any, ...]:
         job.key,
         job.key_until,
         job.created_at,
-        _NO_OPTIONS_TEXT if job.options is _NO_OPTIONS else text(job.options),
+        options_text(job.options),
     )
+
+
+def options_text(options: Options) -> str:
+    """Options as JSON text. Jobs that are submitted together share theirs."""
+    global _last_options
+    if options is not _last_options[0]:
+        _last_options = (options, _encode(options).decode())
+    return _last_options[1]
+
+
+LOAD_WIDTH = JOB_WIDTH + 2
+
+
+def load_row(whole: Whole) -> tuple[Any, ...]:
+    """What `load_jobs` takes of a job: itself, and where it began."""
+    first = whole.entries[0]
+    return (*job_row(whole.job), first.after.value if _is_derived(first, whole.job) else None, first.epoch)
+
+
+ENTRY_WIDTH = 9
+
+
+def entry_columns(wholes: Iterable[tuple[Whole, int]]) -> Columns:
+    """What `load_entries` takes. A first entry that says no more than "submitted" is derived, and has no row."""
+    return columns(
+        [
+            (
+                n,
+                entry.version,
+                entry.at,
+                str.__str__(entry.event),
+                None if entry.before is None else entry.before.value,
+                entry.after.value,
+                entry.by,
+                entry.epoch,
+                text(entry.note),
+            )
+            for whole, n in wholes
+            for entry in whole.entries
+            if entry.version > 1 or not _is_derived(entry, whole.job)
+        ],
+        ENTRY_WIDTH,
+    )
+
+
+def _is_derived(entry: Entry, job: Job) -> bool:
+    plain = submit_entry(replace(job, state=entry.after, epoch=entry.epoch))
+    return entry == plain
 
 
 CHANGE_WIDTH = 23

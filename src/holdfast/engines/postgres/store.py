@@ -5,6 +5,7 @@ Must not run an act. A schema that is refused here has not been written.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import asyncpg
 from holdfast.core.errors import (
     HoldfastError,
     Invalid,
+    Moved,
     StoreBusy,
     StoreDamaged,
     StoreError,
@@ -20,6 +22,7 @@ from holdfast.core.errors import (
     StoreFull,
     StoreUnwritable,
 )
+from holdfast.core.moves import mark_of
 from holdfast.engines.postgres.place import Place
 from holdfast.engines.sql import migrations, queries
 
@@ -46,6 +49,13 @@ SETTINGS = {
     "tcp_keepalives_idle": "15",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
+}
+
+# For the bodies of transactional steps: the rest is as the role and the database have it, as on the user's connections.
+BODY_SETTINGS = {
+    name: value
+    for name, value in SETTINGS.items()
+    if name not in ("search_path", "default_transaction_isolation", "jit")
 }
 
 _PACKAGE = "holdfast.engines.postgres"
@@ -82,6 +92,11 @@ class Texts:
         return self._put(_DROP)
 
     @property
+    def shift(self) -> tuple[str, str]:
+        """The statements by which a test moves its schema's clock: it goes by a number kept there."""
+        return self._put(_SHIFTED), self._put(_SHIFT)
+
+    @property
     def version(self) -> str:
         """The statement that tells which migrations a schema has had, and for whom it is too new."""
         return self._put(_VERSION)
@@ -94,6 +109,17 @@ class Texts:
 
 _CREATE = "create schema if not exists {schema}"
 _DROP = "drop schema if exists {schema} cascade"
+_SHIFTED = """
+do $do$ begin
+  if to_regclass('{schema}.shift') is null then
+    create table {schema}.shift as select 0::bigint as ms;
+    create or replace function {schema}.now_ms() returns bigint language sql volatile as $$
+      select floor(extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint + ms from {schema}.shift
+    $$;
+  end if;
+end $do$
+"""
+_SHIFT = "update {schema}.shift set ms = ms + $1"
 _VERSION = "select version, oldest from {schema}.store"
 _ADVANCE = "update {schema}.store set version = $1"
 _IS_THERE = "select to_regclass(quote_ident($1) || '.store') is not null"
@@ -103,7 +129,7 @@ _ONE_AT_A_TIME = "select pg_advisory_xact_lock(hashtextextended('holdfast migrat
 _ENCODING = "select current_setting('server_encoding')"
 
 
-async def connect(place: Place) -> Connection:
+async def connect(place: Place, settings: Mapping[str, str] = SETTINGS) -> Connection:
     """A connection with our settings."""
     try:
         return await asyncpg.connect(
@@ -112,7 +138,7 @@ async def connect(place: Place) -> Connection:
             command_timeout=STATEMENT_SECONDS,
             statement_cache_size=0 if place.pooled else 256,
             max_cached_statement_lifetime=0,
-            server_settings=None if place.pooled else SETTINGS,
+            server_settings=None if place.pooled else dict(settings),
         )
     except Exception as error:
         raise plainly(error, place) from error
@@ -141,6 +167,13 @@ async def drop(place: Place, texts: Texts) -> None:
         raise plainly(error, place) from error
     finally:
         await close(db)
+
+
+async def shift(db: Connection, texts: Texts, milliseconds: int) -> None:
+    """Move the clock of a test's schema."""
+    make, move = texts.shift
+    await db.execute(make)
+    await db.execute(move, milliseconds)
 
 
 async def close(db: Connection) -> None:
@@ -200,6 +233,9 @@ async def _migrate(db: Connection, place: Place, texts: Texts, newest: int) -> N
 
 # Errors.
 
+GUARDED = "HF003"
+"""The state with which the guard of a store that is being moved refuses (`add_guard`)."""
+
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
 
@@ -230,6 +266,8 @@ def plainly(error: BaseException, place: Place) -> BaseException:
     match error:
         case HoldfastError() | asyncio.CancelledError():
             return error
+        case _ if (mark := mark_told(error)) is not None:
+            return Moved(mark_of(mark).words())
         case asyncpg.InvalidCatalogNameError():
             return StoreError(f"{where}: {told}; create the database first")
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
@@ -242,17 +280,33 @@ def plainly(error: BaseException, place: Place) -> BaseException:
             return StoreFull(f"{where}: {told}; nothing was written: make room, and try again")
         case asyncpg.LockNotAvailableError() | asyncpg.SerializationError() | asyncpg.DeadlockDetectedError():
             return StoreBusy(f"{where}: {told}; nothing was written: try again")
+        case asyncpg.InvalidCachedStatementError() | asyncpg.OutdatedSchemaCacheError():
+            return StoreBusy(f"{where}: a table was altered meanwhile; nothing was written: try again")
         case asyncpg.QueryCanceledError() | TimeoutError():
             return StoreBusy(f"{where}: took too long and was given up; it may or may not be there: look, then repeat")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
             return StoreDamaged(f"{where}: {told}; restore a backup")
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
             return StoreDamaged(f"{where}: {told}; the schema was changed by somebody else, or dropped")
+        case FileNotFoundError(filename=None):
+            return StoreError(f"{where}: a file that the URL names is not there; check sslrootcert, sslcert and sslkey")
+        case asyncpg.ProtocolViolationError() if "startup parameter" in told:
+            return StoreError(f"{where}: {told}; a pooler is in between: add pooler=transaction to the URL")
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
         case _ if isinstance(error, _GONE):
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
     return error
+
+
+def mark_told(error: BaseException) -> str | None:
+    """What the mark of a move says, where it was the guard that refused; also as the caller's own driver tells it."""
+    source: Any = getattr(error, "orig", None) or error  # SQLAlchemy wraps what its driver raised
+    state = getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
+    if state != GUARDED:
+        return None
+    told = getattr(getattr(source, "diag", None), "message_primary", None)
+    return told or getattr(source, "message", None) or str(source)
 
 
 def socket_of(db: Connection) -> Any:

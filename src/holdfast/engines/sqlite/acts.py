@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from holdfast.core.errors import KeyConflict, LeaseLost
 from holdfast.core.lifecycle import applied, decide, entry_of, refusal, submit_entry
@@ -34,6 +35,7 @@ from holdfast.core.model import (
     Time,
     WaitKind,
 )
+from holdfast.core.moves import MOVED, HeldKey, Whole
 from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, job_topic, key_conflict, queue_topic, worker_topic
 from holdfast.engines.sqlite import rows
@@ -58,6 +60,11 @@ class Acts:
         moved = [{"queue": queue, "state": state.value, "more": n} for (queue, state), n in self._tally.items() if n]
         if moved:
             self._db.executemany(self._sql.add_tally, moved)
+
+    def mark(self) -> str | None:
+        """What the mark of a move says, if this store bears it."""
+        row = self._db.execute(self._sql.record, {"name": MOVED}).fetchone()
+        return None if row is None else row[0]
 
     # insert
 
@@ -329,6 +336,36 @@ class Acts:
         self._db.execute(self._sql.put_record, {"name": name, "value": value, "version": version + 1, "at": now})
         self.news.add(EVERYTHING)
         return new
+
+    # load
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record], now: Time) -> int:
+        """See Movable.load."""
+        known = self._known(whole.job.id for whole in wholes)
+        fresh = list({whole.job.id: whole for whole in wholes if whole.job.id not in known}.values())
+        (n,) = self._db.execute(self._sql.next_job).fetchone()
+        numbered = [(place, whole) for place, whole in enumerate(fresh, n)]
+        params = [rows.job_params(whole.job, place) for place, whole in numbered]
+        self._db.executemany(self._sql.add_job, params)
+        self._db.executemany(self._sql.add_body, params)
+        self._db.executemany(
+            self._sql.add_entry, (rows.entry_params(one, place) for place, whole in numbered for one in whole.entries)
+        )
+        self._db.executemany(
+            self._sql.set_step, (rows.step_params(one, place) for place, whole in numbered for one in whole.steps)
+        )
+        families: Counter[tuple[str, str]] = Counter()
+        for job in (whole.job for whole in fresh):
+            self._tally[job.queue, job.state] += 1
+            if job.parent is not None and not job.arrived:
+                families[job.parent, job.group or ""] += 1
+        for (parent, name), more in families.items():
+            self._db.execute(self._sql.grow_family, {"parent": parent, "name": name, "more": more})
+        self._db.executemany(self._sql.load_key, [asdict(key) for key in keys])
+        self._db.executemany(
+            self._sql.load_record, [asdict(record) | {"value": record.value or None} for record in records]
+        )
+        return len(fresh)
 
     # looking
 

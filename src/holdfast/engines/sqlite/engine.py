@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.errors import Invalid, StoreBusy, StoreClosed, StoreDamaged, StoreError
+from holdfast.core.errors import Invalid, Refused, StoreBusy, StoreClosed, StoreDamaged, StoreError
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -34,6 +34,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
+from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
 from holdfast.engines import path_of
 from holdfast.engines.bell import Bell
 from holdfast.engines.contract import (
@@ -41,12 +42,13 @@ from holdfast.engines.contract import (
     WORKER,
     Body,
     Clock,
-    Engine,
     Guarantees,
+    Movable,
     Transactional,
     at_most,
     check_changes,
     check_jobs,
+    check_load,
     check_record,
     check_steps,
     check_worker,
@@ -54,13 +56,14 @@ from holdfast.engines.contract import (
     system_clock,
     until_due,
 )
+from holdfast.engines.hold import Hold
 from holdfast.engines.lane import Lane, Ticket
 from holdfast.engines.sqlite import forking, reads, rows
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.live import Live
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, plainly, prepare, told_plainly
-from holdfast.engines.sqlite.transactions import Hold, Transactions
+from holdfast.engines.sqlite.transactions import Transactions
 
 T = TypeVar("T")
 Look = Callable[[sqlite3.Connection], Any]
@@ -84,7 +87,7 @@ class Act(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
 
 
-class SqliteEngine(Engine, Transactional):
+class SqliteEngine(Movable, Transactional):
     """Jobs in one SQLite file, shared by all processes of one machine."""
 
     guarantees = Guarantees(
@@ -226,7 +229,9 @@ class SqliteEngine(Engine, Transactional):
         db.execute(SQL.begin)
         acts = Acts(db, SQL)
         now = self._clock()
-        for kind, group in kinds.items():
+        mark = acts.mark()
+        for kind, asked in kinds.items():
+            group = asked if mark is None and kind != "load" else [one for one in asked if _may(one, mark)]
             match kind:
                 case "insert":
                     answers = acts.insert([ticket.work.args for ticket in group])
@@ -322,7 +327,7 @@ class SqliteEngine(Engine, Transactional):
         check_steps([step])
         if self._inline:
             raise Invalid(f"step {step.name}: without threads nobody can fill a transaction that the writer holds")
-        hold = Hold(step)
+        hold = Hold(step, threading.Event())
         return await hold.filled(body, self._do(HOLD, hold))
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
@@ -335,6 +340,12 @@ class SqliteEngine(Engine, Transactional):
         """See Engine.put_record."""
         check_record(name, value)
         answer: Record | Conflict = await self._do("put_record", name, value, expected)
+        return answer
+
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
+        """See Movable.load."""
+        check_load(wholes, keys, records)
+        answer: int = await self._do("load", wholes, keys, records)
         return answer
 
     # Reading.
@@ -362,6 +373,23 @@ class SqliteEngine(Engine, Transactional):
     async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
         """See Engine.find."""
         return await self._look("walk", lambda db: reads.find(db, where, after, at_most(limit, PAGE_LIMIT)))
+
+    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Movable.in_order."""
+        return await self._look("walk", lambda db: reads.in_order(db, after, at_most(limit, PAGE_LIMIT)))
+
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """See Movable.wholes."""
+        return await self._look("walk", lambda db: reads.wholes(db, jobs))
+
+    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
+        """See Movable.keys."""
+        params = {"type": after[0], "key": after[1], "limit": at_most(limit, PAGE_LIMIT)}
+        return await self._look("walk", lambda db: [HeldKey(*row) for row in db.execute(SQL.keys, params)])
+
+    async def all_records(self) -> list[Record]:
+        """See Movable.all_records."""
+        return await self._look("look", lambda db: [Record(*row) for row in db.execute(SQL.all_records)])
 
     async def count(self) -> Mapping[tuple[str, State], int]:
         """See Engine.count."""
@@ -466,6 +494,19 @@ class SqliteEngine(Engine, Transactional):
 
 def _is_hold(act: Act) -> bool:
     return act.kind == HOLD
+
+
+def _may(ticket: Ticket[Act], mark: str | None) -> bool:
+    """Whether an act is possible in a store that bears this mark of a move; else it is told why not."""
+    act = ticket.work
+    try:
+        if act.kind == "load":
+            check_marked(mark)
+        elif act.kind != "open" and (act.kind, *act.args[:1]) != ("put_record", MOVED):
+            check_unmarked(mark)
+    except Refused as error:
+        ticket.error = error
+    return ticket.error is None
 
 
 async def _at_once(call: Callable[[], None]) -> None:

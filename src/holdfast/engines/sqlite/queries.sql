@@ -258,3 +258,40 @@ select id, epoch from job indexed by job_held where worker = :worker and state =
 -- name: holders
 -- who holds leases: a presence whose worker still holds one is not tidied away
 select distinct worker from job indexed by job_held where state = 'active';
+
+-- Moving all jobs to another store, and from another one.
+
+-- name: number
+-- in_order: where a job stands in the order of insertion
+select n from job where id = :id;
+
+-- name: in_order
+select * from whole where n > :after order by n limit :limit;
+
+-- name: histories
+select job.id, entry.version, entry.at, event, before, after, actor, entry.epoch, note
+from json_each(:ids) as asked cross join job on job.id = asked.value join entry on entry.job = job.n
+order by job.n, entry.version;
+
+-- name: all_steps
+select job.id, step.epoch, step.path, step.name, step.state, step.result, step.error, started_at, step.finished_at
+from json_each(:ids) as asked cross join job on job.id = asked.value join step on step.job = job.n
+order by step.n;
+
+-- name: keys
+select type, key, job, digest, until from key
+where (type, key) > (:type, :key) order by type, key limit :limit;
+
+-- name: all_records
+select name, coalesce(value, ''), version, at from record order by name;
+
+-- name: load_key
+insert into key (type, key, job, digest, until) values (:type, :key, :job, :digest, :until)
+on conflict (type, key) do nothing;
+
+-- name: load_record
+-- a version never comes back, nor does one that this store has given before
+insert into record (name, value, version, at) values (:name, :value, :version, :at)
+on conflict (name) do update set value = excluded.value, version = max(excluded.version, record.version + 1),
+  at = excluded.at
+where record.value is not excluded.value or record.version < excluded.version;

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import NotFound
 from holdfast.core.model import Beat, Job, Lease, Presence, State, Time, Where
+from holdfast.core.moves import Whole, put_together
 from holdfast.engines.contract import DUE_WINDOW_MS, PAUSE, QUIET
 from holdfast.engines.sql import queries
 from holdfast.engines.sqlite import rows
@@ -44,6 +46,21 @@ def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[J
         return pick("find")
     walks = [pick("find_state", state=state.value) for state in dict.fromkeys(where.states)]
     return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), limit))
+
+
+def in_order(db: sqlite3.Connection, after: str, limit: int) -> list[Job]:
+    """A page of all jobs, as they were inserted."""
+    row = db.execute(SQL.number, {"id": after}).fetchone() if after else (0,)
+    if row is None:
+        raise NotFound(f"there is no job {after} to go on after")
+    return [rows.job_of(one) for one in db.execute(SQL.in_order, {"after": row[0], "limit": limit})]
+
+
+def wholes(db: sqlite3.Connection, jobs: Sequence[Job]) -> list[Whole]:
+    """These jobs with all that belongs to them."""
+    ids = {"ids": msgspec.json.encode([job.id for job in jobs]).decode()}
+    entries = [rows.entry_of(row) for row in db.execute(SQL.histories, ids)]
+    return put_together(jobs, entries, [rows.step_of(row) for row in db.execute(SQL.all_steps, ids)])
 
 
 def beat(db: sqlite3.Connection, presence: Presence, now: Time) -> Beat:

@@ -5,17 +5,15 @@ must be able to go on without it. Its statements do run in its own thread, on a 
 so that nothing of a step is left behind where the acts of others are carried out.
 """
 
-import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
 
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Conflict, Recorded, Step, StepState
-from holdfast.engines.contract import Body, check_steps
+from holdfast.core.moves import check_unmarked
+from holdfast.engines.hold import Hold
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.guard import Connection, Session, rolled_back
 from holdfast.engines.sqlite.reads import SQL
@@ -30,68 +28,6 @@ process has its turn. Without it, steps of half a second one after the other kep
 """
 
 
-class Hold:
-    """One transaction on its way between the writer's thread and the event loop of who fills it."""
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-        self.steps: Sequence[Step] = ()
-        """What to record at its end; nothing, to take all of it back."""
-        self.over = threading.Event()
-        """Set when the body has come to its end, or nobody waits for it any more."""
-        self._loop = asyncio.get_running_loop()
-        self._opened: asyncio.Future[Connection] = self._loop.create_future()
-
-    def open(self, connection: Connection) -> None:
-        """Let the body begin. From the writer's thread."""
-
-        def opened() -> None:
-            if not self._opened.done():
-                self._opened.set_result(connection)
-
-        try:
-            self._loop.call_soon_threadsafe(opened)
-        except RuntimeError:  # the loop has ended: nobody waits
-            self.over.set()
-
-    async def filled(self, body: Body, held: Coroutine[Any, Any, Any]) -> Recorded | Conflict:
-        """Run the body inside the transaction that `held` holds; answer when that has ended."""
-        ended: asyncio.Task[Any] = asyncio.ensure_future(held)
-        filling: asyncio.Task[Sequence[Step]] | None = None
-        try:
-            await asyncio.wait((ended, self._opened), return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                filling = asyncio.ensure_future(_fill(body, self._opened.result()))
-                await asyncio.wait((ended, filling), return_when=asyncio.FIRST_COMPLETED)
-                if filling.done() and not filling.cancelled() and filling.exception() is None:
-                    self.steps = filling.result()
-            self.over.set()
-            answer: Recorded | Conflict | None = await ended  # the store's trouble, or its limit, comes before all else
-            if answer is None:
-                assert filling is not None
-                filling.result()  # raises what the body raised
-                raise AssertionError("a body gives what to record")
-            return answer
-        finally:
-            self.over.set()
-            for task in (ended, filling):
-                if task is not None and not task.done():
-                    task.cancel()
-                    task.add_done_callback(_ignored)
-
-
-async def _fill(body: Body, connection: Connection) -> Sequence[Step]:
-    steps = await body(connection)
-    check_steps(steps)
-    return steps
-
-
-def _ignored(task: "asyncio.Task[Any]") -> None:
-    """Nobody waits for this any more: its error would be told as one that was never looked at."""
-    if not task.cancelled():
-        task.exception()
-
-
 class Transactions:
     """The connection on which bodies run. Used by the writer's thread only, one hold after the other."""
 
@@ -100,7 +36,7 @@ class Transactions:
         self._db: sqlite3.Connection | None = None
         self._held = 0.0
 
-    def run(self, hold: Hold) -> Recorded | Conflict | None:
+    def run(self, hold: Hold[threading.Event]) -> Recorded | Conflict | None:
         """Carry out one hold; None if its body failed. After any trouble the next one gets a fresh connection."""
         if hold.over.is_set():
             return None
@@ -130,10 +66,11 @@ class Transactions:
         if db is not None:
             db.close()
 
-    def _run(self, hold: Hold) -> Recorded | Conflict | None:
+    def _run(self, hold: Hold[threading.Event]) -> Recorded | Conflict | None:
         db = self._connected()
         db.execute(SQL.begin)
         acts = Acts(db, SQL)
+        check_unmarked(acts.mark())
         answer = acts.standing(hold.step)
         if answer is None or (isinstance(answer, Recorded) and answer.step.state is StepState.STARTED):
             self._let_fill(db, hold)
@@ -144,7 +81,7 @@ class Transactions:
             db.execute(SQL.rollback)
         return answer
 
-    def _let_fill(self, db: sqlite3.Connection, hold: Hold) -> None:
+    def _let_fill(self, db: sqlite3.Connection, hold: Hold[threading.Event]) -> None:
         session = Session(db)
         hold.open(Connection(session))
         in_time = hold.over.wait(LIMIT_SECONDS)

@@ -1,8 +1,9 @@
 -- The first schema. `{schema}` is the one thing that is put into these texts (`store.Texts`), checked before.
 --
 -- Hot: `job` holds the jobs that have not ended, and nothing else, so that vacuum and claims never meet the history.
--- Cold: `body` is what was asked, written once; `done` the jobs that have ended; `entry` the history; `step` the step
--- records. The cold tables are cut into days, so that retention is a DROP (`drop_day`). No foreign keys anywhere.
+-- Cold: `done` the jobs that have ended; `body` long arguments, written once; `entry` the history; `step` the step
+-- records. What most jobs go through, a submit, one claim and a completion, is read off the job's own row (`told`). The
+-- cold tables are cut into days, so that retention is a DROP (`drop_day`). No foreign keys anywhere.
 -- `n` is the order of insertion, and its upper bits are the day: that is what the partitions go by.
 
 create table {schema}.store (
@@ -29,10 +30,16 @@ create table {schema}.job (
   id text collate "C" not null,
   type text not null,
   queue text not null,
+  args text,                               -- none: they are long, and lie in `body`
+  digest text not null,
   priority bigint not null,
+  key text,
+  key_until bigint,
   parent text,
   family text,                             -- the group of the parent's children that it belongs to
+  created_at bigint not null,
   expires_at bigint,
+  options text not null,
   state text not null check (state in ('scheduled', 'available', 'pending', 'active', 'retryable', 'review')),
   version bigint not null,
   run_at bigint,
@@ -41,13 +48,16 @@ create table {schema}.job (
   recoveries bigint not null,
   worker text,
   claimed_at bigint,
+  waits text,
+  result text,
+  error text,
   finished_at bigint check (finished_at is null),
   prune_at bigint,
-  arrived boolean not null,
-  waits text,
   inbox text,
-  error text,
-  result text,
+  arrived boolean not null,
+  first_state text,                        -- with these two the first entry of the history needs no row of its own
+  first_epoch bigint not null,
+  untold bigint,                           -- the version of its claim, while that entry has no row of its own
   check ((state = 'active') = (worker is not null))
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
   autovacuum_analyze_scale_factor = 0.05);
@@ -66,10 +76,16 @@ create table {schema}.done (
   id text collate "C" not null,
   type text not null,
   queue text not null,
+  args text,
+  digest text not null,
   priority bigint not null,
+  key text,
+  key_until bigint,
   parent text,
   family text,
+  created_at bigint not null,
   expires_at bigint,
+  options text not null,
   state text not null check (state in ('completed', 'discarded', 'cancelled')),
   version bigint not null,
   run_at bigint,
@@ -78,13 +94,18 @@ create table {schema}.done (
   recoveries bigint not null,
   worker text check (worker is null),
   claimed_at bigint,
+  waits text,
+  result text,
+  error text,
   finished_at bigint,
   prune_at bigint,
-  arrived boolean not null,
-  waits text,
   inbox text,
-  error text,
-  result text,
+  arrived boolean not null,
+  first_state text,
+  first_epoch bigint not null,
+  told_claim bigint,                       -- the version of its claim, if that and its end have no rows of their own
+  told_at bigint,
+  told_by text,
   primary key (n)
 ) partition by range (n);
 
@@ -92,17 +113,9 @@ create index done_state on {schema}.done (state, id);
 create index done_parent on {schema}.done (parent, id) where parent is not null;
 create index done_old on {schema}.done (prune_at, n) where prune_at is not null;
 
-create table {schema}.body (
+create table {schema}.body (              -- arguments that are too long to be carried along with every change
   n bigint not null,
   args text not null,
-  digest text not null,
-  key text,
-  key_until bigint,
-  created_at bigint not null,
-  options text not null,
-  parent text,
-  first_state text not null,               -- with these two the first entry of the history needs no row of its own
-  first_epoch bigint not null,
   primary key (n)
 ) partition by range (n);
 
@@ -182,33 +195,97 @@ create table {schema}.worker (
   lock bigint                              -- the advisory lock that it holds while it lives; none by way of a pooler
 ) with (fillfactor = 50);
 
--- Whole jobs, in the order in which `rows.py` reads them. `offset 0`: never anything but a look for each one's body.
+-- Whole jobs, in the order in which `rows.py` reads them.
 create view {schema}.live as
-  select job.n, job.id, job.type, job.queue, body.args, body.digest, job.priority, body.key, body.key_until,
-    job.parent, job.family, body.created_at, job.expires_at, body.options, job.state, job.version, job.run_at,
-    job.epoch, job.attempt, job.recoveries, job.worker, job.claimed_at, job.waits, job.result, job.error,
-    job.finished_at, job.prune_at, job.inbox, job.arrived
-  from {schema}.job cross join lateral (select * from {schema}.body where body.n = job.n offset 0) as body;
+  select job.n, job.id, job.type, job.queue,
+    coalesce(job.args, (select body.args from {schema}.body where body.n = job.n)) as args, job.digest, job.priority,
+    job.key, job.key_until, job.parent, job.family, job.created_at, job.expires_at, job.options, job.state,
+    job.version, job.run_at, job.epoch, job.attempt, job.recoveries, job.worker, job.claimed_at, job.waits,
+    job.result, job.error, job.finished_at, job.prune_at, job.inbox, job.arrived
+  from {schema}.job;
 
 create view {schema}.ended as
-  select done.n, done.id, done.type, done.queue, body.args, body.digest, done.priority, body.key, body.key_until,
-    done.parent, done.family, body.created_at, done.expires_at, body.options, done.state, done.version, done.run_at,
-    done.epoch, done.attempt, done.recoveries, done.worker, done.claimed_at, done.waits, done.result, done.error,
-    done.finished_at, done.prune_at, done.inbox, done.arrived
-  from {schema}.done cross join lateral (select * from {schema}.body where body.n = done.n offset 0) as body;
+  select done.n, done.id, done.type, done.queue,
+    coalesce(done.args, (select body.args from {schema}.body where body.n = done.n)) as args, done.digest,
+    done.priority, done.key, done.key_until, done.parent, done.family, done.created_at, done.expires_at,
+    done.options, done.state, done.version, done.run_at, done.epoch, done.attempt, done.recoveries, done.worker,
+    done.claimed_at, done.waits, done.result, done.error, done.finished_at, done.prune_at, done.inbox, done.arrived
+  from {schema}.done;
+
+-- All entries of the history: those that have rows, and those that are read off the job's own.
+create view {schema}.told as
+  select n, version, at, event, before, after, actor, epoch, note from {schema}.entry
+  union all
+  select n, 1, created_at, 'submit', null, first_state, coalesce(parent, ''), first_epoch, null
+  from {schema}.job where first_state is not null
+  union all
+  select n, 1, created_at, 'submit', null, first_state, coalesce(parent, ''), first_epoch, null
+  from {schema}.done where first_state is not null
+  union all
+  select n, untold, claimed_at, 'claim', 'available', 'active', worker, epoch, null
+  from {schema}.job where untold is not null
+  union all
+  select n, told_claim, told_at, 'claim', 'available', 'active', told_by, epoch, null
+  from {schema}.done where told_claim is not null
+  union all
+  select n, version, finished_at, 'complete', 'active', state, told_by, epoch, null
+  from {schema}.done where told_claim is not null;
+
+-- Take: available → active, for jobs that the caller has locked.
+create function {schema}.take(claimer text, wanted text, picked bigint[], now_at bigint)
+returns setof {schema}.live language plpgsql volatile
+set search_path = pg_catalog set plan_cache_mode = force_generic_plan as $$
+begin
+  return query
+    with taken as (
+      update {schema}.job set state = 'active', version = job.version + 1, epoch = job.epoch + 1,
+        worker = claimer, claimed_at = now_at, untold = job.version + 1
+      where job.n = any(picked)
+      returning job.*
+    ), counted as (
+      insert into {schema}.tally (queue, state, jobs)
+      select wanted, 'available', -count(*) from taken having count(*) > 0
+      union all
+      select wanted, 'active', count(*) from taken having count(*) > 0
+    )
+    select job.n, job.id, job.type, job.queue,
+      coalesce(job.args, (select body.args from {schema}.body where body.n = job.n)) as args, job.digest,
+      job.priority, job.key, job.key_until, job.parent, job.family, job.created_at, job.expires_at, job.options,
+      job.state, job.version, job.run_at, job.epoch, job.attempt, job.recoveries, job.worker, job.claimed_at,
+      job.waits, job.result, job.error, job.finished_at, job.prune_at, job.inbox, job.arrived
+    from taken as job order by job.priority desc, job.run_at, job.n;
+end $$;
 
 -- Claim: what is due in these queues is promoted, then jobs are taken, queue after queue, until there are `most`.
-create function {schema}.claim(claimer text, queues text[], most bigint, due_most bigint)
-returns setof {schema}.live language plpgsql volatile set search_path = pg_catalog as $$
+-- In the middle of a long drain of the first queue it may begin where the last claim began (`from_level` and the next
+-- two, see `floor.py`), so that what was claimed since, and can't be vacuumed yet, is not walked over again and again.
+create function {schema}.claim(
+  claimer text, queues text[], most bigint, due_most bigint, from_level bigint, from_run_at bigint, from_n bigint)
+returns setof {schema}.live language plpgsql volatile
+set search_path = pg_catalog set plan_cache_mode = force_generic_plan as $$
 declare
   now_at bigint := {schema}.now_ms();
   wanted text;
   left_over bigint := most;
-  got bigint;
+  picked bigint[];
 begin
   foreach wanted in array queues loop
     if exists (select 1 from {schema}.record where name = 'pause/' || wanted and value is not null) then
       continue;
+    end if;
+    if from_level is not null and wanted = queues[1] and not exists (
+      select 1 from {schema}.job where state = 'available' and queue = wanted and priority > from_level
+    ) then
+      picked := array(
+        select job.n from {schema}.job
+        where state = 'available' and queue = wanted and priority = from_level
+          and (run_at, n) >= (from_run_at, from_n) and run_at <= now_at
+          and (expires_at is null or expires_at > now_at)
+        order by run_at, n limit left_over for update skip locked
+      );
+      return query select * from {schema}.take(claimer, wanted, picked, now_at);
+      left_over := left_over - cardinality(picked);
+      exit when left_over <= 0;
     end if;
     -- promote: scheduled, retryable → available; activate: pending → available
     if exists (
@@ -236,76 +313,16 @@ begin
       union all
       select wanted, 'available', count(*) from moved having count(*) > 0;
     end if;
-    -- claim: available → active
-    return query
-      with picked as (
-        select job.n from {schema}.job
-        where state = 'available' and queue = wanted and run_at <= now_at
-          and (expires_at is null or expires_at > now_at)
-        order by priority desc, run_at, n limit left_over for update skip locked
-      ), taken as (
-        update {schema}.job set state = 'active', version = job.version + 1, epoch = job.epoch + 1,
-          worker = claimer, claimed_at = now_at
-        where job.n = any(array(select n from picked))  -- always by the key, whatever the plan's guess
-        returning job.*
-      ), told as (
-        insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
-        select n, version, now_at, 'claim', 'available', 'active', claimer, epoch, null from taken
-      ), counted as (
-        insert into {schema}.tally (queue, state, jobs)
-        select wanted, 'available', -count(*) from taken having count(*) > 0
-        union all
-        select wanted, 'active', count(*) from taken having count(*) > 0
-      )
-      select job.n, job.id, job.type, job.queue, body.args, body.digest, job.priority, body.key, body.key_until,
-        job.parent, job.family, body.created_at, job.expires_at, body.options, job.state, job.version, job.run_at,
-        job.epoch, job.attempt, job.recoveries, job.worker, job.claimed_at, job.waits, job.result, job.error,
-        job.finished_at, job.prune_at, job.inbox, job.arrived
-      from taken as job cross join lateral (select * from {schema}.body where body.n = job.n offset 0) as body
-      order by job.priority desc, job.run_at, job.n;
-    get diagnostics got = row_count;
-    left_over := left_over - got;
+    picked := array(
+      select job.n from {schema}.job
+      where state = 'available' and queue = wanted and run_at <= now_at
+        and (expires_at is null or expires_at > now_at)
+      order by priority desc, run_at, n limit left_over for update skip locked
+    );
+    return query select * from {schema}.take(claimer, wanted, picked, now_at);
+    left_over := left_over - cardinality(picked);
     exit when left_over <= 0;
   end loop;
-end $$;
-
--- Claim in the middle of a long drain: only from where the last claim began, so that what was claimed since some old
--- transaction elsewhere began, and can't be vacuumed, is not walked over again and again.
-create function {schema}.claim_ahead(
-  claimer text, wanted text, level bigint, from_run_at bigint, from_n bigint, most bigint)
-returns setof {schema}.live language plpgsql volatile set search_path = pg_catalog as $$
-declare
-  now_at bigint := {schema}.now_ms();
-begin
-  if exists (select 1 from {schema}.record where name = 'pause/' || wanted and value is not null) then
-    return;
-  end if;
-  return query
-    with picked as (
-      select job.n from {schema}.job
-      where state = 'available' and queue = wanted and priority = level and (run_at, n) >= (from_run_at, from_n)
-        and run_at <= now_at and (expires_at is null or expires_at > now_at)
-      order by run_at, n limit most for update skip locked
-    ), taken as (
-      update {schema}.job set state = 'active', version = job.version + 1, epoch = job.epoch + 1,
-        worker = claimer, claimed_at = now_at
-      where job.n = any(array(select n from picked))
-      returning job.*
-    ), told as (
-      insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
-      select n, version, now_at, 'claim', 'available', 'active', claimer, epoch, null from taken
-    ), counted as (
-      insert into {schema}.tally (queue, state, jobs)
-      select wanted, 'available', -count(*) from taken having count(*) > 0
-      union all
-      select wanted, 'active', count(*) from taken having count(*) > 0
-    )
-    select job.n, job.id, job.type, job.queue, body.args, body.digest, job.priority, body.key, body.key_until,
-      job.parent, job.family, body.created_at, job.expires_at, body.options, job.state, job.version, job.run_at,
-      job.epoch, job.attempt, job.recoveries, job.worker, job.claimed_at, job.waits, job.result, job.error,
-      job.finished_at, job.prune_at, job.inbox, job.arrived
-    from taken as job cross join lateral (select * from {schema}.body where body.n = job.n offset 0) as body
-    order by job.run_at, job.n;
 end $$;
 
 -- Prune: terminal jobs whose time has come and who have no live kin. What of them is on a day of its own goes with that
@@ -325,15 +342,12 @@ begin
     for update skip locked
   ), gone as (
     delete from {schema}.done using old where done.n = old.n
-    returning done.n, done.id, done.queue, done.state, done.type
+    returning done.n, done.id, done.queue, done.state, done.type, done.key
   ), names as (
     delete from {schema}.name using gone where name.id = gone.id
-  ), keyed as (
-    select gone.id, gone.type, body.key from gone
-    cross join lateral (select * from {schema}.body where body.n = gone.n offset 0) as body where body.key is not null
   ), keys as (
-    delete from {schema}.key using keyed
-    where key.type = keyed.type and key.key = keyed.key and key.job = keyed.id
+    delete from {schema}.key using gone
+    where key.type = gone.type and key.key = gone.key and key.job = gone.id
       and (key.until is null or key.until <= now_at)
   ), families as (
     delete from {schema}.family using gone where family.parent = gone.id
@@ -364,18 +378,24 @@ end $$;
 
 -- Days: partitions for today and the days to come, made before anything falls on them; and days of which nothing is left.
 -- Each call makes or drops one table, so that it waits for one lock at a time and can't deadlock with anybody; not for
--- long, because whoever comes meanwhile waits behind it. Answers whether there was something to do.
+-- long, because whoever comes meanwhile waits behind it. Answers whether there was something to do. A day of which
+-- something lies in the rest already stays there.
 create function {schema}.add_day(ahead bigint) returns boolean
 language plpgsql volatile set search_path = pg_catalog set lock_timeout = '200ms' as $$
 declare
   today bigint := {schema}.now_ms() / 86400000;
   cold text;
   part text;
+  day bigint;
+  late boolean;
 begin
-  for day in today .. today + ahead loop
+  for day in select generate_series(today, today + ahead) loop  -- a loop over numbers would count in small ones
     foreach cold in array array['done', 'body', 'entry', 'step'] loop
       part := cold || '_' || day;
       if to_regclass(format('%s.%I', '{schema}', part)) is null then
+        execute format('select exists (select 1 from %s.%I where n >= $1 and n < $2)', '{schema}', cold || '_rest')
+          into late using day << 40, (day + 1) << 40;
+        continue when late;
         execute format('create table %s.%I partition of %s.%I for values from (%s) to (%s)',
           '{schema}', part, '{schema}', cold, day << 40, (day + 1) << 40);
         return true;
@@ -422,5 +442,5 @@ create view {schema}.jobs as
   select id, type, queue, state, attempt, to_timestamp(run_at / 1000.0), worker, args, error, result from {schema}.ended;
 
 create view {schema}.history as
-  select name.id, entry.version, to_timestamp(entry.at / 1000.0) as at, event, before, after, actor, note
-  from {schema}.entry join {schema}.name using (n);
+  select name.id, told.version, to_timestamp(told.at / 1000.0) as at, event, before, after, actor, note
+  from {schema}.told join {schema}.name using (n);

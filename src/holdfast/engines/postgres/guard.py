@@ -1,0 +1,364 @@
+"""What the body of a transactional step may do with its connection: its faces, for async and for blocking code.
+
+Must not begin or end the transaction (`transactions`). Each statement goes to the server by itself, as a prepared one,
+so that its first words tell what it is: the server takes no second one behind it. The connection lives on the hub's
+loop, and what is handed out reaches it from every loop and thread, until the step is over.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from typing import Any, TypeVar
+
+import asyncpg
+
+from holdfast.core.errors import Invalid
+from holdfast.engines.hold import ignored
+from holdfast.engines.postgres.store import Connection as Driver
+
+T = TypeVar("T")
+Work = Callable[[Driver], Awaitable[T]]
+Why = Callable[[], Exception]
+
+STOP_SECONDS = 3.0
+"""How long the server may take to stop a statement. After that the connection is given up."""
+
+# Of several savepoints of one name Postgres means the innermost, so they can be within one another.
+_SAVEPOINT = "savepoint holdfast_part"
+_KEEP = "release savepoint holdfast_part"
+_TAKE_BACK = "rollback to savepoint holdfast_part; release savepoint holdfast_part"
+
+_SPACE = re.compile(r"[\s;\ufeff]+|--[^\r\n]*")
+_COMMENT = re.compile(r"/\*|\*/")
+_WORD = re.compile(r"[A-Za-z_]+")
+
+_ENDS = frozenset({"begin", "start", "commit", "end", "rollback", "abort"})
+_REFUSED = {
+    "copy": "COPY is not to be had here; use executemany",
+    "discard": "DISCARD would take away more than is this step's",
+    "deallocate": "DEALLOCATE would take away more than is this step's",
+    "listen": "LISTEN hears of nothing inside a transaction; use a connection of your own",
+}
+_TROUBLE = (
+    asyncpg.DiskFullError,
+    asyncpg.OutOfMemoryError,
+    asyncpg.InvalidCachedStatementError,  # a table was altered since: once more, and it is prepared anew
+    asyncpg.OutdatedSchemaCacheError,
+)
+
+
+def step_is_over() -> Exception:
+    """What a connection says that was kept beyond its step."""
+    return Invalid("tx(): the step is over, and its transaction with it; use the connection only inside the step")
+
+
+def ended_early() -> Exception:
+    """What a connection says whose transaction is not there any more."""
+    return Invalid("tx(): a statement has ended the transaction; nothing of this step is kept")
+
+
+def refusal(statement: str) -> str | None:
+    """Why the body of a step may not send this, by its first words behind spaces and comments; None if it may."""
+    words = _words(statement)
+    first = next(words, "")
+    if first in _ENDS:
+        rest = next(words, "")
+        if first == "rollback" and (rest if rest not in ("work", "transaction") else next(words, "")) == "to":
+            return None
+        return (
+            f"{first.upper()}: the transaction begins and ends with the step; for a part of it use tx().transaction()"
+        )
+    if first == "prepare" and next(words, "") == "transaction":
+        return "PREPARE TRANSACTION: the transaction ends with the step"
+    return _REFUSED.get(first)
+
+
+def _words(statement: str) -> Iterator[str]:
+    """The words that a statement begins with, in small letters."""
+    place = 0
+    while place < len(statement):
+        if found := _SPACE.match(statement, place):
+            place = found.end()
+        elif statement.startswith("/*", place):
+            place = _behind_comment(statement, place)
+        elif found := _WORD.match(statement, place):
+            place = found.end()
+            yield found[0].lower()
+        else:
+            return
+
+
+def _behind_comment(statement: str, place: int) -> int:
+    """Where a comment ends that begins here; on Postgres they can be within one another."""
+    depth = 0
+    for mark in _COMMENT.finditer(statement, place):
+        depth += 1 if mark[0] == "/*" else -1
+        if not depth:
+            return mark.end()
+    return len(statement)
+
+
+class Session:
+    """The life of one guarded connection, on the hub's loop. What it hands out is dead as soon as it has ended."""
+
+    def __init__(self, db: Driver, loop: asyncio.AbstractEventLoop) -> None:
+        self._db = db
+        self._loop = loop
+        self._turn = asyncio.Lock()
+        self._running: asyncio.Task[Any] | None = None
+        self._over: Why | None = None
+        self.failed: BaseException | None = None
+        """The last statement's error. Postgres takes no further one after it, but behind a savepoint."""
+        self.trouble: BaseException | None = None
+        """What the store itself could not do: this is not the body's fault."""
+
+    async def end(self, why: Why = step_is_over) -> None:
+        """No statement starts any more, and the one that runs is stopped. `why` is what the body hears."""
+        self._over = self._over or why
+        if self._running is not None:
+            self._running.cancel()
+        try:
+            async with asyncio.timeout(STOP_SECONDS), self._turn:
+                pass
+        except TimeoutError:
+            self._db.terminate()
+
+    async def run(self, work: Work[T]) -> T:
+        """Do something on the connection, if this is still the time for it: one after the other. On the hub's loop."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(ignored)  # who asked may have been cancelled meanwhile
+        async with self._turn:
+            self._check()
+            self._running = task
+            try:
+                return await work(self._db)
+            except asyncio.CancelledError:
+                self._check()
+                raise
+            except Exception as error:
+                self._check()
+                if self._db.is_closed() or isinstance(error, _TROUBLE):
+                    self.trouble = self.trouble or error
+                self.failed = error
+                raise
+            finally:
+                self._running = None
+                # Outside a transaction each further statement would be durable at once, and not with the record.
+                if not self._db.is_closed() and not self._db.is_in_transaction():
+                    self._over = self._over or ended_early
+
+    def _check(self) -> None:
+        if self._over is not None:
+            raise self._over()
+
+    async def ask(self, work: Work[T]) -> T:
+        """The same for async code, on whichever loop."""
+        return await asyncio.wrap_future(self._sent(work))
+
+    def wait(self, work: Work[T]) -> T:
+        """The same for blocking code. Who holds the transaction ends it in time, so this comes back."""
+        try:
+            return self._sent(work).result()
+        except CancelledError:
+            raise step_is_over() from None
+
+    def _sent(self, work: Work[T]) -> "Future[T]":
+        self._check()
+        asked = self.run(work)
+        try:
+            return asyncio.run_coroutine_threadsafe(asked, self._loop)
+        except RuntimeError:  # the hub has ended
+            asked.close()
+            raise step_is_over() from None
+
+
+def _statement(sql: str, args: Sequence[Any]) -> Work[tuple[list[Any], str]]:
+    """One statement: its rows, and what the server says that it did."""
+    _check_statement(sql)
+
+    async def work(db: Any) -> tuple[list[Any], str]:
+        # As the driver's own `execute` does it when there are arguments: always prepared, so one statement and no more.
+        rows, status, _ = await db._execute(sql, args, 0, None, return_status=True)
+        return rows, status.decode()
+
+    return work
+
+
+def _for_each(sql: str, args: Iterable[Sequence[Any]]) -> Work[None]:
+    _check_statement(sql)
+    given = [tuple(each) for each in args]
+
+    async def work(db: Driver) -> None:
+        await db.executemany(sql, given)
+
+    return work
+
+
+def _check_statement(sql: str) -> None:
+    why = refusal(sql)
+    if why is not None:
+        raise Invalid(f"tx(): {why}")
+
+
+def _plain(sql: str) -> Work[None]:
+    async def work(db: Driver) -> None:
+        await db.execute(sql)
+
+    return work
+
+
+class Connection:
+    """The store's connection in an async transactional step: `execute`, `executemany`, `fetch`, `fetchrow`, `fetchval`
+    and `transaction()`, as asyncpg has them.
+
+    It can't commit or roll back, and is dead when the step has ended. A part of the transaction is a savepoint.
+    """
+
+    __slots__ = ("__session", "sync")
+
+    def __init__(self, session: Session) -> None:
+        self.__session = session
+        self.sync = Blocking(session)
+        """The same for blocking code."""
+
+    async def execute(self, sql: str, *args: Any) -> str:
+        """Run one statement; answers with what the server says that it did: "INSERT 0 1"."""
+        return (await self.__session.ask(_statement(sql, args)))[1]
+
+    async def executemany(self, sql: str, args: Iterable[Sequence[Any]]) -> None:
+        """Run one statement for each set of arguments."""
+        await self.__session.ask(_for_each(sql, args))
+
+    async def fetch(self, sql: str, *args: Any) -> list[Any]:
+        """All rows of one statement."""
+        return (await self.__session.ask(_statement(sql, args)))[0]
+
+    async def fetchrow(self, sql: str, *args: Any) -> Any:
+        """The first row, or None."""
+        rows = await self.fetch(sql, *args)
+        return rows[0] if rows else None
+
+    async def fetchval(self, sql: str, *args: Any, column: int = 0) -> Any:
+        """A value of the first row, or None."""
+        row = await self.fetchrow(sql, *args)
+        return None if row is None else row[column]
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """A part of the transaction: what is raised inside takes back this part only."""
+        return self.__part()
+
+    @asynccontextmanager
+    async def __part(self) -> Any:
+        await self.__session.ask(_plain(_SAVEPOINT))
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # then nothing at all is kept
+                await asyncio.shield(self.__session.ask(_plain(_TAKE_BACK)))
+            raise
+        await self.__session.ask(_plain(_KEEP))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            "tx() gives execute, executemany, fetch, fetchrow, fetchval and transaction in async code, "
+            f"not {name!r}; the transaction ends with the step"
+        )
+
+
+class Blocking:
+    """The store's connection in a `def` transactional step: `execute`, `executemany`, `cursor` and `transaction()`, as
+    psycopg and sqlite3 have them, with Postgres's own `$1`, `$2` for parameters.
+    """
+
+    __slots__ = ("__session",)
+
+    def __init__(self, session: Session) -> None:
+        self.__session = session
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> "Cursor":
+        """Run one statement; the answer's rows are read from what this returns."""
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> "Cursor":
+        """Run one statement for each set of parameters."""
+        return self.cursor().executemany(sql, parameters)
+
+    def cursor(self) -> "Cursor":
+        """A cursor, for code that wants one."""
+        return Cursor(self.__session)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """A part of the transaction: what is raised inside takes back this part only."""
+        return self.__part()
+
+    @contextmanager
+    def __part(self) -> Iterator[None]:
+        self.__session.wait(_plain(_SAVEPOINT))
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):  # then nothing at all is kept
+                self.__session.wait(_plain(_TAKE_BACK))
+            raise
+        self.__session.wait(_plain(_KEEP))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"tx() gives execute, executemany, cursor and transaction, not {name!r}; the transaction ends with the step"
+        )
+
+
+class Cursor:
+    """What a statement gave, row by row. The rows are here already."""
+
+    __slots__ = ("__rows", "__session", "__status")
+
+    def __init__(self, session: Session) -> None:
+        self.__session = session
+        self.__rows: Iterator[Any] = iter(())
+        self.__status = ""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> "Cursor":
+        """Run one statement."""
+        if isinstance(parameters, str | bytes):
+            raise Invalid(f"tx(): {parameters!r} is not a list of parameters; give a tuple or a list")
+        rows, self.__status = self.__session.wait(_statement(sql, tuple(parameters)))
+        self.__rows = iter(rows)
+        return self
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> "Cursor":
+        """Run one statement for each set of parameters."""
+        self.__session.wait(_for_each(sql, parameters))
+        self.__rows, self.__status = iter(()), ""
+        return self
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        return next(self.__rows, None)
+
+    def fetchmany(self, size: int = 1) -> list[Any]:
+        """The next rows, up to so many."""
+        return [row for _, row in zip(range(size), self.__rows, strict=False)]
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+        return list(self.__rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        """All rows that are left, one by one."""
+        return self.__rows
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement read or wrote; -1 where the server doesn't say."""
+        count = self.__status.rpartition(" ")[2]
+        return int(count) if count.isdecimal() else -1

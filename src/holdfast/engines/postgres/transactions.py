@@ -1,0 +1,251 @@
+"""Transactional steps: the hub begins, a body elsewhere fills the transaction, the hub records and commits.
+
+Must not decide what a body may send (`guard`). The job's row is not locked while the body runs, or a body that hangs
+would keep its job from being rescued: the lease is looked at before, and compared under the row's lock with the record.
+Bodies have connections of their own, so that nothing that one leaves behind reaches the acts of others.
+"""
+
+import asyncio
+from types import SimpleNamespace
+
+import asyncpg
+
+from holdfast.core.errors import Invalid, StoreClosed
+from holdfast.core.model import Conflict, Recorded, Step, StepState
+from holdfast.core.moves import check_unmarked
+from holdfast.engines.contract import Body
+from holdfast.engines.hold import Hold
+from holdfast.engines.hub import Hub
+from holdfast.engines.postgres import rows
+from holdfast.engines.postgres.acts import Acts
+from holdfast.engines.postgres.guard import Connection, Session, ended_early, step_is_over
+from holdfast.engines.postgres.place import Place
+from holdfast.engines.postgres.pool import Pool
+from holdfast.engines.postgres.store import BODY_SETTINGS, is_broken, is_passing, plainly
+from holdfast.engines.postgres.store import Connection as Driver
+
+LIMIT_SECONDS = 30.0
+"""How long a body may take: for that long it may hold rows that others wait for. The statements of `begin_step` say the
+same to the server, for the case that this process is not there any more to say it.
+"""
+
+LEAVE_SECONDS = 3.0
+"""How long taking back may last before the connection is given up, which takes back as well."""
+
+# What `check_step` says by itself.
+_ENDED, _TOUCHED = "HF001", "HF002"
+
+Answer = Recorded | Conflict | None
+
+
+class Over:
+    """The end of a body, told from any thread to the hub, which waits for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Let the hub go on."""
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the hub has ended, and everything with it
+            pass
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether it comes in time. On the hub's loop."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._event.wait()
+        except TimeoutError:
+            return False
+
+
+class _Own(Exception):
+    """Around an error that is the body's own, and not trouble with the store: it is told as it is."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class Transactions:
+    """The connections on which bodies run, as many at once as an engine has others. Lives on the hub's loop."""
+
+    def __init__(self, hub: Hub, place: Place, sql: SimpleNamespace) -> None:
+        self._hub, self._place, self._sql = hub, place, sql
+        self._pool = Pool(place, BODY_SETTINGS)
+        self._holds: set[Hold[Over]] = set()
+        self._stopped = False
+        self.sockets = self._pool.sockets
+
+    async def run(self, step: Step, body: Body) -> Recorded | Conflict:
+        """See Transactional.transact. On the caller's loop."""
+        hold = Hold(step, Over(self._hub.loop))
+        return await hold.filled(body, self._hub.call(lambda: self._answered(hold)))
+
+    async def stop(self) -> None:
+        """Take back what is under way: a close doesn't wait for bodies."""
+        self._stopped = True
+        for hold in self._holds:
+            hold.over.set()
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._pool.close()
+
+    async def _answered(self, hold: Hold[Over]) -> Answer:
+        """Carry out one hold. Its caller is answered before the connection is made ready for the next one."""
+        answer: asyncio.Future[Answer] = self._hub.loop.create_future()
+
+        async def work() -> None:
+            try:
+                async with self._pool.connection() as db:
+                    try:
+                        answer.set_result(await self._carried_out(db, hold))
+                    except Exception as error:
+                        answer.set_exception(self._told(error))
+                    finally:
+                        await self._leave(db)
+            except BaseException as error:
+                if not answer.done():
+                    answer.set_exception(self._told(error) if isinstance(error, Exception) else self._was_closed())
+
+        self._hub.spawn(work())
+        return await answer
+
+    async def _carried_out(self, db: Driver, hold: Hold[Over]) -> Answer:
+        standing = await self._standing(db, hold.step)
+        if standing is not None:
+            return standing
+        await db.execute(self._sql.begin_step)
+        failed = await self._let_fill(db, hold)
+        if hold.steps:
+            await self._check(db, hold.step, failed)
+            return await self._record(db, hold)
+        # It may have failed on what an earlier try wrote, whose answer was lost on the way.
+        await db.execute(self._sql.rollback_step)
+        standing = await self._standing(db, hold.step)
+        return standing if isinstance(standing, Recorded) else None
+
+    async def _standing(self, db: Driver, step: Step) -> Recorded | Conflict | None:
+        """The record that stands, or that the lease is over; None if the body is to be run."""
+        row = await db.fetchrow(self._sql.look_step, step.job, step.epoch, step.path)
+        if row is None:
+            return (await Acts(db, self._sql).standing([step]))[step.job, step.path]
+        *record, mark = row
+        if record[2] is None or record[4] == StepState.STARTED.value:
+            check_unmarked(mark)
+            return None
+        return Recorded(rows.step_of(record), False)
+
+    async def _let_fill(self, db: Driver, hold: Hold[Over]) -> BaseException | None:
+        """Wait for the body, with a bound; answer with the error of the last of its statements that failed."""
+        session = Session(db, self._hub.loop)
+        self._holds.add(hold)
+        try:
+            if self._stopped:
+                raise self._was_closed()
+            hold.open(Connection(session))
+            in_time = await hold.over.wait(LIMIT_SECONDS)
+        finally:
+            self._holds.discard(hold)
+        await session.end(step_is_over if in_time else lambda: _too_long(hold.step))
+        if self._stopped and not hold.steps:
+            raise self._was_closed()
+        if session.trouble is not None:
+            raise session.trouble
+        if not in_time:
+            raise _Own(_too_long(hold.step))
+        if hold.steps and not db.is_in_transaction():
+            raise ended_early()
+        return session.failed
+
+    async def _check(self, db: Driver, step: Step, failed: BaseException | None) -> None:
+        """Whether what the body left can be committed; what it has deferred is checked here."""
+        try:
+            await db.execute(self._sql.check_step)
+        except asyncpg.InFailedSQLTransactionError as error:
+            raise Invalid(
+                f"step {step.name}: one of its statements has failed ({_line(failed) or 'it was cut off'}); after "
+                "that Postgres keeps nothing of a transaction: let the error out, or put it into tx().transaction()"
+            ) from (failed or error)
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == _ENDED:
+                raise ended_early() from error
+            if error.sqlstate == _TOUCHED:
+                raise Invalid(
+                    f"step {step.name}: {_line(error)} is Holdfast's own, and nothing of this step is kept; keep "
+                    "yours in tables of your own, and ask current() or app.jobs about jobs"
+                ) from error
+            if _is_the_stores(error):
+                raise
+            raise _Own(error) from error
+
+    async def _record(self, db: Driver, hold: Hold[Over]) -> Recorded | Conflict:
+        """Record and commit, under the lock of the job's row, if the lease is still ours and no record stands."""
+        step = hold.steps[0]
+        columns = rows.columns([rows.step_row(one, one.job) for one in hold.steps], rows.STEP_WIDTH)
+        try:
+            written = {row[0] for row in await db.fetch(self._sql.add_steps, *columns)}
+        except asyncpg.PostgresError as error:
+            if _is_the_stores(error):
+                raise
+            raise Invalid(
+                f"step {step.name}: its record can't stand beside what it wrote ({_line(error)}); has it changed "
+                "Holdfast's tables, or a right to them?"
+            ) from error
+        if 1 not in written:  # the first of them, the step itself
+            await db.execute(self._sql.rollback_step)
+            return (await Acts(db, self._sql).standing([step]))[step.job, step.path]
+        try:
+            await db.execute(self._sql.commit_step)
+        except asyncpg.PostgresError as error:
+            if _is_the_stores(error):
+                raise
+            raise _Own(error) from error
+        return Recorded(step, True)
+
+    async def _leave(self, db: Driver) -> None:
+        """Take back what is open, and what a body left on the connection: settings, locks, temporary tables."""
+        if db.is_closed():
+            return
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                if db.is_in_transaction():
+                    await db.execute(self._sql.rollback_step)
+                if not self._place.pooled:  # by way of a pooler there is no session of ours
+                    await db.execute(self._sql.tidy_session)
+        except Exception:
+            db.terminate()
+
+    def _told(self, error: Exception) -> BaseException:
+        return error.error if isinstance(error, _Own) else plainly(error, self._place)
+
+    def _was_closed(self) -> Exception:
+        return StoreClosed(f"{self._place.shown}: was closed in the middle of a transaction, which was taken back")
+
+
+def _line(error: BaseException | None) -> str:
+    """What an error says, without the details below it."""
+    return "" if error is None else str(error).partition("\n")[0]
+
+
+def _is_the_stores(error: asyncpg.PostgresError) -> bool:
+    """Whether this is trouble of the store's, and another try may go well."""
+    return is_passing(error) or is_broken(error) or isinstance(error, _PASSING)
+
+
+_PASSING = (
+    asyncpg.DiskFullError,
+    asyncpg.OutOfMemoryError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.QueryCanceledError,
+    asyncpg.InvalidCachedStatementError,
+)
+
+
+def _too_long(step: Step) -> TimeoutError:
+    return TimeoutError(
+        f"step {step.name} held its transaction for longer than {LIMIT_SECONDS:g} s, and was rolled back: do what is "
+        "slow in a step before it, and only write here"
+    )

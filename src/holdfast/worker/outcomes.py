@@ -1,0 +1,71 @@
+"""What an attempt that has ended comes to: the change that its result, its error or its stop makes of the job.
+
+Must not commit it (`loop`).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.durations import in_words
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import Change, Error, Event, Job, Step, Time
+from holdfast.core.outcome import doubt_text, failure_event, retry_at
+from holdfast.worker.attempt import DOUBTED, Attempt
+from holdfast.worker.faults import error_of, is_final
+
+log = logging.getLogger("holdfast.worker")
+
+
+def outcome(
+    attempt: Attempt,
+    result: str | None,
+    error: BaseException | None,
+    *,
+    now: Time,
+    by: str,
+    chance: Callable[[], float],
+    stop: str | None = None,
+) -> Change:
+    """The change that an ended attempt comes to. `stop` tells why it was stopped before its end.
+
+    What a handler returns after it was told to stop is not taken for its result: it may have left things out.
+    """
+    job, steps, drift = attempt.job, attempt.log_record(), attempt.drift()
+    note: dict[str, Any] = {"drift": drift} if drift else {}
+    if attempt.doubts and (stop == DOUBTED or error is not None):
+        return _doubted(attempt, error, now, by, note, steps)
+    drops = tuple(attempt.drops)
+    if stop is not None:
+        note |= {"steps": len(attempt.records), "why": stop}
+        return decide(job, Event.RELEASE, now, by=by, note=note, steps=steps, drops=drops)
+    if error is None:
+        return decide(job, Event.COMPLETE, now, by=by, result=result, note=note, steps=steps)
+    told = error_of(error)
+    note |= {"error": f"{told.type}: {told.message}", "attempt": job.attempt}
+    event = failure_event(job, told.type, retryable=not is_final(error))
+    if event is Event.FAIL:
+        run_at = retry_at(job, now, chance())
+        note["next_try"] = f"in {in_words(run_at - now)}"
+        log.warning("job %s (%s): %s: %s; tries again in %s", *_in_short(job, told), in_words(run_at - now))
+        return decide(job, event, now, by=by, error=told, run_at=run_at, note=note, steps=steps, drops=drops)
+    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
+    return decide(job, event, now, by=by, error=told, note=note, steps=steps, drops=drops)
+
+
+def _doubted(
+    attempt: Attempt, error: BaseException | None, now: Time, by: str, note: dict[str, Any], steps: tuple[Step, ...]
+) -> Change:
+    """An effect may have happened: nothing is tried again before a person has said so."""
+    told = Error("EffectInDoubt", doubt_text(attempt.doubts))
+    if isinstance(error, Exception):
+        told = replace(told, message=f"{told.message}; it failed with {error_of(error).type}: {error}")
+    note |= {"in_doubt": attempt.doubts, "error": told.message}
+    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(attempt.job, told))
+    return decide(attempt.job, Event.EXHAUST, now, by=by, error=told, note=note, steps=steps)
+
+
+def _in_short(job: Job, error: Error) -> tuple[str, str, str, str]:
+    return job.id, job.type, error.type, error.message.partition("\n")[0]

@@ -1,0 +1,13 @@
+"""What the scenarios share: a store for real processes, on SQLite, Postgres and Redis."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def store_url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """The URL of an empty store that many processes may use."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    return str(request.getfixturevalue(f"{request.param}_store"))

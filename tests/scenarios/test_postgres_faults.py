@@ -1,0 +1,240 @@
+"""A pipeline with steps, children and waits in several worker processes on Postgres, while everything around it fails.
+
+Afterwards the history checker (`tests/history.py`) reads every job's history, steps and counts from the store, and the
+effects that the steps have written: nothing lost, nothing twice.
+"""
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.core.codec import canonical
+from holdfast.core.errors import StoreError
+from holdfast.core.model import State
+from holdfast.jobs import Order
+from tests.history import RECORD_EFFECT, broken_laws, effects_in
+from tests.postgres_server import NoServer, Server, server
+from tests.proxy import Proxy
+from tests.scenarios.test_recovery import Stage
+
+PROGRAM = (
+    RECORD_EFFECT
+    + """
+import asyncio, logging, os
+from holdfast import App, Settings, sleep, step
+from holdfast.core import lifecycle
+lifecycle.RECOVERY_BACKOFF_MS = 100
+app = App(os.environ["TEST_URL"], settings=Settings(**eval(os.environ["TEST_SETTINGS"])))
+
+@step
+async def draw(n: int) -> int:
+    effect("begin")
+    await asyncio.sleep(0.03)
+    effect("end")
+    return n
+
+@step
+def cut(n: int) -> int:
+    effect("begin")
+    time.sleep(0.02)
+    effect("end")
+    return n
+
+@app.job
+async def clip(n: int) -> int:
+    return await draw(n) + await cut.aio(n)
+
+@app.job
+async def film(n: int) -> int:
+    images = await draw.map(range(4), at_once=2)
+    await sleep(0.2)
+    clips = await clip.map([n, n + 1])
+    await asyncio.gather(*(cut.aio(100 + m) for m in range(2)))
+    return sum(images) + sum(clips)
+
+if __name__ == "__main__":
+    logging.basicConfig(level="INFO", filename=f"log-{os.getpid()}")
+    from holdfast.cli.worker import _work
+    asyncio.run(_work(app, None, 4))
+"""
+)
+
+LEASE_SECONDS = 3.0
+SETTINGS = (
+    f"dict(beat_seconds=0.3, lease_seconds={LEASE_SECONDS}, look_seconds=0.2, upkeep_seconds=0.5, poll_seconds=1.0,"
+    " grace_seconds=0.5)"
+)
+FILMS = 20
+"""So many at least; while faults go on, one more every moment."""
+
+PACE_SECONDS = 0.12
+WORKERS = 3
+HEAL_SECONDS = 60.0
+"""How long after the last fault everything must be done."""
+
+
+class Set:
+    """A server of its own, a proxy before it, and a stage with workers behind that."""
+
+    def __init__(self, folder: Path, running: Server, proxy: Proxy) -> None:
+        self.server, self.proxy = running, proxy
+        self.stage = Stage(folder, PROGRAM, proxy.through(running.url))
+        self.chance = random.Random(7)
+        self.told: set[str] = set()
+        for _ in range(WORKERS):
+            self.stage.worker(SETTINGS)
+
+    def crash(self) -> None:
+        """Kill the server's first process, so that it can't say a word to the others, and start it again."""
+        self.server.stop(signal.SIGKILL)
+        for _ in range(50):
+            try:
+                return self.server.start()
+            except NoServer:  # the others are still going
+                time.sleep(0.1)
+        raise AssertionError(self.server.log()[-500:])
+
+    def terminate(self) -> None:
+        """End every session at the server."""
+
+        async def end() -> None:
+            db = await asyncpg.connect(self.server.url)
+            await db.fetch("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast'")
+            await db.close()
+
+        asyncio.run(end())
+
+    def lose_replies(self) -> None:
+        for _ in range(15):
+            self.proxy.lose_reply(self.chance.randrange(1, 12))
+            time.sleep(0.03)
+        self.proxy.disarm()
+
+    def delay(self) -> None:
+        self.proxy.delay = 0.05
+        time.sleep(0.5)
+        self.proxy.delay = 0.0
+
+    def hold(self) -> None:
+        """Nothing comes through for longer than a lease."""
+        self.proxy.hold()
+        time.sleep(LEASE_SECONDS * 1.3)
+        self.proxy.release()
+
+    def kill_worker(self) -> None:
+        victim = self.chance.choice([one for one in self.stage.workers if one.poll() is None])
+        victim.kill()
+        self.stage.worker(SETTINGS)
+
+    def stop_worker(self) -> None:
+        """Stop a worker for longer than its lease, then let it go on."""
+        victim = self.chance.choice([one for one in self.stage.workers if one.poll() is None])
+        victim.send_signal(signal.SIGSTOP)
+        time.sleep(LEASE_SECONDS * 1.5)
+        victim.send_signal(signal.SIGCONT)
+
+    async def submit(self, enough: asyncio.Event) -> list[str]:
+        """Films, one after another, each with a key and asked for until the store has said yes; their ids."""
+        ids: list[str] = []
+        while not enough.is_set() or len(ids) < FILMS:
+            order = Order(type="film", args=canonical([len(ids)]), key=f"film-{len(ids)}")
+            for _ in range(300):
+                try:
+                    (new,) = await (await self.stage.app.open()).submit([order])
+                    break
+                except StoreError as error:
+                    self.told.add(str(error))
+                    await asyncio.sleep(0.1)
+            else:
+                raise AssertionError(f"not accepted: {self.told}")
+            ids.append(new.id)
+            await asyncio.sleep(PACE_SECONDS)
+        return ids
+
+    async def settled(self, ids: list[str]) -> None:
+        """Wait until every job in the store has settled, with a bound."""
+        end = time.monotonic() + HEAL_SECONDS
+        while True:
+            try:
+                found = await self.stage.app.engine.get(ids)
+                if all(one is not None and one.state in (State.COMPLETED, State.REVIEW) for one in found):
+                    return
+            except StoreError:
+                pass
+            assert time.monotonic() < end, Counter(one and one.state for one in found)
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Set]:
+    try:
+        with server("synchronous_commit=on") as running, Proxy(running.port) as proxy:
+            scene = Set(tmp_path, running, proxy)
+            try:
+                yield scene
+            finally:
+                scene.stage.close()
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+FAULTS: dict[str, list[Callable[[Set], Any]]] = {
+    "the server": [
+        lambda scene: scene.server.restart(signal.SIGINT),
+        lambda scene: scene.server.restart(signal.SIGQUIT),
+        Set.crash,
+    ],
+    "the connections": [Set.terminate, Set.lose_replies, lambda scene: scene.proxy.cut(), Set.delay, Set.lose_replies],
+    "the workers": [Set.kill_worker, Set.stop_worker, Set.kill_worker],
+    "the network": [Set.hold, Set.kill_worker],
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_nothing_is_lost_and_nothing_is_twice_whatever_fails(scene: Set, what: str, rounds: Callable[[int, int], int]):
+    async def live() -> tuple[list[str], list[str]]:
+        enough = asyncio.Event()
+        asked = asyncio.ensure_future(scene.submit(enough))
+        await asyncio.sleep(0.5)
+        for _ in range(rounds(1, 10)):
+            for fault in FAULTS[what]:
+                await asyncio.to_thread(fault, scene)
+                await asyncio.sleep(0.4)
+        enough.set()
+        ids = await asked
+        began = time.monotonic()
+        await scene.settled(ids)
+        print(f"{what}: all settled {time.monotonic() - began:.1f} s after the last fault")
+        return ids, await broken_laws(scene.stage.app.engine, scene.stage.folder / "effects")
+
+    ids, told = scene.stage.runner.run(live())
+
+    assert told == []
+    assert not [text for text in scene.told if "\n" in text]
+    films = len(set(ids))
+    assert films == len(ids)
+    engine = scene.stage.app.engine
+    jobs = scene.stage.do(engine.get(ids))
+    assert [job.result for job in jobs] == [str(6 + 2 * (2 * n + 1)) for n in range(films)]
+    assert scene.stage.do(engine.count()) == {("default", State.COMPLETED): 3 * films}, "each film has its two clips"
+    ended = Counter((one.job, one.step) for one in effects_in(scene.stage.folder / "effects") if one.what == "end")
+    assert len(ended) == films * (4 + 2 + 2 * 2)
+    again = sum(times - 1 for times in ended.values())
+    entries = [entry for job in jobs for entry in scene.stage.do(engine.history(job.id))]
+    lapses = ["excused" in entry.note for entry in entries if entry.event == "lapse"]
+    print(f"{what}: {films} films; {len(lapses)} lapses, {sum(lapses)} of them excused")
+    print(f"{what}: {again} of {len(ended)} steps were done again: they were under way, and their worker lost")
+    if what in ("the server", "the connections"):
+        assert all(lapses), "who is silent because the store was away is not counted as lost"
+        assert lapses or not again
+    assert sum(one.poll() is None for one in scene.stage.workers) == WORKERS, "no worker gave up"
+    logs = [path.read_text() for path in scene.stage.folder.glob("log-*")]
+    assert not [text for text in logs if "Traceback" in text]
