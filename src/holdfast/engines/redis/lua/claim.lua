@@ -57,7 +57,9 @@ local function take(queue, most)
       local key = job_key(id)
       local got = call('HMGET', key, 'h', 'b', 'r', 'x')
       local head = got[1] and unpack_(got[1])
-      if head and not expired(head, now) then
+      if head and number_of(head[RUN]) > now then -- the clock was set back
+        call('ZADD', TIMED[queue], number_of(head[RUN]), id)
+      elseif head and not expired(head, now) then
         head[EPOCH], head[WORKER], head[CLAIMED] = head[EPOCH] + 1, worker, now
         taken = taken + 1
         left_index[taken], new_index[2 * taken - 1], new_index[2 * taken] = id, 0, id
