@@ -17,7 +17,7 @@ import redis
 
 from holdfast import App, Settings
 from holdfast import step as step_of_job
-from holdfast.conformance.dump import dump
+from holdfast.conformance.dump import dump, presence_of
 from holdfast.conformance.given import StoreClock, change, claimed, current, job, step
 from holdfast.conformance.victim import work
 from holdfast.core.errors import StoreError, StoreLost
@@ -335,6 +335,22 @@ def test_a_restart_of_the_server_under_four_live_workers_declares_none_dead(own_
             await app.close()
 
     run(live())
+
+
+def test_who_last_beat_before_a_restart_is_excused(own_server: Server, run):
+    async def live() -> list[bool]:
+        engine, other = await opened(own_server.url), await opened(own_server.url)
+        await engine.beat(Presence(worker="w-1"))
+        told = [presence_of(one) for one in await other.records(WORKER)]
+        await asyncio.to_thread(own_server.restart)
+        told += [presence_of(one) for one in await again(lambda: other.records(WORKER))]
+        await again(lambda: engine.beat(Presence(worker="w-1")))
+        told += [presence_of(one) for one in await other.records(WORKER)]
+        await engine.close()
+        await other.close()
+        return [one.store_away for one in told]
+
+    assert run(live()) == [False, True, False]
 
 
 # Replies that were lost after the act.

@@ -213,7 +213,7 @@ class RedisEngine(Engine):
             "commit": Line(hub, self._run_commits),
             "record": Line(hub, self._run_records),
             "claim": Line(hub, self._run_each, limit=1),
-            "turn": Line(hub, self._run_each, limit=1),
+            "turn": Line(hub, self._run_turns, at_once=2, limit=1),
             "look": Line(hub, self._run_each, at_once=8, limit=1),
             "beat": Line(hub, self._run_each, at_once=100, limit=1),
         }
@@ -332,6 +332,16 @@ class RedisEngine(Engine):
             for ticket in tickets:
                 ticket.answer = list(islice(answers, len(ticket.work)))
 
+    async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
+        """The commit and the claim are sent one behind the other, and answered in one go."""
+        for ticket in tickets:
+            changes, worker, queues, limit = ticket.work
+            commits = Ticket[Any](changes, None)
+            claiming = self._claim(worker, queues, limit) if limit else _nothing()
+            _, claimed = await asyncio.gather(self._run_commits([commits]), claiming, return_exceptions=True)
+            ticket.error = commits.error
+            ticket.answer = (commits.answer, [] if isinstance(claimed, BaseException) else claimed)
+
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """See Engine.insert."""
         check_jobs(jobs)
@@ -374,24 +384,12 @@ class RedisEngine(Engine):
     async def turn(
         self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """See Engine.turn: handed over to the hub, and back, once."""
-        if not changes or limit < 1:
-            return await super().turn(changes, worker, queues, limit)
+        """See Engine.turn: one way there and back."""
         check_changes(changes)
         check_worker(worker)
         asked = rows.storable(list(dict.fromkeys(queues)))
-
-        async def turn() -> tuple[list[Applied | Conflict], list[Job]]:
-            ends = Ticket[Any](changes, None)
-            await self._run_commits([ends])
-            if ends.error is not None:
-                raise ends.error
-            try:
-                return ends.answer, await self._claim(worker, asked, limit)
-            except (RedisError, OSError, TimeoutError, StoreError):
-                return ends.answer, []
-
-        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do("turn", turn)
+        answer: tuple[list[Applied | Conflict], list[Job]]
+        answer = await self._do("turn", (changes, worker, asked, max(0, limit)))
         return answer
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
@@ -551,7 +549,11 @@ class RedisEngine(Engine):
         if suspects:
             listed = await wire.call("CLIENT", "LIST", "ID", *suspects)
             suspects -= {int(line.split(b" ", 1)[0].removeprefix(b"id=")) for line in listed.splitlines() if line}
-        return now, [one.presence(gone=one.client in suspects) for one in seen]
+        remade_ms = connected_ms if wire.remade else None
+        return now, [
+            one.presence(gone=one.client in suspects, away=one.is_excused(now, int(generation), remade_ms))
+            for one in seen
+        ]
 
     # Beating and waking.
 
@@ -590,6 +592,10 @@ class RedisEngine(Engine):
             return await self.now(), due
         now, found = await self._look("due", *queues)
         return now, rows.score(found)
+
+
+async def _nothing() -> list[Job]:
+    return []
 
 
 def _recorded(step: Step, row: Any) -> Recorded | Conflict:

@@ -206,6 +206,10 @@ class Seen:
         known = self.beat_at > now - connected_ms or connected_ms >= lease_ms
         return missed and known and self._generation == generation
 
-    def presence(self, *, gone: bool) -> Presence:
+    def is_excused(self, now: Time, generation: int, remade_ms: float | None) -> bool:
+        """Whether it last beat on another server, or before our connection had to be made anew: the store was away."""
+        return self._generation != generation or (remade_ms is not None and self.beat_at < now - remade_ms)
+
+    def presence(self, *, gone: bool, away: bool) -> Presence:
         """Its presence as others read it."""
-        return msgspec.structs.replace(self._presence, beat_at=self.beat_at, gone=gone)
+        return msgspec.structs.replace(self._presence, beat_at=self.beat_at, gone=gone, store_away=away)

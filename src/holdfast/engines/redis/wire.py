@@ -93,6 +93,8 @@ class Wire:
         self._closed = False
         self.since = 0.0
         """When this connection was made, by the loop's clock."""
+        self.remade = False
+        """Whether there was another one before it."""
         self.client = 0
         """What the server calls this connection."""
         self.calls = 0
@@ -147,7 +149,7 @@ class Wire:
         self._waiting = deque()
         self._connection, self._reader = connection, reader
         try:
-            self.since = asyncio.get_running_loop().time()
+            self.remade, self.since = self.since > 0, asyncio.get_running_loop().time()
             self.client = int(await self._send(("CLIENT", "ID")))
             await self._greet(self)
         except BaseException as error:

@@ -8,34 +8,35 @@ local now = time_now()
 local answer = {seq, now, false, 0, 0}
 local wrote = false
 
-local function move(head, id, state, event, by)
-  call('ZREM', K .. 'i:' .. head[STATE], id)
-  call('ZADD', K .. 'i:' .. state, 0, id)
-  count(head[STATE], head[QUEUE], -1)
-  count(state, head[QUEUE], 1)
+-- Write a job's new state and its entry. Who calls it moves it between the indexes.
+local function write(key, head, id, state, event, by)
   local before = head[STATE]
   head[STATE], head[VERSION] = state, head[VERSION] + 1
   local text = pack(head)
-  call('HSET', job_key(id), 'h', text, 'e' .. head[VERSION], format('[%.0f,"%s","%s","%s","%s",%.0f]', now, event, before, state, by, head[EPOCH]))
+  local entry = format('[%.0f,"%s","%s","%s","%s",%.0f]', now, event, before, state, by, head[EPOCH])
+  call('HSET', key, 'h', text, 'e' .. head[VERSION], entry)
   tell('job:' .. id)
-  wrote = true
   return text
 end
 
 -- scheduled, retryable → available; pending → available; and what was available, but not yet
 local function promote(queue, most)
-  local due = call('ZRANGEBYSCORE', K .. 't:' .. queue, '-inf', now, 'LIMIT', 0, most)
+  local due = call('ZRANGEBYSCORE', TIMED[queue], '-inf', now, 'LIMIT', 0, most)
   for _, id in ipairs(due) do
     local head = head_of(id)
-    call('ZREM', K .. 't:' .. queue, id)
+    call('ZREM', TIMED[queue], id)
     if head and not expired(head, now) then
       if DUE[head[STATE]] then
         local event = 'promote'
         if head[STATE] == 'p' then event, head[RUN] = 'activate', moment_of(now) end
         head[WAITS] = false
-        move(head, id, 'a', event, 'time')
+        call('ZREM', INDEX[head[STATE]], id)
+        call('ZADD', INDEX['a'], 0, id)
+        count(head[STATE], queue, -1)
+        count('a', queue, 1)
+        write(job_key(id), head, id, 'a', event, 'time')
       end
-      call('ZADD', K .. 'r:' .. queue, 0, ready_member(head, id))
+      call('ZADD', READY[queue], 0, ready_member(head, id))
     end
     wrote = true
   end
@@ -45,28 +46,43 @@ end
 -- available → active
 local function take(queue, most)
   local taken, looked = 0, 0
+  local left_index, new_index, held, expiring = {}, {}, {}, {}
   while taken < most and looked < 2 * page do
-    local popped = call('ZPOPMIN', K .. 'r:' .. queue, most - taken)
+    local popped = call('ZPOPMIN', READY[queue], most - taken)
     if #popped == 0 then break end
     looked = looked + #popped / 2
+    wrote = true
     for place = 1, #popped, 2 do
       local id = sub(popped[place], ID_AT)
-      local head = head_of(id)
-      if head and not expired(head, now) then
-        if head[EXPIRES] then call('ZREM', K .. 'x', id) end
+      local key = job_key(id)
+      local got = call('HMGET', key, 'h', 'b', 'r', 'x')
+      local head = got[1] and unpack_(got[1])
+      if head and number_of(head[RUN]) > now then -- the clock was set back
+        call('ZADD', TIMED[queue], number_of(head[RUN]), id)
+      elseif head and not expired(head, now) then
         head[EPOCH], head[WORKER], head[CLAIMED] = head[EPOCH] + 1, worker, now
-        call('HSET', K .. 'h:' .. worker, id, head[EPOCH])
-        answer[#answer + 1] = whole(id, move(head, id, 'o', 'claim', worker), head)
         taken = taken + 1
+        left_index[taken], new_index[2 * taken - 1], new_index[2 * taken] = id, 0, id
+        held[2 * taken - 1], held[2 * taken] = id, head[EPOCH]
+        if head[EXPIRES] then expiring[#expiring + 1] = id end
+        local text = write(key, head, id, 'o', 'claim', worker)
+        answer[#answer + 1] = {id, text, got[2], got[3], got[4], signals_of(key, head)}
       end
-      wrote = true
     end
+  end
+  if taken > 0 then
+    call('ZREM', INDEX['a'], unpack(left_index))
+    call('ZADD', INDEX['o'], unpack(new_index))
+    call('HSET', HELD[worker], unpack(held))
+    if #expiring > 0 then call('ZREM', K .. 'x', unpack(expiring)) end
+    count('a', queue, -taken)
+    count('o', queue, taken)
   end
   return taken, looked
 end
 
 local function next_due(queue)
-  local found = call('ZRANGEBYSCORE', K .. 't:' .. queue, '(' .. format('%.0f', now - 1000), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local found = call('ZRANGEBYSCORE', TIMED[queue], '(' .. format('%.0f', now - 1000), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if found[2] and (not answer[3] or tonumber(found[2]) < tonumber(answer[3])) then answer[3] = found[2] end
 end
 

@@ -35,9 +35,10 @@ local function merge_inbox(head, id, signal, takes)
 end
 
 local function commit(change)
-  local id = change[1]
-  local head = head_of(id)
-  if not head then return {0, NO_JOB} end
+  local id, key = change[1], job_key(change[1])
+  local text = call('HGET', key, 'h')
+  if not text then return {0, NO_JOB} end
+  local head = unpack_(text)
   if change[2] and (head[EPOCH] ~= change[2] or head[STATE] ~= 'o') then return refused(LEASE_LOST, head) end
   if change[3] and head[VERSION] ~= change[3] then return refused(OUTRUN, head) end
   local cargo = change[18]
@@ -50,7 +51,8 @@ local function commit(change)
   local moves = head[STATE] ~= change[4] or head[RUN] ~= change[5] or head[WORKER] ~= change[9]
   if moves then leave(head, id) end
   local had_ended, had_arrived = ENDED[head[STATE]], head[ARRIVED]
-  if head[WORKER] and not change[9] then tell('worker:' .. head[WORKER]) end
+  -- Its owner knows what it does itself; told of it, it would beat for every job that it ends.
+  if head[WORKER] and not change[9] and not change[2] then tell('worker:' .. head[WORKER]) end
   head[STATE], head[VERSION], head[EPOCH] = change[4], head[VERSION] + 1, change[6]
   for place = ATTEMPT, CLAIMED do head[place] = change[place - 1] end
   head[RUN], head[FINISHED], head[PRUNE], head[WAITS] = change[5], change[11], change[12], change[14]
@@ -61,12 +63,12 @@ local function commit(change)
   head[MORE] = (change[16] and HAS_RESULT or 0) + (change[15] and HAS_ERROR or 0)
   if had % 2 == HAS_RESULT and not change[16] then gone[#gone + 1] = 'r' end
   if had >= HAS_ERROR and not change[15] then gone[#gone + 1] = 'x' end
-  if #gone > 0 then call('HDEL', job_key(id), unpack(gone)) end
+  if #gone > 0 then call('HDEL', key, unpack(gone)) end
   local fields = {'h', pack(head), 'e' .. head[VERSION], change[17]}
   if change[16] then fields[#fields + 1] = 'r'; fields[#fields + 1] = change[16] end
   if change[15] then fields[#fields + 1] = 'x'; fields[#fields + 1] = change[15] end
   if cargo and cargo[1] then fields[#fields + 1] = 'b'; fields[#fields + 1] = cargo[1] end
-  call('HSET', job_key(id), unpack(fields))
+  call('HSET', key, unpack(fields))
   if moves then enter(head, id, now) end
   tell('job:' .. id)
 

@@ -19,7 +19,7 @@ end
 
 local function remove(head, id)
   call('UNLINK', job_key(id), K .. 's:' .. id, K .. 'f:' .. id, K .. 'g:' .. id)
-  call('ZREM', K .. 'i:' .. head[STATE], id)
+  call('ZREM', INDEX[head[STATE]], id)
   count(head[STATE], head[QUEUE], -1)
   if head[PARENT] then call('ZREM', K .. 'c:' .. head[PARENT], id) end
   if head[KEY] then

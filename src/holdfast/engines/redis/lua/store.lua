@@ -71,6 +71,16 @@ local function expired(head, now) return head[EXPIRES] and tonumber(head[EXPIRES
 
 local function job_key(id) return K .. 'j:' .. id end
 
+-- Names that are needed for many jobs of one call are put together once.
+local function named(prefix)
+  return setmetatable({}, {__index = function(names, name)
+    local whole_name = K .. prefix .. name
+    rawset(names, name, whole_name)
+    return whole_name
+  end})
+end
+local INDEX, READY, TIMED, HELD = named('i:'), named('r:'), named('t:'), named('h:')
+
 local function head_of(id)
   local text = call('HGET', job_key(id), 'h')
   return text and unpack_(text)
@@ -109,14 +119,14 @@ end
 -- Take a job out of the indexes of the state it is in.
 local function leave(head, id)
   local state, queue = head[STATE], head[QUEUE]
-  call('ZREM', K .. 'i:' .. state, id)
+  call('ZREM', INDEX[state], id)
   count(state, queue, -1)
   if state == 'a' then
-    if call('ZREM', K .. 'r:' .. queue, ready_member(head, id)) == 0 then call('ZREM', K .. 't:' .. queue, id) end
+    if call('ZREM', READY[queue], ready_member(head, id)) == 0 then call('ZREM', TIMED[queue], id) end
   elseif state == 'o' then
-    if head[WORKER] then call('HDEL', K .. 'h:' .. head[WORKER], id) end
+    if head[WORKER] then call('HDEL', HELD[head[WORKER]], id) end
   elseif DUE[state] and head[RUN] then
-    call('ZREM', K .. 't:' .. queue, id)
+    call('ZREM', TIMED[queue], id)
   end
   if head[EXPIRES] and (state == 'a' or DUE[state]) then call('ZREM', K .. 'x', id) end
 end
@@ -124,16 +134,16 @@ end
 -- Put a job into the indexes of the state it is in, and tell who waits for its queue.
 local function enter(head, id, now)
   local state, queue = head[STATE], head[QUEUE]
-  call('ZADD', K .. 'i:' .. state, 0, id)
+  call('ZADD', INDEX[state], 0, id)
   count(state, queue, 1)
   if waits_for_time(head, now) then
-    call('ZADD', K .. 't:' .. queue, number_of(head[RUN]), id)
+    call('ZADD', TIMED[queue], number_of(head[RUN]), id)
     tell('queue:' .. queue)
   elseif state == 'a' then
-    call('ZADD', K .. 'r:' .. queue, 0, ready_member(head, id))
+    call('ZADD', READY[queue], 0, ready_member(head, id))
     tell('queue:' .. queue)
   elseif state == 'o' then
-    if head[WORKER] then call('HSET', K .. 'h:' .. head[WORKER], id, head[EPOCH]) end
+    if head[WORKER] then call('HSET', HELD[head[WORKER]], id, head[EPOCH]) end
   elseif ENDED[state] and head[PRUNE] then
     call('ZADD', K .. 'p', head[PRUNE], prune_member(head, id))
   end
@@ -188,13 +198,16 @@ local function put_step(id, path, state, record)
   if state == 'f' then call('SADD', K .. 'f:' .. id, path) end
 end
 
+-- The signals in a job's inbox.
+local function signals_of(key, head)
+  local signals = {}
+  for place, version in ipairs(head[INBOX] or {}) do signals[place] = call('HGET', key, 'i' .. version) end
+  return signals
+end
+
 -- What a reader gets of a job: head, body, result, error, and the signals of its inbox.
 local function whole(id, text, head)
-  local got = call('HMGET', job_key(id), 'b', 'r', 'x')
-  local inbox = head[INBOX]
-  local signals = {}
-  if inbox then
-    for _, version in ipairs(inbox) do signals[#signals + 1] = call('HGET', job_key(id), 'i' .. version) end
-  end
-  return {id, text, got[1], got[2], got[3], signals}
+  local key = job_key(id)
+  local got = call('HMGET', key, 'b', 'r', 'x')
+  return {id, text, got[1], got[2], got[3], signals_of(key, head)}
 end
