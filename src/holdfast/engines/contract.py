@@ -29,6 +29,7 @@ from holdfast.core.model import (
     Conflict,
     Entry,
     Event,
+    Head,
     Inserted,
     Job,
     Lease,
@@ -97,6 +98,14 @@ def job_topic(job: str) -> str:
 def worker_topic(worker: str) -> str:
     """What to wait for to hear that a worker's job was taken from it, or its queues paused."""
     return f"worker:{worker}"
+
+
+def loser_of(head: Head | Job, change: Change) -> str | None:
+    """The worker that a change takes a job from.
+
+    What an owner does itself is no news to it: told of each, it would beat for every job that it ends.
+    """
+    return head.worker if change.job.worker is None and change.epoch is None else None
 
 
 class Guarantees(Struct, frozen=True):

@@ -47,6 +47,7 @@ from holdfast.engines.contract import (
     WORKER,
     job_topic,
     key_conflict,
+    loser_of,
     queue_topic,
     worker_topic,
 )
@@ -152,8 +153,8 @@ class Tables:
             for wait in change.job.waits:
                 if wait.kind is WaitKind.CHILDREN and not self.missing(head.id, wait.name):
                     return Conflict(head.id, CHILDREN_ARE_IN, head.state, head.version, head.epoch)
-        if head.worker is not None and change.job.worker is None:
-            self.news.add(worker_topic(head.worker))
+        if (loser := loser_of(head, change)) is not None:
+            self.news.add(worker_topic(loser))
         job = self._apply(head, change)
         return Applied(job.version, self._arrive(head) if change.arrives and not head.arrived else None)
 

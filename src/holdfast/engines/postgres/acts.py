@@ -144,7 +144,7 @@ class Acts:
             if row is None:
                 answers.append(why[change.job.id])
             else:
-                self._note(change.job, row[OWNER])
+                self._note(change, row[OWNER])
                 answers.append(Applied(row[VERSION]))
         return answers, claimed
 
@@ -187,8 +187,8 @@ class Acts:
         columns = rows.columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
         made = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
         assert len(made) == len(going), "a row that we hold was changed by somebody else"
-        for _, head, job in going:
-            self._note(job, head.worker)
+        for change, head, _ in going:
+            self._note(change, head.worker)
         missing = await self._arrive(going)
         return [
             Applied(answer.version, missing.get(change.job.id)) if isinstance(answer, Applied) else answer
@@ -244,10 +244,11 @@ class Acts:
         ids = [change.job.id for change in changes]
         return {row[0]: rows.head_of(row) for row in await self._db.fetch(statement, ids)}
 
-    def _note(self, job: Job, owner: str | None) -> None:
+    def _note(self, change: Change, owner: str | None) -> None:
         """Who is to hear of a change."""
+        job = change.job
         self.news.add(job_topic(job.id))
-        if owner is not None and job.worker is None:
+        if owner is not None and job.worker is None and change.epoch is None:  # see `contract.loser_of`
             self.news.add(worker_topic(owner))
         if job.state is State.AVAILABLE or (job.state in _DUE and job.run_at is not None):
             self.news.add(queue_topic(job.queue))

@@ -37,7 +37,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
 from holdfast.engines.bell import EVERYTHING
-from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, job_topic, key_conflict, queue_topic, worker_topic
+from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, job_topic, key_conflict, loser_of, queue_topic, worker_topic
 from holdfast.engines.sqlite import rows
 
 GROUP_SIZE = 8 << 20
@@ -210,8 +210,8 @@ class Acts:
             assert head is not None
             job = applied(head, change)
             self._note(change, job, head.n, head.state, updates, entries)
-            if head.worker is not None and job.worker is None:
-                self.news.add(worker_topic(head.worker))
+            if (loser := loser_of(head, change)) is not None:
+                self.news.add(worker_topic(loser))
             heads[job.id] = Head(job.id, job.state, job.version, job.epoch, job.inbox, job.arrived, job.worker, head.n)
             if change.steps or change.drops or change.drops_failed or change.edits or change.inserts:
                 self._carry(change, head.n, heads)
