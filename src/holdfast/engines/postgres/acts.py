@@ -109,7 +109,7 @@ class Acts:
         """Write new jobs; answer with what became of each: (id, is it new, who has its key, that one's digest)."""
         if not jobs:
             return {}
-        columns = rows.columns([rows.job_row(job) for job in jobs], rows.JOB_WIDTH)
+        columns = rows.shared_columns([rows.job_row(job) for job in jobs], rows.JOB_WIDTH)
         found = {row[0]: row for row in await self._db.fetch(self._sql.add_jobs, *columns)}
         for job in jobs:
             if job.run_at is not None and found[job.id][1]:
@@ -130,7 +130,7 @@ class Acts:
 
     async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[rows.Row]]:
         """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
-        columns = rows.columns(
+        columns = rows.shared_columns(
             [rows.change_row(change, change.job, sets_inbox=False) for change in changes], rows.CHANGE_WIDTH
         )
         found = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
@@ -184,7 +184,7 @@ class Acts:
         if not going:
             return answers
         await self._write_cargo(going)
-        columns = rows.columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
+        columns = rows.shared_columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
         made = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
         assert len(made) == len(going), "a row that we hold was changed by somebody else"
         for change, head, _ in going:

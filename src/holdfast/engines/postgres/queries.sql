@@ -1,4 +1,5 @@
--- Every statement of the Postgres engine, one each, named. Many rows go in as arrays, one for each column. The comment
+-- Every statement of the Postgres engine, one each, named. Many rows go in as arrays, one for each column; where all
+-- rows have the same, an array of one will do (`same`). The comment
 -- says which act it serves. `lateral (… offset 0)` is a look for each row: the planner can't make a walk over a large
 -- table of it, whatever it believes about sizes. `{schema}` is put in by `store.Texts`, and by nobody else.
 
@@ -8,11 +9,25 @@ select {schema}.now_ms();
 -- name: add_jobs
 -- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has.
 with new as materialized (
-  select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
+  select given.id, {schema}.same(given.type, $2) as type, {schema}.same(given.queue, $3) as queue,
+    {schema}.same(given.priority, $4) as priority, {schema}.same(given.parent, $5) as parent,
+    {schema}.same(given.family, $6) as family, {schema}.same(given.expires_at, $7) as expires_at,
+    {schema}.same(given.state, $8) as state, {schema}.same(given.version, $9) as version,
+    {schema}.same(given.run_at, $10) as run_at, {schema}.same(given.epoch, $11) as epoch,
+    {schema}.same(given.attempt, $12) as attempt, {schema}.same(given.recoveries, $13) as recoveries,
+    {schema}.same(given.worker, $14) as worker, {schema}.same(given.claimed_at, $15) as claimed_at,
+    {schema}.same(given.finished_at, $16) as finished_at, {schema}.same(given.prune_at, $17) as prune_at,
+    {schema}.same(given.arrived, $18) as arrived, {schema}.same(given.waits, $19) as waits,
+    {schema}.same(given.inbox, $20) as inbox, {schema}.same(given.error, $21) as error,
+    {schema}.same(given.result, $22) as result, {schema}.same(given.args, $23) as args,
+    {schema}.same(given.digest, $24) as digest, {schema}.same(given.key, $25) as key,
+    {schema}.same(given.key_until, $26) as key_until, {schema}.same(given.created_at, $27) as created_at,
+    {schema}.same(given.options, $28) as options, nth
+  from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
     $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[],
     $16::bigint[], $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[],
     $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::text[]) with ordinality
-  as new (id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
+  as given (id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
     created_at, options, nth)
 ), keyed as (
@@ -100,14 +115,26 @@ for update;
 -- as it is when we hold its row, so that of several at the same time one wins. A turn claims in the same act, a commit
 -- for no queue; a claimed job is told from a changed one by its number, which only that has.
 with change as materialized (
-  select change.*, name.n, job.worker as owner, job.claimed_at as owned_at, job.epoch as owned_epoch, job.untold
+  select given.id, {schema}.same(given.expects_epoch, $2) as expects_epoch,
+    {schema}.same(given.expects_version, $3) as expects_version, {schema}.same(given.state, $4) as state,
+    {schema}.same(given.run_at, $5) as run_at, {schema}.same(given.epoch, $6) as epoch,
+    {schema}.same(given.attempt, $7) as attempt, {schema}.same(given.recoveries, $8) as recoveries,
+    {schema}.same(given.worker, $9) as worker, {schema}.same(given.claimed_at, $10) as claimed_at,
+    {schema}.same(given.finished_at, $11) as finished_at, {schema}.same(given.prune_at, $12) as prune_at,
+    {schema}.same(given.arrives, $13) as arrives, {schema}.same(given.waits, $14) as waits,
+    {schema}.same(given.sets_inbox, $15) as sets_inbox, {schema}.same(given.inbox, $16) as inbox,
+    {schema}.same(given.error, $17) as error, {schema}.same(given.result, $18) as result,
+    {schema}.same(given.at, $19) as at, {schema}.same(given.event, $20) as event,
+    {schema}.same(given.before, $21) as before, {schema}.same(given.actor, $22) as actor,
+    {schema}.same(given.note, $23) as note, name.n, job.worker as owner, job.claimed_at as owned_at,
+    job.epoch as owned_epoch, job.untold
   from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[],
     $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
     $13::boolean[], $14::text[], $15::boolean[], $16::text[], $17::text[], $18::text[], $19::bigint[], $20::text[],
     $21::text[], $22::text[], $23::text[])
-  as change (id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at,
+  as given (id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at,
     finished_at, prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note)
-  cross join lateral (select n from {schema}.name where name.id = change.id offset 0) as name
+  cross join lateral (select n from {schema}.name where name.id = given.id offset 0) as name
   cross join lateral (
     select worker, claimed_at, epoch, untold from {schema}.job where job.n = name.n offset 0
   ) as job
