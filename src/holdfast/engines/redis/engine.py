@@ -80,13 +80,13 @@ CLOCK_SET_MS = 500
 DUE_SECONDS = 0.05
 """For how long what a claim told of the next due job is good for the wait after it."""
 
-CALL_WEIGHT = 60
+CALL_WEIGHT = 50
 """How much work goes into one call of a script, counted in plain changes: the server does nothing else meanwhile."""
 
 CALL_SIZE = 4 << 20
 """How many bytes go into one call."""
 
-PAGE = 100
+PAGE = 50
 """How many jobs one call of a script takes, promotes, prunes or reads at most."""
 
 FIND_PAGE = 40
