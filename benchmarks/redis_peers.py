@@ -68,7 +68,7 @@ async def _saq(count: int, url: str) -> None:
 
     for start in range(0, count, AT_ONCE):
         await asyncio.gather(*(queue.enqueue("noop", n=n) for n in range(start, start + AT_ONCE)))
-    worker: Any = Worker(queue, [noop], concurrency=AT_ONCE)
+    worker: Any = Worker(queue, [("noop", noop)], concurrency=AT_ONCE)
     began = time.perf_counter()
     running = asyncio.create_task(worker.start())  # noqa: RUF006, F841 (ended with the process)
     while len(times) < count:

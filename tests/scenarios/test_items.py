@@ -17,12 +17,12 @@ from holdfast.items import Counts
 CHAPTERS = ["one", "two", "three", "four"]
 
 
-@pytest.fixture(params=["file", "sqlite", "memory", "postgres"])
+@pytest.fixture(params=["file", "sqlite", "memory", "postgres", "redis"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request, tmp_path)
 
 
-@pytest.fixture(params=["file", "sqlite", "postgres"])
+@pytest.fixture(params=["file", "sqlite", "postgres", "redis"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request, tmp_path)
 
@@ -33,8 +33,8 @@ def url_of(request: pytest.FixtureRequest, folder: Path) -> str:
             return str(folder / "book.json")
         case "sqlite":
             return f"sqlite:///{folder}/book.db"
-        case "postgres":
-            return str(request.getfixturevalue("postgres_store"))
+        case "postgres" | "redis" as name:
+            return str(request.getfixturevalue(f"{name}_store"))
     return "memory:"
 
 

@@ -48,10 +48,10 @@ def book(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=["file", "sqlite", "postgres"])
+@pytest.fixture(params=["file", "sqlite", "postgres", "redis"])
 def where(request: pytest.FixtureRequest) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_store"))
+    if request.param in ("postgres", "redis"):
+        return str(request.getfixturevalue(f"{request.param}_store"))
     return {"file": "book.json", "sqlite": "sqlite:///book.db"}[request.param]
 
 
@@ -188,7 +188,7 @@ def test_a_wrong_edit_is_told_in_one_line_under_the_callers_own(book: Path):
     assert (book / "book.json").read_text() == text
 
 
-@pytest.mark.parametrize("where", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("where", ["sqlite", "postgres", "redis"], indirect=True)
 def test_two_processes_share_a_list(book: Path, where: str):
     (book / "quick").touch()
     both = [start(book, where, "sync") for _ in range(2)]

@@ -46,7 +46,7 @@ def engine_class(url: str) -> type[Engine]:
             try:
                 from holdfast.engines.redis import RedisEngine
             except ModuleNotFoundError as error:
-                if error.name != "redis":
+                if error.name not in ("redis", "hiredis"):
                     raise
                 raise Invalid(f"{scheme}: its driver is not installed; pip install 'holdfast[redis]'") from None
 

@@ -80,14 +80,17 @@ CLOCK_SET_MS = 500
 DUE_SECONDS = 0.05
 """For how long what a claim told of the next due job is good for the wait after it."""
 
-CALL_WEIGHT = 60
+CALL_WEIGHT = 50
 """How much work goes into one call of a script, counted in plain changes: the server does nothing else meanwhile."""
 
 CALL_SIZE = 4 << 20
 """How many bytes go into one call."""
 
-PAGE = 100
+PAGE = 50
 """How many jobs one call of a script takes, promotes, prunes or reads at most."""
+
+FIND_PAGE = 40
+"""How many jobs one call looks at to find some: it puts several indexes in order."""
 
 ROUNDS = 200
 """How many calls one act may consist of, as a bound that is never reached."""
@@ -475,7 +478,9 @@ class RedisEngine(Engine):
         jobs: list[Job] = []
         start: str | bytes | None = after
         while start is not None and len(jobs) < most:
-            start, *found = await self._look("find", start, int(where.newest_first), most - len(jobs), PAGE, *fixed)
+            start, *found = await self._look(
+                "find", start, int(where.newest_first), most - len(jobs), FIND_PAGE, *fixed
+            )
             jobs += map(rows.job_of, found)
         return jobs
 
@@ -543,13 +548,12 @@ class RedisEngine(Engine):
         """The workers, and whether the connections of those that missed a beat are there."""
         wire = self._looks
         now, generation, *found = await self._script(wire, "workers")
-        connected_ms = (asyncio.get_running_loop().time() - wire.since) * 1_000
+        remade_ms = (asyncio.get_running_loop().time() - wire.since) * 1_000 if wire.remade else None
         seen = [Seen(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
-        suspects = {one.client for one in seen if one.is_suspect(now, int(generation), connected_ms)}
+        suspects = {one.client for one in seen if one.is_suspect(now, int(generation), remade_ms)}
         if suspects:
             listed = await wire.call("CLIENT", "LIST", "ID", *suspects)
             suspects -= {int(line.split(b" ", 1)[0].removeprefix(b"id=")) for line in listed.splitlines() if line}
-        remade_ms = connected_ms if wire.remade else None
         return now, [
             one.presence(gone=one.client in suspects, away=one.is_excused(now, int(generation), remade_ms))
             for one in seen

@@ -194,16 +194,16 @@ class Seen:
         self.beat_at, self.client, self._generation = int(at), int(client), int(generation)
         self._presence = _presence(text)
 
-    def is_suspect(self, now: Time, generation: int, connected_ms: float) -> bool:
+    def is_suspect(self, now: Time, generation: int, remade_ms: float | None) -> bool:
         """Whether it missed a beat, and the absence of its connection would mean its death.
 
         After a restart of the server nobody's connection is there, and the living need a moment to beat again. So only
-        a beat on this very server counts; and one from before our own connection was made only once that is older than
-        a lease, since what cut us off may have cut off everybody.
+        a beat on this very server counts. And what cut off our own connection, so that it had to be made anew, may have
+        cut off everybody: until a lease has passed since, only a beat since counts.
         """
         beat_ms, lease_ms = self._presence.beat_ms, self._presence.lease_ms
         missed = now - self.beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
-        known = self.beat_at > now - connected_ms or connected_ms >= lease_ms
+        known = remade_ms is None or self.beat_at > now - remade_ms or remade_ms >= lease_ms
         return missed and known and self._generation == generation
 
     def is_excused(self, now: Time, generation: int, remade_ms: float | None) -> bool:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from hiredis import pack_command
 from redis import exceptions as said
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
@@ -169,7 +170,7 @@ class Wire:
         self.calls += 1
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                await connection.send_packed_command(connection.pack_command(*words), check_health=False)
+                await connection.send_packed_command(pack_command(tuple(words)), check_health=False)
                 return await answer
         except (TimeoutError, RedisError, OSError) as error:
             if not answer.done() or answer.cancelled():
