@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from running import cpu_seconds, head, noted, ratios, resident_mb, told
+from measuring import cpu_seconds, noted, ratios, resident_mb, told
+from running import head
 
 from holdfast import App, sleep
 from holdfast.core.model import State

@@ -1,191 +1,319 @@
-"""How fast jobs go on Postgres: bulk submits, steps, draining, a drain under an open transaction, idle questions.
+"""How fast jobs go on Postgres, each figure with its floor, on a server that syncs (`--safe`).
 
-    python -m tests.postgres_server --safe python benchmarks/postgres.py {url}
-    python -m tests.postgres_server --safe python benchmarks/postgres.py {url} --peers PYTHON
+    python -m tests.postgres_server --safe python benchmarks/postgres.py {url} --million --held 100000 --peers PYTHON
 
+`--million` also drains beside a million ended jobs, `--held` drains so many jobs under a transaction that stays open.
 The peers, pgqueuer, procrastinate and DBOS, run in an interpreter that has them, on the same server in the same round.
-Rounds are interleaved and medians count, because machines are noisy; a ratio is one of each round.
+
+Workers and submitters are processes of their own (`postgres_work.py`). A drain's rate is the same for all: from the
+first start of a job to the moment when the store says that the last one has ended. Rounds are interleaved and medians
+count, because machines are noisy; a ratio is one of each round. Exits 1 when a floor is missed.
 """
 
 import argparse
 import asyncio
-import json
+import os
+import platform
 import statistics
-import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
-import asyncpg
+from killing import recovery
+from measuring import noted, peer, told
+from postgres_stores import (
+    PART,
+    asking,
+    completed,
+    completed_now,
+    raw_inserts,
+    store_on,
+    transaction_open,
+    transactions,
+)
+from postgres_work import Elsewhere, elsewhere, work
 
-from holdfast import App, step
-from holdfast.conformance.given import StoreClock, job
-from holdfast.core.lifecycle import decide
-from holdfast.core.model import Event
+from holdfast.engines.contract import queue_topic
 from holdfast.engines.postgres import PostgresEngine
 
-HERE = Path(__file__).parent
-CLOCK = StoreClock(settable=False)
+MILLION = 1_000_000
+SLOTS = 200
+SUBMITTERS, SUBMITTING = 32, 4
+"""How many submit at the same time, and in how many processes."""
+SETTLE_SECONDS = 5.0
+WAIT_SECONDS = 600.0
 Figures = dict[str, float]
 
-
-@step(name="one")
-async def one(n: int) -> int:
-    """A step that does nothing."""
-    return n
-
-
-def app_on(url: str) -> tuple[App, Any, Any, list[float]]:
-    """An App with the jobs that are measured, and when each no-op ran."""
-    app, times = App(url), list[float]()
-
-    @app.job
-    async def noop(n: int) -> None:
-        times.append(time.perf_counter())
-
-    @app.job
-    async def spread(count: int) -> int:
-        return len(await one.map(range(count), at_once=100))
-
-    return app, noop, spread, times
-
-
-async def raw_inserts(url: str, count: int) -> float:
-    """Rows a second that asyncpg itself writes, into one table of the same columns."""
-    db = await asyncpg.connect(url)
-    await db.execute("drop table if exists raw_job")
-    await db.execute(
-        "create table raw_job (n bigserial primary key, id text unique, type text, queue text, args text, digest text,"
-        " created_at bigint, run_at bigint, state text)"
-    )
-    jobs = [job(CLOCK) for _ in range(count)]
-    began = time.perf_counter()
-    for start in range(0, count, 1_000):
-        part = jobs[start : start + 1_000]
-        columns: list[list[Any]] = [
-            [getattr(one, name) for one in part]
-            for name in ("id", "type", "queue", "args", "digest", "created_at", "run_at")
-        ]
-        await db.execute(
-            "insert into raw_job (id, type, queue, args, digest, created_at, run_at, state) select *, 'available' from"
-            " unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])",
-            *columns,
-        )
-    taken = time.perf_counter() - began
-    await db.execute("drop table raw_job")
-    await db.close()
-    return count / taken
-
-
-async def ours(url: str, count: int) -> Figures:
-    """Submit in bulk, drain with one worker, run steps."""
-    app, noop, spread, times = app_on(url)
-    await app.open()
-    began = time.perf_counter()
-    for _ in range(0, count, 1_000):
-        await noop.submit_many(range(1_000))
-    inserted = time.perf_counter() - began
-    began = time.perf_counter()
-    async with app.worker(at_once=100):
-        while len(times) < count:
-            await asyncio.sleep(0.01)
-    drained = times[-1] - began
-    began = time.perf_counter()
-    async with app.worker():
-        run = await spread.submit(3_000)
-        await run.result(120)
-        steps = time.perf_counter() - began
-    await app.close()
-    return {"inserts": count / inserted, "drain": count / drained, "steps": 3_000 / steps}
-
-
-async def engine_drain(url: str, count: int, *, held: bool) -> float:
-    """Claim and complete a hundred at a time on the engine alone; with a transaction held open elsewhere, or not."""
-    engine = PostgresEngine(url)
-    await engine.open()
-    other = await asyncpg.connect(url.partition("?")[0])
-    transaction = other.transaction(isolation="repeatable_read")
-    if held:
-        await transaction.start()
-        await other.fetch("select 1 from pg_class limit 1")
-    for _ in range(0, count, 1_000):
-        await engine.insert([job(CLOCK) for _ in range(1_000)])
-    began = time.perf_counter()
-    done = 0
-    while claimed := await engine.claim("w", ["default"], 100):
-        now = await engine.now()
-        await engine.commit([decide(one, Event.COMPLETE, now, by="w", result="1") for one in claimed])
-        done += len(claimed)
-    taken = time.perf_counter() - began
-    assert done == count, (done, count)
-    if held:
-        await transaction.rollback()
-    await other.close()
-    await engine.close()
-    return count / taken
-
-
-def peer(python: str, kind: str, count: int, url: str) -> Figures:
-    """What a peer does in its own interpreter."""
-    done = subprocess.run(
-        [python, HERE / "postgres_peers.py", kind, str(count), url], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        print(f"{kind} failed: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        return {}
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
-async def one_round(url: str, python: str | None, count: int) -> Figures:
-    """Everything once."""
-    figures: Figures = {"raw unnest inserts/s": await raw_inserts(url, count)}
-    store = PostgresEngine.scratch(url, Path())
-    for name, figure in (await ours(store, count)).items():
-        figures[f"holdfast {name}/s"] = figure
-    await PostgresEngine.scrap(store)
-    for held in (False, True):
-        store = PostgresEngine.scratch(url, Path())
-        figures[f"engine drain/s{', a transaction held open' * held}"] = await engine_drain(store, 4 * count, held=held)
-        await PostgresEngine.scrap(store)
-    if python is not None:
-        for kind, part in (("pgqueuer", 1), ("procrastinate", 10), ("dbos", 10)):
-            for name, figure in (await asyncio.to_thread(peer, python, kind, count // part, url)).items():
-                figures[f"{kind} {name.removesuffix('_per_second')}/s"] = figure
-    return figures
-
+DRAIN = "drain, one worker process"
+FOUR = "drain, four worker processes"
+BULK = "bulk submit"
+RAW = "raw unnest inserts of the same rows"
+BESIDE, EMPTY = "drain beside a million ended jobs", "drain of an empty store"
+HELD, FREE = "drain under an open transaction", "drain of as many without it"
+LOUD, SILENT = "32 submitters", "32 submitters without NOTIFY"
+STEPS = "steps, 100 jobs at once"
+MAP = "steps, a map with 100 at once"
+STATEMENTS = "statements for a step"
+START = "submit to start in another process, p50"
 
 RATIOS = (
-    ("holdfast inserts/s", "raw unnest inserts/s", 0.2),
-    ("holdfast inserts/s", "pgqueuer inserts/s", 1.0),
-    ("holdfast drain/s", "pgqueuer jobs/s", 1.5),
-    ("holdfast drain/s", "procrastinate jobs/s", 10.0),
-    ("holdfast steps/s", "dbos steps/s", 10.0),
-    ("engine drain/s, a transaction held open", "engine drain/s", 0.5),
+    (DRAIN, "pgqueuer jobs", 1.5),
+    (DRAIN, "procrastinate jobs", 10.0),
+    (BULK, RAW, 0.2),
+    (BULK, "pgqueuer inserts", 1.0),
+    (BESIDE, EMPTY, 0.9),
+    (HELD, FREE, 0.5),
+    (LOUD, SILENT, 0.8),
+    (STEPS, "dbos steps", 10.0),
+    (FOUR, DRAIN, 1.2),
+)
+AT_MOST = (
+    (STATEMENTS, 1.05, ""),  # the rest is beats and looks
+    (START, 5.0, "ms"),
 )
 
 
-async def main() -> None:
-    """Run the rounds and print the medians."""
+async def submitted(store: str, job: str, arguments: Iterable[int]) -> float:
+    """Submit in bulk, a thousand at a time; jobs a second."""
+    app, jobs = work(store)
+    await app.open()
+    every = list(arguments)
+    began = time.perf_counter()
+    for start in range(0, len(every), PART):
+        await jobs[job].submit_many(every[start : start + PART])
+    taken = time.perf_counter() - began
+    await app.close()
+    return len(every) / taken
+
+
+async def drained(store: str, count: int, *, processes: int = 1, at_once: int = SLOTS) -> float:
+    """Seconds in which worker processes drain the jobs that are there: from the first start to the last end."""
+    since = await completed_now(store)
+    async with elsewhere(store, "worker", at_once, processes=processes) as workers:
+        for worker in workers:
+            worker.say("go")
+        ended = await completed(store, count, since)
+        said = await asyncio.gather(*(worker.end() for worker in workers))
+    return ended - min(one["began"] for one in said if "began" in one)
+
+
+async def bulk_and_drain(url: str, count: int) -> Figures:
+    """Submit in bulk, insert the same rows raw, drain with one process; then as many with four."""
+    async with store_on(url) as store:
+        bulk = await submitted(store, "noop", range(count))
+        figures = {BULK: bulk, RAW: await raw_inserts(store)}
+        figures[DRAIN] = count / await drained(store, count)
+    async with store_on(url) as store:
+        await submitted(store, "noop", range(count))
+        figures[FOUR] = count / await drained(store, count, processes=4)
+    return figures
+
+
+async def steps(url: str, count: int) -> Figures:
+    """Jobs of ten steps each, a hundred at once; a map; and what one step costs in statements."""
+    async with store_on(url) as store:
+        await submitted(store, "walk", [10] * (count // 10))
+        figures = {STEPS: count // 10 * 10 / await drained(store, count // 10, at_once=100)}
+        await submitted(store, "spread", [count])
+        figures[MAP] = count / await drained(store, 1)
+        app, jobs = work(store)
+        async with elsewhere(store, "worker", 8, "--counted") as [worker]:
+            worker.say("go")
+            run = await jobs["statements"].submit(min(1_000, count))
+            figures[STATEMENTS] = await run.result(WAIT_SECONDS)
+            await worker.end()
+        await app.close()
+    return figures
+
+
+async def start(url: str, count: int) -> Figures:
+    """Milliseconds from a submit to the start in an idle worker of another process, one job every 20 ms."""
+    async with store_on(url) as store, elsewhere(store, "worker", 8) as [worker]:
+        worker.say("go")
+        app, jobs = work(store)
+        await (await jobs["moment"].submit(0)).result(WAIT_SECONDS)
+        asked, runs = [], []
+        for n in range(count):
+            await asyncio.sleep(0.02)
+            asked.append(time.time())
+            runs.append(await jobs["moment"].submit(n))
+        waits = [(await run.result(WAIT_SECONDS) - at) * 1_000 for run, at in zip(runs, asked, strict=True)]
+        await worker.end()
+        await app.close()
+    return {START: statistics.median(waits)}
+
+
+async def submitters(url: str, count: int) -> Figures:
+    """Single submits by 32 at the same time in four processes, with and without NOTIFY; somebody listens."""
+
+    async def rate(*more: str) -> float:
+        each = count // SUBMITTING
+        words: list[str | int] = ["submitters", each, SUBMITTERS // SUBMITTING, *more]
+        async with store_on(url) as store:
+            app, _ = work(store)
+            await app.open()
+            listening = asyncio.create_task(app.engine.wait([queue_topic("another")], WAIT_SECONDS))
+            async with elsewhere(store, *words, processes=SUBMITTING) as processes:
+                for process in processes:
+                    process.say("go")
+                times = [(await process.hear("began"), await process.hear("ended")) for process in processes]
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            async with asking(store) as db:
+                made = await db.fetchval("select count(*) from job") - SUBMITTERS  # each submitted one to warm up
+            await app.close()
+        return float(made) / (max(end for _, end in times) - min(began for began, _ in times))
+
+    return {LOUD: await rate(), SILENT: await rate("--silent")}
+
+
+async def beside(url: str, million: str, count: int) -> Figures:
+    """Drain in an empty store and in one with many ended jobs, which is kept over the rounds."""
+    async with store_on(url) as empty:
+        seconds = {}
+        for name, store in ((EMPTY, empty), (BESIDE, million)):
+            await submitted(store, "noop", range(count))
+            seconds[name] = await drained(store, count)
+    return {name: count / taken for name, taken in seconds.items()}
+
+
+async def held(url: str, count: int) -> Figures:
+    """Drain many jobs, and as many while a transaction stays open elsewhere."""
+    figures = {}
+    for name in (FREE, HELD):
+        async with store_on(url) as store, AsyncExitStack() as stack:
+            if name == HELD:
+                await stack.enter_async_context(transaction_open(store))
+            await submitted(store, "noop", range(count))
+            figures[name] = count / await drained(store, count)
+    return figures
+
+
+async def peers(url: str, python: str, count: int) -> Figures:
+    """What the peers do; the slower ones have a tenth of the jobs."""
+    figures: Figures = {}
+    for kind, part in (("pgqueuer", 1), ("procrastinate", 10), ("dbos", 10)):
+        found = await asyncio.to_thread(peer, python, "postgres_peers.py", kind, max(10, count // part), url)
+        figures |= {f"{kind} {name.removesuffix('_per_second')}": figure for name, figure in found.items()}
+    return figures
+
+
+async def rounds(given: argparse.Namespace) -> list[Figures]:
+    """Everything that has rounds, in each of them."""
+    seen: list[Figures] = []
+    url, count = given.url, given.jobs
+    async with AsyncExitStack() as stack:
+        if given.million:
+            million = await stack.enter_async_context(store_on(url, ended=given.million))
+        for number in range(given.rounds):
+            figures = await bulk_and_drain(url, count)
+            if given.peers is not None:
+                figures |= await peers(url, given.peers, count)
+            figures |= await steps(url, count)
+            figures |= await start(url, min(300, count))
+            figures |= await submitters(url, count // 2)
+            if given.million:
+                figures |= await beside(url, million, count)
+            if given.held:
+                figures |= await held(url, given.held)
+            seen.append(figures)
+            print(f"round {number + 1} of {given.rounds}", file=sys.stderr, flush=True)
+    return seen
+
+
+def tell_rounds(seen: list[Figures]) -> bool:
+    """Print the medians of the rounds and their floors."""
+    fine = True
+    at_most = {name for name, _, _ in AT_MOST}
+    for name in dict.fromkeys(name for figures in seen for name in figures):
+        if name not in at_most:
+            noted(name, [figures[name] for figures in seen if name in figures], "/s")
+    print()
+    for ours, theirs, floor in RATIOS:
+        both = [figures[ours] / figures[theirs] for figures in seen if ours in figures and theirs in figures]
+        if not both:
+            print(f"{'-':7}{ours} : {theirs}: not measured")
+            continue
+        fine &= told(f"{ours} : {theirs}", both, floor, "times")
+        if ours == FOUR:
+            fine &= told("four worker processes : one, the lowest round", [min(both)], 1.0, "times")
+    for name, floor, unit in AT_MOST:
+        fine &= told(name, [figures[name] for figures in seen], floor, unit, at_most=True)
+    return fine
+
+
+async def idle(url: str, seconds: float) -> bool:
+    """Statements a second of one worker process that has nothing to do; it also does the upkeep."""
+
+    async def sent(worker: Elsewhere) -> float:
+        worker.say("how many")
+        return await worker.hear("sent")
+
+    async with store_on(url) as store, elsewhere(store, "worker", 8, "--counted") as [worker]:
+        worker.say("go")
+        await asyncio.sleep(SETTLE_SECONDS)
+        before, server = await sent(worker), await transactions(url)
+        await asyncio.sleep(seconds)
+        statements, server = await sent(worker) - before, await transactions(url) - server
+        await worker.end()
+    fine = told("idle worker process, statements it sends", [statements / seconds], 2, "/s", at_most=True)
+    noted("transactions of the whole server meanwhile", [server / seconds], "/s")
+    return fine
+
+
+def kills(url: str, count: int) -> bool:
+    """Kill workers with -9, each on a store of its own."""
+    stores: list[str] = []
+
+    def url_in(folder: Path) -> str:
+        stores.append(PostgresEngine.scratch(url, folder))
+        return stores[-1]
+
+    async def scrap() -> None:
+        for store in stores:
+            await PostgresEngine.scrap(store)
+
+    try:
+        return recovery(count, url_in, 4)
+    finally:
+        asyncio.run(scrap())
+
+
+async def head(given: argparse.Namespace) -> str:
+    """Where and on what this is measured."""
+    async with asking(given.url) as db:
+        version, sync, commit = [
+            await db.fetchval("select current_setting($1)", name)
+            for name in ("server_version", "fsync", "synchronous_commit")
+        ]
+    return (
+        f"Python {platform.python_version()}, Postgres {version}, fsync={sync}, synchronous_commit={commit}, "
+        f"{os.cpu_count()} cores\nrounds: {given.rounds} with {given.jobs:,} jobs; medians, and the lowest–highest\n"
+    )
+
+
+def main() -> int:
+    """Run all measures; 1 when a floor was missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
-    parser.add_argument("--peers", metavar="PYTHON")
+    parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has pgqueuer, procrastinate and dbos")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=5_000)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--million", type=int, nargs="?", const=MILLION, default=0, metavar="JOBS")
+    parser.add_argument("--held", type=int, default=0, metavar="JOBS")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--idle", type=float, default=30.0, metavar="SECONDS")
     given = parser.parse_args()
-    figures: defaultdict[str, list[float]] = defaultdict(list)
-    for _ in range(given.rounds):
-        for name, figure in (await one_round(given.url, given.peers, given.jobs)).items():
-            figures[name].append(figure)
-    for name, some in figures.items():
-        print(f"{name:45} {statistics.median(some):10,.0f}   ({min(some):,.0f} to {max(some):,.0f})")
-    for ours_, theirs, wanted in RATIOS:
-        pairs = list(zip(figures.get(ours_, []), figures.get(theirs, []), strict=False))
-        if pairs:
-            ratio = statistics.median(a / b for a, b in pairs)
-            print(f"{ours_} : {theirs} = {ratio:.2f}, wanted {wanted:g}{'' if ratio >= wanted else '  MISSED'}")
+    print(asyncio.run(head(given)), flush=True)
+    fine = tell_rounds(asyncio.run(rounds(given)))
+    fine &= asyncio.run(idle(given.url, given.idle))
+    if given.kills:
+        fine &= kills(given.url, given.kills)
+    print("\nall floors reached" if fine else "\na floor was missed")
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(main())

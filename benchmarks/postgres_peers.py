@@ -1,6 +1,7 @@
 """The same work on other libraries that keep jobs in Postgres, run by an interpreter of their own.
 
-`python postgres_peers.py pgqueuer-drain 5000 URL` prints one JSON line. All on the same server, with the same fsync.
+`python postgres_peers.py pgqueuer 10000 URL` prints one JSON line. All on the same server, with the same fsync; a drain
+is measured as ours is.
 """
 
 import asyncio
@@ -10,6 +11,21 @@ import time
 from typing import Any
 
 BATCH = 100
+POLL_SECONDS = 0.005
+
+
+async def ended(url: str, times: list[float], count: int, nothing_left: str) -> float:
+    """Seconds from the first start to the moment when the store says that all have ended. Asks after the last start."""
+    import asyncpg
+
+    db = await asyncpg.connect(url)
+    while len(times) < count:
+        await asyncio.sleep(POLL_SECONDS)
+    while not await db.fetchval(nothing_left):
+        await asyncio.sleep(POLL_SECONDS)
+    taken = time.perf_counter() - times[0]
+    await db.close()
+    return taken
 
 
 def pgqueuer(count: int, url: str) -> dict[str, float]:
@@ -34,16 +50,16 @@ async def _pgqueuer(count: int, url: str) -> dict[str, float]:
     @manager.entrypoint("noop")
     async def noop(job: Any) -> None:
         times.append(time.perf_counter())
-        if len(times) == count:
-            manager.shutdown.set()
 
     began = time.perf_counter()
-    for _ in range(0, count, 1_000):
-        await queries.enqueue(["noop"] * 1_000, [b"[1]"] * 1_000, [0] * 1_000)
+    for start in range(0, count, 1_000):
+        part = min(1_000, count - start)
+        await queries.enqueue(["noop"] * part, [b"[1]"] * part, [0] * part)
     inserted = time.perf_counter() - began
-    began = time.perf_counter()
-    await manager.run(batch_size=BATCH)
-    drained = time.perf_counter() - began
+    running = asyncio.create_task(manager.run(batch_size=BATCH))
+    drained = await ended(url, times, count, "select not exists (select 1 from pgqueuer)")
+    manager.shutdown.set()
+    await running
     await queries.uninstall()
     await connection.close()
     return {"inserts_per_second": count / inserted, "jobs_per_second": count / drained}
@@ -55,25 +71,32 @@ def procrastinate(count: int, url: str) -> dict[str, float]:
 
 
 async def _procrastinate(count: int, url: str) -> dict[str, float]:
+    import asyncpg
     import procrastinate
 
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
+    times: list[float] = []
 
     @app.task(name="noop")
     async def noop(n: int) -> None:
-        pass
+        times.append(time.perf_counter())
 
+    db = await asyncpg.connect(url)
     async with app.open_async():
-        try:
+        if await db.fetchval("select to_regclass('procrastinate_jobs') is null"):
             await app.schema_manager.apply_schema_async()
-        except Exception:  # it is there from the round before
-            pass
+        await db.execute("truncate procrastinate_jobs cascade")
         began = time.perf_counter()
         await noop.batch_defer_async(*({"n": n} for n in range(count)))
         inserted = time.perf_counter() - began
-        began = time.perf_counter()
-        await app.run_worker_async(wait=False, concurrency=BATCH, install_signal_handlers=False, listen_notify=False)
-        drained = time.perf_counter() - began
+        working = app.run_worker_async(
+            wait=False, concurrency=BATCH, install_signal_handlers=False, listen_notify=False
+        )
+        running = asyncio.create_task(working)
+        left = "select not exists (select 1 from procrastinate_jobs where status in ('todo', 'doing'))"
+        drained = await ended(url, times, count, left)
+        await running
+    await db.close()
     return {"inserts_per_second": count / inserted, "jobs_per_second": count / drained}
 
 

@@ -9,7 +9,6 @@ that the noise is seen. A ratio is one of each round. Exits 1 when a floor is mi
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import signal
@@ -19,15 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from killing import recovery
+from measuring import cpu_seconds, noted, peer, ratios, resident_mb, told
 
 from holdfast import App, step
 from holdfast.core.model import State
 from holdfast.engines.sqlite.store import connect, file_system
-
-HERE = Path(__file__).parent
 
 
 def work(folder: Path) -> tuple[App, dict[str, Any]]:
@@ -124,8 +124,8 @@ def steps(rounds: int, peers: str | None) -> bool:
             seen["concurrent"].append(1_000 / many)
             seen["map"].append(10_000 / spread)
             if peers is not None:
-                seen["dbos"].append(peer(peers, "dbos-steps", 1, 1_000)["steps_per_second"])
-                seen["dbos at once"].append(peer(peers, "dbos-steps", 100, 10)["steps_per_second"])
+                seen["dbos"].append(peer_in_folder(peers, "dbos-steps", 1, 1_000)["steps_per_second"])
+                seen["dbos at once"].append(peer_in_folder(peers, "dbos-steps", 100, 10)["steps_per_second"])
     sequential = seen["sequential"]
     fine = told("a step above a raw durable commit", above, 0.5, "ms", at_most=True)
     fine &= told("100 jobs x 10 steps : sequential", ratios(seen["concurrent"], sequential), 3, "times")
@@ -146,7 +146,7 @@ def draining(rounds: int, peers: str | None) -> bool:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
             ours.append(10_000 / asyncio.run(drained(Path(name), 10_000)))
         if peers is not None:
-            huey.append(peer(peers, "huey-drain", 10_000, 8)["jobs_per_second"])
+            huey.append(peer_in_folder(peers, "huey-drain", 10_000, 8)["jobs_per_second"])
     noted("no-op jobs drained by one worker process", ours, "/s")
     return peers is None or told("draining no-op jobs : huey", ratios(ours, huey), 3, "times")
 
@@ -234,118 +234,10 @@ def weighing(rounds: int) -> None:
     noted("memory of a map of 10,000 beyond its results", seen, "MB")
 
 
-RECOVERY = """
-import asyncio, os, sys, time
-from holdfast import App, step
-app = App("sqlite:///" + sys.argv[1] + "/jobs.db")
-
-@step
-async def draw(n: int) -> int:
-    with open(sys.argv[1] + "/marks", "a") as marks:
-        marks.write(f"{time.time()} {n} {os.getpid()}\\n")
-    await asyncio.sleep(0.05)
-    return n
-
-@app.job
-async def film(count: int) -> int:
-    return len(await draw.map(range(count), at_once=1))
-
-async def main():
-    async with app.worker():
-        print("ready", flush=True)
-        await asyncio.sleep(600)
-
-if sys.argv[2] == "worker":
-    asyncio.run(main())
-else:
-    run = app.sync.submit(film, 30)
-    print(run.id, flush=True)
-    print(run.result(60))
-"""
-
-
-def recovery(rounds: int) -> bool:
-    """Kill the worker in the middle of 30 items; another one is alive. Seconds until the next item starts."""
-    waits: list[float] = []
-    again = 0
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
-        for _ in range(rounds):
-            wait, repeated = recover_once(Path(tempfile.mkdtemp(dir=name)))
-            waits.append(wait)
-            again += repeated
-    fine = told("next item after kill -9, the slowest", [max(waits)], 1, "s", at_most=True)
-    fine &= told("recorded items that ran again", [again], 0, "", at_most=True)
-    noted(f"next item after kill -9, {rounds} kills", waits, "s")
-    return fine
-
-
-def recover_once(folder: Path) -> tuple[float, int]:
-    """One kill: seconds to the next start, and how many items that had been recorded were started again."""
-    command = [sys.executable, "-c", RECOVERY, str(folder)]
-    workers = [subprocess.Popen([*command, "worker"], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for worker in workers:
-        assert worker.stdout is not None
-        worker.stdout.readline()
-    caller = subprocess.Popen([*command, "caller"], stdout=subprocess.PIPE, text=True)
-    marks = folder / "marks"
-    while not marks.exists() or len(marks.read_text().splitlines()) < 12:
-        time.sleep(0.005)
-    pid = int(marks.read_text().splitlines()[-1].split()[2])
-    os.kill(pid, signal.SIGKILL)
-    killed = time.time()
-    assert caller.stdout is not None
-    id = caller.stdout.readline().strip()
-    caller.wait()
-    starts = [line.split() for line in marks.read_text().splitlines()]
-    after = min(float(at) for at, _, who in starts if int(who) != pid)
-    db = sqlite3.connect(folder / "jobs.db")
-    query = "select path from step join job on job.n = step.job where job.id = ? and step.epoch = 1"
-    recorded = len(db.execute(query, (id,)).fetchall())
-    db.close()
-    begun = sorted(int(n) for _, n, who in starts if int(who) != pid)
-    for worker in workers:
-        worker.kill()
-        worker.wait()
-        assert worker.stdout is not None
-        worker.stdout.close()
-    caller.stdout.close()
-    return after - killed, sum(n < recorded for n in begun)
-
-
-# Helpers of the measures.
-
-
-def peer(python: str, kind: str, *numbers: int) -> dict[str, float]:
-    """Run a peer's part in its own interpreter."""
+def peer_in_folder(python: str, kind: str, *numbers: int) -> dict[str, float]:
+    """A peer's part, with its store in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        command = [python, str(HERE / "peers.py"), kind, *map(str, numbers), folder]
-        out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    found: dict[str, float] = json.loads(out.stdout.splitlines()[-1])
-    return found
-
-
-def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """One to the other, round by round: what slows a round down slows both."""
-    return [one / other for one, other in zip(ours, theirs, strict=True)]
-
-
-def told(what: str, seen: Sequence[float], floor: float, unit: str, *, at_most: bool = False) -> bool:
-    """Print one line, and whether the median reaches the floor."""
-    value = statistics.median(seen)
-    fine = value <= floor if at_most else value >= floor
-    bound = f"at most {floor:g}" if at_most else f"at least {floor:g}"
-    print(f"{'ok  ' if fine else 'MISS'} {what:46}{value:10,.2f} {unit:6}{spread_of(seen):18}{bound} {unit}")
-    return fine
-
-
-def noted(what: str, seen: Sequence[float], unit: str) -> None:
-    """Print one line that has no floor."""
-    print(f"     {what:46}{statistics.median(seen):10,.2f} {unit:6}{spread_of(seen)}")
-
-
-def spread_of(seen: Sequence[float]) -> str:
-    """The lowest and the highest, where there are several."""
-    return f"{min(seen):,.2f}–{max(seen):,.2f}" if len(seen) > 1 else ""
+        return peer(python, "peers.py", kind, *numbers, folder)
 
 
 def head(rounds: int) -> str:
@@ -356,20 +248,6 @@ def head(rounds: int) -> str:
         f"{os.cpu_count()} cores, {file_system(Path(place)) or 'an unknown file system'} at {place}\n"
         f"rounds: {rounds}; medians, and the lowest–highest\n"
     )
-
-
-def cpu_seconds(pid: int) -> float:
-    """The processor time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mb(pid: int, kind: str = "VmRSS") -> float:
-    """The resident memory of a process; as `RssAnon`, without the pages of files that the kernel maps for it."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(kind):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 async def serve(folder: Path) -> None:
@@ -399,7 +277,7 @@ def main() -> int:
     fine &= latencies(options.rounds)
     fine &= idle()
     weighing(options.rounds)
-    fine &= recovery(options.kills)
+    fine &= recovery(options.kills, lambda folder: f"sqlite:///{folder}/jobs.db", 1)
     print("\nall floors reached" if fine else "\na floor was missed")
     return 0 if fine else 1
 

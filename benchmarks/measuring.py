@@ -1,0 +1,66 @@
+"""What the measures have in common: medians and floors, ratios, peers, what a process takes. Measures nothing."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PEER_SECONDS = 600.0
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """One to the other, round by round: what slows a round down slows both."""
+    return [one / other for one, other in zip(ours, theirs, strict=True)]
+
+
+def told(what: str, seen: Sequence[float], floor: float, unit: str, *, at_most: bool = False) -> bool:
+    """Print one line, and whether the median reaches the floor."""
+    value = statistics.median(seen)
+    fine = value <= floor if at_most else value >= floor
+    bound = f"at most {floor:g}" if at_most else f"at least {floor:g}"
+    verdict = "ok" if fine else "MISSED"
+    print(f"{verdict:7}{what:64}{value:10,.2f} {unit:6}{spread_of(seen):18}{bound} {unit}", flush=True)
+    return fine
+
+
+def noted(what: str, seen: Sequence[float], unit: str) -> None:
+    """Print one line that has no floor."""
+    print(f"{'':7}{what:64}{statistics.median(seen):10,.2f} {unit:6}{spread_of(seen)}", flush=True)
+
+
+def spread_of(seen: Sequence[float]) -> str:
+    """The lowest and the highest, where there are several."""
+    return f"{min(seen):,.2f}–{max(seen):,.2f}" if len(seen) > 1 else ""
+
+
+def peer(python: str, program: str, *words: str | int) -> dict[str, float]:
+    """Run a peer's part in its own interpreter. Nothing, with a line that says why, if it fails."""
+    command = [python, str(HERE / program), *map(str, words)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PEER_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{words[0]} took longer than {PEER_SECONDS:g} s", file=sys.stderr)
+        return {}
+    if done.returncode:
+        print(f"{words[0]} failed: {' '.join(done.stderr.strip().splitlines()[-1:])}", file=sys.stderr)
+        return {}
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int, kind: str = "VmRSS") -> float:
+    """The resident memory of a process; as `RssAnon`, without the pages of files that the kernel maps for it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(kind):
+            return int(line.split()[1]) / 1024
+    return 0.0
