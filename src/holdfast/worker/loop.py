@@ -277,11 +277,8 @@ class Worker:
         named = {running.job: running.epoch for running in presence.running}
         for id in (*beat.cancelled, *beat.lost):
             attempt = self._attempts.get(Lease(id, named[id]))
-            why = CANCELLED if id in beat.cancelled else LOST
-            if attempt is not None and attempt.closing:  # what looks lost may be its own suspend
-                attempt.told = why
-            elif attempt is not None:
-                attempt.halt(why)
+            if attempt is not None:
+                attempt.lose(CANCELLED if id in beat.cancelled else LOST)
         try:
             self._loop.call_soon_threadsafe(self._told, beat)
         except RuntimeError:  # the loop has ended
@@ -357,7 +354,7 @@ class Worker:
         if job.epoch > 1:
             for lease, older in self._attempts.items():
                 if lease.job == job.id:  # it was taken from us, and came back before we heard of it
-                    older.halt(LOST)
+                    older.lose(LOST)
         self._attempts[job.lease] = attempt
         RUNNING.add(attempt)
         if self._stopping:
@@ -481,7 +478,7 @@ class Worker:
         """What follows from the end of an attempt: a parent may go on; one that was refused has lost its job."""
         job = attempt.job
         try:
-            if not isinstance(answer, Applied):
+            if not isinstance(answer, Applied) and not await attempt.is_done(change):
                 log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
                 self._aside(self._say_stopped(attempt))
             if change.arrives:
