@@ -1,5 +1,6 @@
 """`holdfast worker`: what it says when it is told to stop, by whom it was told."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -139,3 +140,119 @@ def test_a_worker_ends_although_a_job_will_not(kind: str, cli: Cli, tmp_path: Pa
     assert "what does not stop is cut off; its jobs were handed over" in said
     assert running.returncode == 0
     assert [job["state"] for job in cli.json("jobs")["jobs"]] == ["available"]
+
+
+STARTING = """
+import asyncio, sys, time
+from holdfast import App
+app = App()
+opened = app.engine.open
+
+async def open_slowly() -> None:
+    print("opening", flush=True)
+    await asyncio.sleep(SECONDS)
+    await opened()
+
+if "worker" in sys.argv:
+    app.engine.open = open_slowly
+
+@app.job
+async def tell() -> str:
+    return "hello"
+
+if __name__ == "__main__":
+    app.sync.submit(tell)
+elif IMPORTING:
+    print("importing", flush=True)
+    time.sleep(20)
+"""
+
+
+def start(folder: Path, *words: str, **more: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "holdfast.cli", "worker", "tale.py:app", "--log-level", "error", *words]
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **more},
+    )
+
+
+@pytest.mark.parametrize("number", AGAIN)
+def test_a_worker_that_is_told_to_stop_while_it_starts_claims_nothing(number: signal.Signals, cli: Cli, tmp_path: Path):
+    (tmp_path / "tale.py").write_text(STARTING.replace("SECONDS", "1").replace("IMPORTING", "False"))
+    subprocess.run([sys.executable, "tale.py"], cwd=tmp_path, check=True, timeout=30)
+    running = start(tmp_path)
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "opening\n"
+        running.send_signal(number)
+        said, trouble = running.communicate(timeout=20)
+    finally:
+        running.kill()
+
+    assert (running.returncode, trouble) == (0, "")
+    assert said.endswith("stopped\n")
+    (job,) = cli.json("jobs")["jobs"]
+    assert job["state"] == "available"
+    assert [entry["event"] for entry in cli.json("show", job["id"])["history"]] == ["submit"]
+
+
+def test_a_second_signal_stops_a_worker_that_can_not_start(cli: Cli, tmp_path: Path):
+    (tmp_path / "tale.py").write_text(STARTING.replace("SECONDS", "60").replace("IMPORTING", "False"))
+    running = start(tmp_path)
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "opening\n"
+        running.send_signal(signal.SIGTERM)
+        running.send_signal(signal.SIGINT)
+        said, trouble = running.communicate(timeout=20)
+    finally:
+        running.kill()
+
+    assert (running.returncode, said, trouble) == (0, "stopped\n", "")
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("number", AGAIN)
+def test_a_worker_whose_app_is_still_imported_stops_at_once(
+    number: signal.Signals, processes: str, cli: Cli, tmp_path: Path
+):
+    (tmp_path / "tale.py").write_text(STARTING.replace("IMPORTING", "True"))
+    running = start(tmp_path, "--processes", processes)
+    try:
+        assert running.stdout is not None
+        assert all(running.stdout.readline() == "importing\n" for _ in range(int(processes)))
+        running.send_signal(number)
+        said, trouble = running.communicate(timeout=10)
+    finally:
+        running.kill()
+
+    assert (running.returncode, said, trouble) == (0, "stopped\n" * int(processes), "")
+
+
+BOOTING = """
+import sys, time
+if "worker" in sys.orig_argv and "--processes" not in sys.orig_argv:
+    print("booting", flush=True)
+    time.sleep(20)
+"""
+
+
+def test_many_processes_that_have_not_even_begun_are_stopped_in_order(cli: Cli, tmp_path: Path):
+    (tmp_path / "tale.py").write_text(APP)
+    (tmp_path / "sitecustomize.py").write_text(BOOTING)
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    running = start(tmp_path, "--processes", "2", PYTHONPATH=paths)
+    try:
+        assert running.stdout is not None
+        assert all(running.stdout.readline() == "booting\n" for _ in range(2))
+        running.send_signal(signal.SIGTERM)
+        said, trouble = running.communicate(timeout=10)
+    finally:
+        running.kill()
+
+    assert (running.returncode, said, trouble) == (0, "", "")

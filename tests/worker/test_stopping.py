@@ -1,6 +1,7 @@
 """Stopping: releases, aborts, cancels, and jobs that will not hear of it."""
 
 import asyncio
+import logging
 import threading
 import time
 
@@ -338,3 +339,29 @@ async def test_a_def_job_in_mid_step_is_handed_over_when_the_grace_is_over(app):
     await finished(app, run)
     assert await run.result() == 2
     assert sorted(ended) == [1, 2]
+
+
+async def test_a_worker_that_is_stopped_twice_leaves_the_log_of_other_workers_alone(app):
+    other = App("memory:", settings=QUICK, engine=app.engine)
+
+    async def job() -> None:
+        logging.getLogger("tale").warning("heard")
+
+    tale = app.job(job)
+    async with app.worker():
+        async with other.worker(queues=["other"]) as twice:
+            await twice.stop()
+            await asyncio.gather(twice.stop(), twice.stop())
+        run = await tale.submit()
+        await in_state(app, run, State.COMPLETED)
+    assert [line.rpartition(" ")[2] for line in await app.jobs.log(run.id)] == ["heard"]
+
+
+async def test_a_worker_that_never_started_stops_without_a_word(app):
+    async def job() -> None:
+        logging.getLogger("tale").warning("heard")
+
+    await loop.Worker(app.engine, app.registry).stop()
+    run = await app.job(job).submit()
+    await finished(app, run)
+    assert [line.rpartition(" ")[2] for line in await app.jobs.log(run.id)] == ["heard"]

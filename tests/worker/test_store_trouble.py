@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from holdfast import current, step
+from holdfast import current, sleep, step, wait_for
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
-from tests.worker.given import events, in_state, until
+from tests.worker.given import AT_ONCE_RETRY, events, in_state, until
 
 
 @pytest.fixture
@@ -77,6 +77,63 @@ async def test_a_lost_answer_to_an_end_is_no_second_end(app, engine, film):
     async with app.worker():
         assert await run.result(10) == 1
     assert await events(run) == ["submit", "claim", "complete"]
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "rest", "suspend"])
+async def test_a_lost_answer_to_an_end_of_ones_own_is_no_news(app, engine, clock, caplog, end):
+    runs = 0
+
+    async def job() -> int:
+        nonlocal runs
+        runs += 1
+        if runs == 1 and end != "complete":
+            engine.loses["commit"] = 1
+        if end == "rest":
+            await sleep("1h")
+        elif end == "suspend":
+            await wait_for("go")
+        elif runs == 1 and end == "fail":
+            raise OSError("weather")
+        return runs
+
+    engine.loses["commit"] = 1 if end == "complete" else 0
+    run = await app.job(retries=AT_ONCE_RETRY)(job).submit()
+    async with app.worker(), app.worker():
+        if end == "suspend":
+            await in_state(app, run, State.PENDING)
+            await run.signal("go")
+        elif end == "rest":
+            await in_state(app, run, State.SCHEDULED)
+            clock.advance(3_600)
+        assert await run.result(10) == (1 if end == "complete" else 2)
+        await until(lambda: not engine.loses["commit"])
+
+    told = [line.getMessage() for line in caplog.records if "weather" not in line.getMessage()]
+    assert told == []
+    assert (await events(run)).count(end) == 1
+
+
+async def test_an_end_that_another_worker_made_of_the_same_job_is_told(app, engine, caplog):
+    entered, taken = asyncio.Event(), asyncio.Event()
+
+    async def job() -> int:
+        if not entered.is_set():
+            entered.set()
+            await taken.wait()
+        return 1
+
+    run = await app.job(job).submit()
+    async with app.worker():
+        await entered.wait()
+        engine.away = {"beat"}  # nobody tells it before its end
+        job = await app.jobs.get(run.id)
+        await engine.commit([decide(job, Event.LAPSE, await engine.now(), by="test")])
+        (again,) = await engine.claim("w-other", ["default"], 1)
+        await engine.commit([decide(again, Event.COMPLETE, await engine.now(), by="w-other", result="2")])
+        taken.set()
+        await until(lambda: "its end was refused, the lease was lost; another worker goes on" in caplog.text)
+        engine.away = False
+    assert await run.result(1) == 2
 
 
 async def test_a_lost_answer_to_a_claim_loses_no_job(app, engine, film):

@@ -12,8 +12,11 @@ from typing import Any
 
 import click
 
+from holdfast.app import App
+from holdfast.cli.calls import CALLED_WRONGLY
 from holdfast.cli.load import load_app
 from holdfast.engines import engine_class
+from holdfast.worker.loop import Worker
 
 BLOCKED_SECONDS = 1.0
 """How long a second signal waits for an event loop that doesn't react."""
@@ -26,6 +29,9 @@ RESTART_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 HEALTHY_SECONDS = 60.0
 """A worker process that lived so long is started again without a wait."""
+
+WATCH_SECONDS = 0.2
+"""How often worker processes are looked at, and told what was heard meanwhile."""
 
 AGAIN = {
     signal.SIGTERM: "a second SIGTERM stops at once and hands it over",
@@ -62,40 +68,52 @@ def worker(target: str, queues: str | None, at_once: int, processes: int, url: s
         os.environ["HOLDFAST_URL"] = url
     if processes > 1:
         sys.exit(_supervise(processes))
-    app = load_app(target)
-    if url is not None:
-        app.use(url)
     names = [name.strip() for name in queues.split(",") if name.strip()] if queues else None
-    asyncio.run(_work(app, names, at_once))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until a worker is there that has something to hand over
+    try:
+        app = load_app(target)
+        if url is not None:
+            app.use(url)
+        asyncio.run(_work(app, names, at_once))
+    except KeyboardInterrupt:
+        click.echo("stopped")
 
 
-async def _work(app: Any, queues: list[str] | None, at_once: int) -> None:
-    loop = asyncio.get_running_loop()
+async def _work(app: App, queues: list[str] | None, at_once: int) -> None:
+    loop, starting = asyncio.get_running_loop(), asyncio.current_task()
     first: asyncio.Future[signal.Signals] = loop.create_future()
-    async with app.worker(at_once=at_once, queues=queues) as running:
+    running: Worker | None = None
+    aborted = threading.Event()
+    heard = 0
 
-        def told(number: signal.Signals) -> None:
-            if first.done():
-                aborted.set()
-                running.abort()
-            else:
-                first.set_result(number)
+    def told(number: signal.Signals) -> None:
+        if not first.done():
+            first.set_result(number)  # one that comes before the worker is there stops it before its first claim
+            return
+        aborted.set()
+        if running is not None:
+            running.abort()
+        elif starting is not None:
+            starting.cancel()
 
-        aborted = threading.Event()
-        heard = 0
-
-        def hear(number: int, _: Any) -> None:
-            # Not by the loop's own handlers: a job that blocks the loop would keep them from being called.
-            nonlocal heard
-            heard += 1
+    def hear(number: int, _: Any) -> None:
+        # Not by the loop's own handlers: a job that blocks the loop would keep them from being called.
+        nonlocal heard
+        heard += 1
+        if not loop.is_closed():
             loop.call_soon_threadsafe(told, signal.Signals(number))
-            if heard == 2:
-                threading.Thread(target=_end_if_blocked, args=(aborted,), daemon=True).start()
+        if heard == 2:
+            threading.Thread(target=_end_if_blocked, args=(aborted,), daemon=True).start()
 
-        for one in AGAIN:
-            signal.signal(one, hear)
-        click.echo(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
-        click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
+    for one in AGAIN:
+        signal.signal(one, hear)
+    try:
+        async with app.worker(at_once=at_once, queues=queues) as running:
+            click.echo(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
+            click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
+    except asyncio.CancelledError:
+        if not aborted.is_set():
+            raise
     click.echo("stopped")
     threading.Thread(target=_end_with_what_is_left, daemon=True).start()
 
@@ -124,39 +142,45 @@ def _supervise(processes: int) -> int:
     place = next(i for i, word in enumerate(arguments) if word.startswith("--processes"))
     del arguments[place : place + (1 if "=" in arguments[place] else 2)]
     command = [sys.executable, "-m", "holdfast.cli", *arguments]
-    stopping = 0
-
-    def told(number: int, _: Any) -> None:
-        nonlocal stopping
-        stopping += 1
-        for child in children:
-            if child.poll() is None:
-                child.send_signal(number)
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, start_new_session=True)
-
+    heard: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
     due = [0.0] * processes
-    began: list[float] = []
+    began = [0.0] * processes
     deaths = [0] * processes
+    passed_on = 0
+
+    def pass_on(numbers: list[int]) -> None:
+        for number in numbers:
+            for child in children:
+                if child.poll() is None:
+                    child.send_signal(number)
+
+    def start(place: int) -> None:
+        began[place] = time.monotonic()
+        children[place : place + 1] = [subprocess.Popen(command, start_new_session=True)]
+
     for one in AGAIN:
-        signal.signal(one, told)
-    for _ in range(processes):
-        children.append(start())
-        began.append(time.monotonic())
-    while not stopping:
-        time.sleep(0.2)
+        # Only noted: a child that is just being started would else not be told.
+        signal.signal(one, lambda number, _: heard.append(number))
+    for place in range(processes):
+        start(place)
+    while not heard or any(child.poll() is None for child in children):
+        numbers = heard[passed_on:]
+        passed_on += len(numbers)
+        pass_on(numbers)
+        time.sleep(WATCH_SECONDS)
         for place, child in enumerate(children):
-            if stopping or child.poll() is None or time.monotonic() < due[place]:
+            if heard or child.poll() is None or time.monotonic() < due[place]:
                 continue
-            if child.returncode == 2:
-                told(signal.SIGTERM, None)
-                return 2
+            if child.returncode == CALLED_WRONGLY:
+                pass_on([signal.SIGTERM])
+                return CALLED_WRONGLY
             if due[place] == 0.0:
                 deaths[place] = 0 if time.monotonic() - began[place] > HEALTHY_SECONDS else deaths[place] + 1
                 due[place] = time.monotonic() + RESTART_SECONDS[min(deaths[place], len(RESTART_SECONDS) - 1)]
                 click.echo(f"worker process {child.pid} ended with {child.returncode}; starting another", err=True)
                 continue
-            children[place], began[place], due[place] = start(), time.monotonic(), 0.0
-    return max(abs(child.wait()) for child in children)
+            due[place] = 0.0
+            start(place)
+    # One that was stopped before it could listen had nothing to hand over.
+    return max(0 if -child.returncode in heard else abs(child.returncode) for child in children)

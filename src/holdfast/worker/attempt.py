@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ import msgspec
 
 from holdfast.core.codec import canonical
 from holdfast.core.errors import Invalid, StoreError
-from holdfast.core.model import Conflict, Job, Recorded, Running, Signal, Step, StepState, Time
+from holdfast.core.model import Change, Conflict, Job, Recorded, Running, Signal, Step, StepState, Time
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
 from holdfast.worker.drift import DRIFT_LINES, not_asked
@@ -325,6 +326,13 @@ class Attempt:
         except RuntimeError:  # the loop has ended, and all tasks with it
             pass
 
+    def lose(self, why: str) -> None:
+        """Our lease is not the current one: halt, but while we suspend, which may be why, only once that has failed."""
+        if self.closing:
+            self.told = why
+        else:
+            self.halt(why)
+
     def in_thread(self, more: int) -> None:
         """One thread more runs code of this job, or one less. From any thread."""
         with self._lock:
@@ -384,6 +392,15 @@ class Attempt:
                     raise
                 await asyncio.sleep(STORE_RETRY_SECONDS[min(tries, len(STORE_RETRY_SECONDS) - 1)])
                 tries += 1
+
+    async def is_done(self, change: Change) -> bool:
+        """Whether an end of ours that was refused is in the history: then only the answer to it was lost."""
+        ours, after = (change.event, change.by, self.job.epoch), self.job.version
+        while page := await self.persist(partial(self.engine.history, self.job.id, after)):
+            if any((entry.event, entry.by, entry.epoch) == ours for entry in page):
+                return True
+            after = page[-1].version
+        return False
 
     async def begin(self, intents: list[Step]) -> None:
         """Write what a step is about to do, before it does it."""

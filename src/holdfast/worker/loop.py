@@ -97,6 +97,7 @@ class Worker:
         """Whether the last claim found all that it asked for, so that there may be more."""
         self._stopping = False
         self._quiet = False
+        self._captures = False
         self._tasks: list[asyncio.Task[None]] = []
         self._releases: set[asyncio.Task[None]] = set()
         self._started_at: Time = 0
@@ -114,6 +115,7 @@ class Worker:
         self._started_at = await self._engine.now()
         await self._leases.start()
         CAPTURING.start()
+        self._captures = True
         self._tasks = [
             self._loop.create_task(self._claims(), name="holdfast claims"),
             self._loop.create_task(self._news(), name="holdfast news"),
@@ -121,7 +123,12 @@ class Worker:
         self._logging = self._loop.create_task(self._keep_logs(), name="holdfast logs")
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
-        """Claim nothing more, let what runs finish within the grace, hand over the rest, and take leave."""
+        """Claim nothing more, let what runs finish within the grace, hand over the rest, and take leave.
+
+        May be called twice, and on a worker that never started.
+        """
+        if not self._tasks:
+            return
         try:
             await self._stop_claiming()
             await self._all_ended(grace_seconds)
@@ -132,7 +139,9 @@ class Worker:
                 await self._release(lease, "its worker stopped, and it did not")
                 task.cancel()
         finally:
-            CAPTURING.stop()
+            if self._captures:  # it is shared with the other workers of this process
+                self._captures = False
+                CAPTURING.stop()
             # News are heard to the end: a cancel stops the spending in the grace too.
             for task in (*self._tasks, self._logging):
                 task.cancel()
@@ -268,11 +277,8 @@ class Worker:
         named = {running.job: running.epoch for running in presence.running}
         for id in (*beat.cancelled, *beat.lost):
             attempt = self._attempts.get(Lease(id, named[id]))
-            why = CANCELLED if id in beat.cancelled else LOST
-            if attempt is not None and attempt.closing:  # what looks lost may be its own suspend
-                attempt.told = why
-            elif attempt is not None:
-                attempt.halt(why)
+            if attempt is not None:
+                attempt.lose(CANCELLED if id in beat.cancelled else LOST)
         try:
             self._loop.call_soon_threadsafe(self._told, beat)
         except RuntimeError:  # the loop has ended
@@ -348,7 +354,7 @@ class Worker:
         if job.epoch > 1:
             for lease, older in self._attempts.items():
                 if lease.job == job.id:  # it was taken from us, and came back before we heard of it
-                    older.halt(LOST)
+                    older.lose(LOST)
         self._attempts[job.lease] = attempt
         RUNNING.add(attempt)
         if self._stopping:
@@ -472,7 +478,7 @@ class Worker:
         """What follows from the end of an attempt: a parent may go on; one that was refused has lost its job."""
         job = attempt.job
         try:
-            if not isinstance(answer, Applied):
+            if not isinstance(answer, Applied) and not await attempt.is_done(change):
                 log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
                 self._aside(self._say_stopped(attempt))
             if change.arrives:

@@ -19,6 +19,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import (
     LEASE_LOST,
     Applied,
+    Conflict,
     Event,
     Signal,
     State,
@@ -273,13 +274,14 @@ class Parking:
                 note=note,
             )
             (answer,) = await attempt.persist(lambda: attempt.engine.commit([change]))
-            if isinstance(answer, Applied):
+            is_lost = isinstance(answer, Conflict) and answer.reason == LEASE_LOST
+            if isinstance(answer, Applied) or (is_lost and await attempt.is_done(change)):
                 grown = any(one not in parked for one in self._parked)
                 attempt.halt(SUSPENDED)
                 if grown:  # a wait came while the others were written: run again, and wait for all of them
                     by = attempt.job.worker or ""
                     await go_on(attempt.engine, attempt.job.id, by=by, why="it waits for more than was written")
-            elif answer.reason == LEASE_LOST:
+            elif is_lost:
                 attempt.halt(LOST)
         finally:
             attempt.closing = False
