@@ -38,9 +38,6 @@ OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta",
 RESERVED = frozenset({*OPTIONS, "unique"})
 """Names that a job's parameter can't have: options that are there, or that are kept for it."""
 
-SUBMIT_AT_ONCE = 1_000
-"""How many jobs of a `submit_many` go to the store in one act."""
-
 
 UNBOUND = 1_000
 """How many items of a map outside a job are waited for at once."""
@@ -94,7 +91,7 @@ class _Job(Generic[P, R]):
     def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
 
-        A thousand go to the store in one act. Results come in the elements' order.
+        A thousand go to the store in one act, on Redis sixty. Results come in the elements' order.
         """
         self._check_colour("submit_many")
         return self._submit_all(calls, options)
@@ -107,13 +104,13 @@ class _Job(Generic[P, R]):
 
     async def _submit_all(self, calls: Iterable[Any], options: dict[str, Any]) -> "list[Run[R]]":
         runs: list[Run[R]] = []
-        now = await self._now()
+        now, at_once = await self._now(), await self._at_once()
         options = _checked(self.type, options)
         connection = options.pop("connection", None)
         orders: list[Order] = []
         for call in calls:
             orders.append(self._order(call if isinstance(call, tuple) else (call,), {}, now, **options))
-            if len(orders) == SUBMIT_AT_ONCE:
+            if len(orders) == at_once:
                 runs += await self._submit(orders, connection)
                 orders = []
         return runs + (await self._submit(orders, connection) if orders else [])
@@ -126,6 +123,11 @@ class _Job(Generic[P, R]):
             return await (await self._open()).engine.now()
         with attempt.at_work():
             return await attempt.persist(attempt.engine.now)
+
+    async def _at_once(self) -> int:
+        """How many jobs go to the store in one act."""
+        attempt = attempt_here()
+        return (attempt.engine if attempt is not None else (await self._open()).engine).insert_at_once
 
     async def _submit(self, orders: list[Order], connection: Any = None) -> "list[Run[R]]":
         """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
@@ -194,7 +196,7 @@ class _Job(Generic[P, R]):
             taken.append(one)
             ids.append(id)
             orders.append(order)
-            if len(orders) == SUBMIT_AT_ONCE:
+            if len(orders) == attempt.engine.insert_at_once:
                 await self._give_birth(attempt, orders, ids[-len(orders) :], [group] * len(orders))
                 orders = []
         if orders:

@@ -139,6 +139,9 @@ class Engine(ABC):
 
     guarantees: Guarantees
 
+    insert_at_once: int = 1_000
+    """How many jobs callers should insert in one act: where nobody else is served meanwhile, not too many."""
+
     look_seconds: float = 0.0
     """How often upkeep may look for the dead, at most: where each look is a question to a server, not too often."""
 

@@ -19,7 +19,6 @@ from holdfast.core.model import Event, Job, Options, Retry, State, Where
 from holdfast.engines.contract import job_topic
 from holdfast.items.words import NAMED_LIMIT, Counts, Teller, error_of, in_figures, label_of, name_of, number_of
 from holdfast.jobs import Order
-from holdfast.submit import SUBMIT_AT_ONCE
 from holdfast.worker.context import ATTEMPT
 from holdfast.worker.steps import in_thread
 
@@ -89,8 +88,9 @@ class Work:
         ]
         if orders and not known:
             await self._tell_other_lists()
-        for start in range(0, len(orders), SUBMIT_AT_ONCE):
-            await self._app.jobs.submit(orders[start : start + SUBMIT_AT_ONCE])
+        at_once = self._app.engine.insert_at_once
+        for start in range(0, len(orders), at_once):
+            await self._app.jobs.submit(orders[start : start + at_once])
         self._teller.begin(self._app.place(), await self._counts())
         more = sum(job.key not in self._listed and job.state not in SETTLED for job in known.values())
         if more:

@@ -124,6 +124,7 @@ class RedisEngine(Engine):
         clock="the server's",
         limit="the server's memory; a power cut loses what its appendonly file had not got, about a second",
     )
+    insert_at_once = 60
     look_seconds = 1.6
 
     def __init__(self, url: str) -> None:
