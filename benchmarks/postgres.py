@@ -70,7 +70,7 @@ RATIOS = (
     (FOUR, DRAIN, 1.2),
 )
 AT_MOST = (
-    (STATEMENTS, 1.05, ""),  # the rest is beats and looks
+    (STATEMENTS, 1.0, ""),
     (START, 5.0, "ms"),
 )
 
@@ -79,6 +79,7 @@ async def submitted(store: str, job: str, arguments: Iterable[int]) -> float:
     """Submit in bulk, a thousand at a time; jobs a second."""
     app, jobs = work(store)
     await app.open()
+    await app.engine.count()  # a connection is there before we begin, as the peers' is
     every = list(arguments)
     began = time.perf_counter()
     for start in range(0, len(every), PART):
@@ -259,7 +260,7 @@ async def idle(url: str, seconds: float) -> bool:
         statements, server = await sent(worker) - before, await transactions(url) - server
         await worker.end()
     fine = told("idle worker process, statements it sends", [statements / seconds], 2, "/s", at_most=True)
-    noted("transactions of the whole server meanwhile", [server / seconds], "/s")
+    noted("transactions of the whole server meanwhile, with autovacuum", [server / seconds], "/s")
     return fine
 
 

@@ -17,7 +17,7 @@ from holdfast.engines.postgres import PostgresEngine
 from holdfast.engines.postgres.place import place_of
 
 POLL_SECONDS = 0.02
-DRAIN_SECONDS = 900.0
+DRAIN_SECONDS = 600.0
 PART = 1_000
 
 COMPLETED = "select coalesce(sum(jobs), 0) from tally where state = 'completed'"
