@@ -329,7 +329,7 @@ def test_a_clock_that_jumps_loses_nothing_and_runs_nothing_twice(path, run):
         ("sqlite://jobs.db", "write sqlite:///jobs.db"),
         ("sqlite:///", "names no file"),
         ("sqlite:///jobs.db?mode=ro", "takes no '\\?'"),
-        ("redis://u:secret@h/0", "not in this version"),
+        ("nats://u:secret@h/0", "not in this version"),
         ("mysql://u:secret@h/db", "names no store"),
         ("jobs.db", "names no store"),
         ("memory:x", "a memory store has no name"),

@@ -79,7 +79,7 @@ def test_without_an_engine_all_is_skipped_and_told(tmp_path: Path) -> None:
     assert "passed" not in trial.stdout
 
 
-@pytest.mark.parametrize("text", ["nonsense", "sqlite:", "redis://here", "no.such.module:Engine", f"{HERE}:MUTANTS"])
+@pytest.mark.parametrize("text", ["nonsense", "sqlite:", "nats://here", "no.such.module:Engine", f"{HERE}:MUTANTS"])
 def test_an_engine_that_does_not_exist_is_one_clear_line(text: str, tmp_path: Path) -> None:
     trial = run_suite(tmp_path, "--engine", text)
 

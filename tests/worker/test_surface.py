@@ -393,6 +393,9 @@ async def test_a_store_that_cannot_be_opened_is_told_to_all_who_wait_and_tried_a
             if self.tries < 2:
                 raise StoreError("no disk")
 
+        async def records(self, prefix):
+            return []
+
     engine = Engine()
     app = App("memory:", engine=engine)  # type: ignore[arg-type]
     waiting = [asyncio.create_task(app.open()) for _ in range(3)]
@@ -414,6 +417,9 @@ async def test_who_opens_and_is_interrupted_leaves_it_to_the_next():
             if self.tries == 1:
                 self.entered.set()
                 await asyncio.sleep(30)
+
+        async def records(self, prefix):
+            return []
 
     engine = Engine()
     app = App("memory:", engine=engine)  # type: ignore[arg-type]

@@ -8,28 +8,41 @@ select {schema}.now_ms();
 
 -- name: add_jobs
 -- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has.
-with new as materialized (
-  select given.id, {schema}.same(given.type, $2) as type, {schema}.same(given.queue, $3) as queue,
-    {schema}.same(given.priority, $4) as priority, {schema}.same(given.parent, $5) as parent,
-    {schema}.same(given.family, $6) as family, {schema}.same(given.expires_at, $7) as expires_at,
-    {schema}.same(given.state, $8) as state, {schema}.same(given.version, $9) as version,
-    {schema}.same(given.run_at, $10) as run_at, {schema}.same(given.epoch, $11) as epoch,
-    {schema}.same(given.attempt, $12) as attempt, {schema}.same(given.recoveries, $13) as recoveries,
-    {schema}.same(given.worker, $14) as worker, {schema}.same(given.claimed_at, $15) as claimed_at,
-    {schema}.same(given.finished_at, $16) as finished_at, {schema}.same(given.prune_at, $17) as prune_at,
-    {schema}.same(given.arrived, $18) as arrived, {schema}.same(given.waits, $19) as waits,
-    {schema}.same(given.inbox, $20) as inbox, {schema}.same(given.error, $21) as error,
-    {schema}.same(given.result, $22) as result, {schema}.same(given.args, $23) as args,
-    {schema}.same(given.digest, $24) as digest, {schema}.same(given.key, $25) as key,
-    {schema}.same(given.key_until, $26) as key_until, {schema}.same(given.created_at, $27) as created_at,
-    {schema}.same(given.options, $28) as options, nth
-  from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
-    $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[],
-    $16::bigint[], $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[],
-    $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::text[]) with ordinality
-  as given (id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
+with given as materialized (
+  select $1::text[] as id, $2::text[] as type, $3::text[] as queue, $4::bigint[] as priority, $5::text[] as parent,
+    $6::text[] as family, $7::bigint[] as expires_at, $8::text[] as state, $9::bigint[] as version,
+    $10::bigint[] as run_at, $11::bigint[] as epoch, $12::bigint[] as attempt, $13::bigint[] as recoveries,
+    $14::text[] as worker, $15::bigint[] as claimed_at, $16::bigint[] as finished_at, $17::bigint[] as prune_at,
+    $18::boolean[] as arrived, $19::text[] as waits, $20::text[] as inbox, $21::text[] as error,
+    $22::text[] as result, $23::text[] as args, $24::text[] as digest, $25::text[] as key,
+    $26::bigint[] as key_until, $27::bigint[] as created_at, $28::text[] as options
+), new as materialized (
+  select own.id, {schema}.same(own.type, given.type) as type, {schema}.same(own.queue, given.queue) as queue,
+    {schema}.same(own.priority, given.priority) as priority, {schema}.same(own.parent, given.parent) as parent,
+    {schema}.same(own.family, given.family) as family, {schema}.same(own.expires_at, given.expires_at) as expires_at,
+    {schema}.same(own.state, given.state) as state, {schema}.same(own.version, given.version) as version,
+    {schema}.same(own.run_at, given.run_at) as run_at, {schema}.same(own.epoch, given.epoch) as epoch,
+    {schema}.same(own.attempt, given.attempt) as attempt,
+    {schema}.same(own.recoveries, given.recoveries) as recoveries, {schema}.same(own.worker, given.worker) as worker,
+    {schema}.same(own.claimed_at, given.claimed_at) as claimed_at,
+    {schema}.same(own.finished_at, given.finished_at) as finished_at,
+    {schema}.same(own.prune_at, given.prune_at) as prune_at, {schema}.same(own.arrived, given.arrived) as arrived,
+    {schema}.same(own.waits, given.waits) as waits, {schema}.same(own.inbox, given.inbox) as inbox,
+    {schema}.same(own.error, given.error) as error, {schema}.same(own.result, given.result) as result,
+    {schema}.same(own.args, given.args) as args, {schema}.same(own.digest, given.digest) as digest,
+    {schema}.same(own.key, given.key) as key, {schema}.same(own.key_until, given.key_until) as key_until,
+    {schema}.same(own.created_at, given.created_at) as created_at,
+    {schema}.same(own.options, given.options) as options, own.nth
+  from given cross join lateral unnest(
+    given.id, given.type, given.queue, given.priority, given.parent, given.family, given.expires_at, given.state,
+    given.version, given.run_at, given.epoch, given.attempt, given.recoveries, given.worker, given.claimed_at,
+    given.finished_at, given.prune_at, given.arrived, given.waits, given.inbox, given.error, given.result,
+    given.args, given.digest, given.key, given.key_until, given.created_at, given.options
+  ) with ordinality as own (
+    id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
-    created_at, options, nth)
+    created_at, options, nth
+  )
 ), keyed as (
   insert into {schema}.key as held (type, key, job, digest, until, created_at)
   select type, key, id, digest, key_until, created_at from new
