@@ -51,6 +51,12 @@ UNKNOWN_MS = (2_000, 600_000)
 ROOM_SECONDS = 1.0
 """How often a worker that may not claim looks whether it may again."""
 
+PARTS = 3
+"""One claim takes at most this part of the slots: while the store works on one part of them, the others run."""
+
+SETTLERS = 2
+"""How many acts that commit ends may be under way at once: while the store works on one, the next is made ready."""
+
 HALT_SECONDS = 5.0
 """How long an attempt that was told to stop may take for it, before it is handed over in mid-air."""
 
@@ -89,7 +95,8 @@ class Worker:
         self._running: dict[asyncio.Task[Any], Lease] = {}
         self._room = asyncio.Event()
         self._ended: list[Ended] = []
-        self._settler: asyncio.Task[None] | None = None
+        self._settlers: set[asyncio.Task[None]] = set()
+        self._settling = 0
         self._held = 0
         """Slots that are spoken for: claims that are under way may fill them."""
         self._claiming = 0
@@ -152,7 +159,7 @@ class Worker:
         """Wait until nothing runs here any more, and all that ended is committed; but not for longer than this."""
         end = self._loop.time() + seconds
         while self._is_running() and (left := end - self._loop.time()) > 0:
-            await asyncio.wait([*self._running, *([self._settler] if self._settler else [])], timeout=left)
+            await asyncio.wait([*self._running, *self._settlers], timeout=left)
 
     def abort(self) -> None:
         """Stop at once: what runs is handed over without a grace."""
@@ -165,7 +172,7 @@ class Worker:
         return self._is_running() or bool(self._releases)
 
     def _is_running(self) -> bool:
-        return bool(self._running) or (self._settler is not None and not self._settler.done())
+        return bool(self._running or self._settlers)
 
     async def _stop_claiming(self) -> None:
         self._stopping = True
@@ -187,8 +194,7 @@ class Worker:
 
     async def _claims(self) -> None:
         topics = [queue_topic(queue) for queue in self.queues]
-        # Not all slots at once: while the store works on one part of them, the other part runs.
-        most = min(CLAIM_LIMIT, max(1, self.at_once // 2))
+        most = min(CLAIM_LIMIT, max(1, self.at_once // PARTS))
         mark, trouble = 0, 0
         while not self._stopping:
             self._room.clear()
@@ -397,26 +403,32 @@ class Worker:
             return
         attempt.end()
         self._ended.append((attempt, result, error))
-        if self._settler is None or self._settler.done():
-            self._settler = self._loop.create_task(self._settle(), name="holdfast ends")
+        if self._settling < SETTLERS:
+            self._settling += 1
+            settler = self._loop.create_task(self._settle(), name="holdfast ends")
+            self._settlers.add(settler)
+            settler.add_done_callback(self._settlers.discard)
 
     async def _settle(self) -> None:
         """Commit the ends that have come, and fill their slots in the same act; then those that came meanwhile."""
-        while self._ended:
-            ended, self._ended = self._ended[:CLAIM_LIMIT], self._ended[CLAIM_LIMIT:]
-            free = min(self._free(), CLAIM_LIMIT) if self._has_more and self._may_claim() else 0
-            held = max(free, len(ended))
-            self._held += held
-            self._claiming += 1
-            try:
-                jobs = await self._settle_all(ended, free)
-            finally:
-                self._claiming -= 1
-                self._held -= held
-                self._room.set()
-            self._has_more = bool(free) and len(jobs) == free
-            for job, sent in jobs:
-                self._take(job, sent)
+        try:
+            while self._ended:
+                ended, self._ended = self._ended[:CLAIM_LIMIT], self._ended[CLAIM_LIMIT:]
+                free = min(self._free(), CLAIM_LIMIT) if self._has_more and self._may_claim() else 0
+                held = max(free, len(ended))
+                self._held += held
+                self._claiming += 1
+                try:
+                    jobs = await self._settle_all(ended, free)
+                finally:
+                    self._claiming -= 1
+                    self._held -= held
+                    self._room.set()
+                self._has_more = bool(free) and len(jobs) == free
+                for job, sent in jobs:
+                    self._take(job, sent)
+        finally:
+            self._settling -= 1
 
     async def _settle_all(self, ended: Sequence[Ended], free: int) -> list[tuple[Job, float]]:
         """Commit these ends and claim jobs for so many slots; what was claimed, and when that was asked for."""

@@ -205,7 +205,7 @@ class PostgresEngine(Movable, Transactional):
             "insert": Line(hub, self._run_insert),
             "commit": Line(hub, self._run_commit),
             "record": Line(hub, self._run_record),
-            "turn": Line(hub, self._run_turns, limit=1),
+            "turn": Line(hub, self._run_turns, at_once=2, limit=1),
             "look": Line(hub, self._run_looks, at_once=2, limit=1),
             "beat": Line(hub, self._run_beats, at_once=100, limit=1),
         }
