@@ -59,7 +59,6 @@ from holdfast.engines.contract import (
     check_record,
     check_steps,
     check_worker,
-    job_topic,
     queue_topic,
     queues_of,
     until_due,
@@ -346,7 +345,6 @@ class PostgresEngine(Movable, Transactional):
         if jobs:
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
             self._floor.note(queues, limit, spots, began)
-            self._live.ring([job_topic(job.id) for job in jobs])
             self._heard_clock(jobs[-1].claimed_at or 0)
         elif limit:
             self._floor.reset()
