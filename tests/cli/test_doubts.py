@@ -1,12 +1,16 @@
 """Effects in doubt, waits and undo, as `show`, `review` and `resolve --step` tell them and take an answer."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, State, StepState, Wait, WaitKind
 from holdfast.core.outcome import ONCE
 from holdfast.jobs import Jobs, Order
+from holdfast.worker.faults import type_name
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, in_store, step, suspended
 
@@ -124,6 +128,77 @@ def test_a_step_that_is_not_in_doubt_is_refused(wrong: str, cli: Cli, id: str):
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"holdfast: job {id}: step {wrong!r} is not in doubt; in doubt: {SEND}\n"
+
+
+SHOP = """
+from holdfast import App, step
+app = App()
+
+@step(effect="once", key="order-42", name="send")
+async def post() -> str:
+    return "sent"
+
+@app.job
+async def ship() -> str:
+    return await post()
+"""
+
+
+def test_with_an_app_a_result_that_does_not_fit_the_step_is_not_taken(cli: Cli, tmp_path: Path, id: str):
+    (tmp_path / "shop_of_steps.py").write_text(SHOP)
+    call = ("resolve", id, "--step", SEND, "--app", "shop_of_steps.py:app")
+
+    result = cli(*call, "--result", "[1]")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("holdfast: result of post: ")
+    assert result.stderr.count("\n") == 1
+    assert cli.json("show", id)["in_doubt"] == [SEND]
+    assert cli.ok(*call, "--result", '"sent"') == f"resolved {SEND} of {id[-8:]}: it is available\n"
+
+
+@pytest.mark.parametrize("answer", [["--result", "1"], ["--again"]])
+def test_an_app_that_does_not_know_the_step_can_not_check_it(answer: list[str], cli: Cli, tmp_path: Path):
+    id = doubtful(cli, "post_by_pigeon#1")
+    (tmp_path / "shop_of_steps.py").write_text(SHOP)
+
+    result = cli("resolve", id, "--step", "post_by_pigeon#1", *answer, "--app", "shop_of_steps.py:app")
+
+    if answer == ["--again"]:
+        assert result.exit_code == 0  # there is nothing to check
+    else:
+        assert result.exit_code == 2
+        assert "shop_of_steps.py:app has no step 'post_by_pigeon' with effect='once'" in result.stderr
+
+
+def failed_again(cli: Cli, id: str, error: Error) -> None:
+    async def work(jobs: Jobs) -> None:
+        (job,) = await jobs.engine.claim("w-1", ["orders"], 1)
+        await jobs.engine.commit([decide(job, Event.EXHAUST, await jobs.engine.now(), by="w-1", error=error)])
+
+    in_store(cli.path, work)
+
+
+@pytest.mark.parametrize("verb", ["show", "review"])
+def test_a_result_that_did_not_fit_can_be_said_again_and_is_shown_with_both_commands(verb: str, cli: Cli, id: str):
+    cli.ok("resolve", id, "--step", SEND, "--result", "[1]")
+    failed_again(cli, id, Error(type_name(BadValue("")), "result of post: Input should be a valid string"))
+
+    shown = cli.ok(verb, *([id] if verb == "show" else []))
+
+    command = f"holdfast resolve {id[-8:]} --step '{SEND}'"
+    assert f"{SEND} happened, as a person said, with a result that may not fit: [1]\n" in shown
+    assert f"it did:      {command} --result JSON\n" in shown
+    assert f"it did not:  {command} --again\n" in shown
+    cli.ok("resolve", id, "--step", SEND, "--result", '"sent"')
+
+
+@pytest.mark.parametrize("verb", ["show", "review"])
+def test_a_failure_of_another_kind_asks_for_no_correction(verb: str, cli: Cli, id: str):
+    cli.ok("resolve", id, "--step", SEND, "--result", "[1]")
+    failed_again(cli, id, Error("ValueError", "no paper"))
+
+    assert "--step" not in cli.ok(verb, *([id] if verb == "show" else []))
 
 
 # Waits.

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from holdfast.cli import pages
 from holdfast.core.lifecycle import EVENTS, STATES, decide
 from holdfast.core.model import Job, Wait, WaitKind
+from holdfast.engines import engine_class
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -60,6 +61,17 @@ def test_the_events_that_the_page_counts_as_failures_are_those_that_decide_count
                 counting.add(row.event)
 
     assert counting == set(pages.FAILURES)
+
+
+def test_the_guide_to_choosing_a_store_tells_what_each_engine_promises() -> None:
+    lines = pages.choosing_page().splitlines()
+
+    for url in pages.URLS:
+        told = engine_class(url).guarantees
+        (row,) = [line for line in lines if line.startswith(f"| `{told.url}` |")]
+        assert [
+            fact for fact in (told.use, told.durable, told.processes, told.transactions, told.limit) if fact not in row
+        ] == []
 
 
 WORDS = (

@@ -1,5 +1,6 @@
 """The laws that hold for every verb: what it shows, as what, with which exit code, and what it leaves alone."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import VERBS, main
 from holdfast.core.model import State
+from holdfast.engines import engine_for
 from tests.cli.conftest import Cli
 
 LOOKS = [["status"], ["jobs"], ["ask"], ["review"], ["queues"], ["workers"], ["doctor"]]
@@ -39,6 +41,32 @@ def test_a_store_that_is_not_there_is_told_in_one_line_and_not_made(call: list[s
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith(f"holdfast: there is no store at {cli.path}; name one with --url")
     assert list(cli.path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("server", ["postgres", "redis"])
+def test_a_store_that_is_not_on_a_server_is_told_in_one_line_and_not_made(
+    server: str, cli: Cli, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    url = request.getfixturevalue(f"{server}_store")
+    monkeypatch.setenv("HOLDFAST_URL", url)
+
+    results = [cli(*call) for call in CALLS_WITH_A_STORE]
+
+    line = f"holdfast: there is no store at {url}; name one with --url or $HOLDFAST_URL"
+    assert [(one.exit_code, one.stdout, one.stderr.count("\n")) for one in results] == [(1, "", 1)] * len(results)
+    assert [one.stderr for one in results if not one.stderr.startswith(line)] == []
+    assert not asyncio.run(engine_for(url).is_there())
+
+
+@pytest.mark.parametrize("url", ["postgresql://nobody@127.0.0.1:1/none", "redis://127.0.0.1:1/0"])
+def test_a_server_that_can_not_be_reached_is_not_told_as_a_store_that_is_not_there(url: str, cli: Cli):
+    result = cli("status", "--url", url)
+    assert result.exit_code == 1
+    assert "can't be reached" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+    told = json.loads(cli("doctor", "--url", url, "--json").stdout)
+    assert [(one["name"], one["level"]) for one in told["checks"]][-1] == ("open", "fail")
 
 
 def test_the_url_option_wins_over_the_environment(cli: Cli, tmp_path: Path):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.store import engine_at, path_of_engine
+from holdfast.cli.store import engine_at
 from holdfast.cli.words import one_line, short
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.model import State, Where
@@ -205,8 +205,7 @@ class Told:
         if self._url is None:
             return None
         engine = engine_at(self._url, create=True)
-        path = path_of_engine(engine)
-        if not engine.guarantees.shared or (path is not None and not path.exists()):
+        if not engine.guarantees.shared or not await engine.is_there():
             return None
         await engine.open()
         self._jobs = Jobs(engine)

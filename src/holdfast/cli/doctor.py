@@ -41,12 +41,12 @@ def doctor(target: str | None, as_json: bool, url: str | None) -> None:
     async def work(jobs: Jobs) -> list[Finding]:
         return [*await look_at_jobs(jobs), *(await look_at_app(jobs, app) if app is not None else ())]
 
-    findings = look_at_place(engine, place)
     try:
-        told = asyncio.run(within(engine, work))
-        findings += [*look_at_file(engine), *told]
+        told = asyncio.run(within(engine, place, work))
+        inside = [*look_at_file(engine), *told]
     except StoreError as error:
-        findings.append(Finding("open", Level.FAIL, str(error)))
+        inside = [Finding("open", Level.FAIL, str(error))]
+    findings = [*look_at_place(engine, place), *inside]
     _tell(findings, place, as_json)
     if any(finding.level is Level.FAIL for finding in findings):
         raise SystemExit(1)

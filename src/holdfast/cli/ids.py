@@ -4,14 +4,13 @@ Ids of one moment begin alike and end differently, so lists show the ends. A beg
 an end by a walk from the newest job, which is bounded.
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Sequence
 
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.cli.store import engine_at, within
+from holdfast.cli.store import in_store
 from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError, Invalid, NotFound
 from holdfast.core.keys import check_id
@@ -95,7 +94,7 @@ def job_ids(*states: State) -> Complete:
             return await jobs.engine.find(Where(states=states, newest_first=True))
 
         try:
-            newest = asyncio.run(within(engine_at(ctx.params.get("url")), look))
+            newest = in_store(ctx.params.get("url"), look)
         except HoldfastError:
             return []
         typed = incomplete.lower()

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.app import App
-from holdfast.core.codec import Signature
-from holdfast.core.errors import Invalid
+from holdfast.core.codec import Signature, canonical
+from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.model import Job
+from holdfast.worker.registry import ONCE_STEPS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +58,20 @@ def signature_in(app: App, target: str, job: Job) -> Signature:
         known = ", ".join(app.registry.types()) or "none at all"
         raise Invalid(f"job {job.id}: {target} has no job of type {job.type}; it has {known}")
     return spec.signature
+
+
+def check_step_result(target: str, name: str, result: object) -> None:
+    """Refuse what a step can't have returned, by the type hint of the App's step; of several of a name, of all."""
+    known = list(ONCE_STEPS.get(name, {}).values())
+    if not known:
+        raise Invalid(f"{target} has no step {name!r} with effect='once'; leave out --app, and it is not checked")
+    for spec in known:
+        try:
+            spec.signature.result.decode(canonical(result))
+            return
+        except BadValue:
+            if spec is known[-1]:
+                raise
 
 
 def _from_path(path: str) -> ModuleType:

@@ -79,10 +79,10 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
 
         if seconds is None and await mark_in(source) is None:  # before a store is made for nothing
             await drain_store(source, named(source_url), None, screen.tell)
-        return await within(target, both)
+        return await within(target, named(target_url), both, create=True)
 
     try:
-        report = _run(within(source, work))
+        report = _run(within(source, named(source_url), work))
     finally:
         screen.end()
     _tell(report, named(source_url), named(target_url), time.monotonic() - began, as_json)
@@ -94,7 +94,7 @@ def _give_up(source_url: str, yes: bool, as_json: bool) -> None:
     async def work(_: Jobs) -> str:
         return (await give_up(Side(source, named(source_url)), sure=yes)).store
 
-    store = _run(within(source, work))
+    store = _run(within(source, named(source_url), work))
     if as_json:
         say_json({"from": named(source_url), "given_up": store})
         return

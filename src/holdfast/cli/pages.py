@@ -22,9 +22,13 @@ from holdfast.core.lifecycle import (
 )
 from holdfast.core.model import Event
 from holdfast.engines import engine_class
+from holdfast.engines.contract import Movable
 
 FAILURES = (Event.FAIL, Event.EXHAUST, Event.OVERRUN)
 """The events that count as a failure of the job. A test holds it against `decide`."""
+
+URLS = ("memory:", "file:x.json", "sqlite:///x.db", "postgresql://host/db", "redis://host/0")
+"""One store of each kind, in the order in which an app outgrows them."""
 
 ROOT = Path(__file__).resolve().parents[3]
 """The checkout that this file lies in."""
@@ -81,8 +85,7 @@ def lifecycle_page() -> str:
 
 def engines_page() -> str:
     """The page about what engines promise."""
-    urls = ("memory:", "file:x.json", "sqlite:///x.db", "postgresql://host/db", "redis://host/0")
-    promised = [engine_class(url).guarantees for url in urls]
+    promised = [engine_class(url).guarantees for url in URLS]
     rows = (
         (
             f"**{one.name}**<br>`{one.url}`",
@@ -109,6 +112,25 @@ def engines_page() -> str:
         "limit",
     )
     return ENGINES.format(table=_table(head, rows))
+
+
+def choosing_page() -> str:
+    """The guide to which store to take."""
+    engines = [engine_class(url) for url in URLS]
+    rows = (
+        (
+            f"`{engine.guarantees.url}`",
+            engine.guarantees.use,
+            engine.guarantees.durable,
+            engine.guarantees.processes,
+            engine.guarantees.transactions,
+            "yes" if issubclass(engine, Movable) else "no",
+            engine.guarantees.limit,
+        )
+        for engine in engines
+    )
+    head = ("store", "for", "survives", "used by", "transactional", "`holdfast move`", "limit")
+    return CHOOSING.format(table=_table(head, rows))
 
 
 def _states() -> str:
@@ -222,7 +244,8 @@ pytest --pyargs holdfast.conformance --engine sqlite:///test.db
 ```
 
 On every one of them a job has one owner at a time, a write under an old epoch is refused whole, a change and its
-history entry are one act, and a recorded step stands. This table tells where they differ.
+history entry are one act, and a recorded step stands. This table tells where they differ; which one to take is in
+[choosing a store](../guides/choosing-a-store.md).
 
 {table}
 
@@ -231,10 +254,61 @@ one act. *Transactional*: which steps may write to the store's own database in t
 [`effect="transaction"`](../guides/effects.md). *Clock*: whose time decides what is due and whose lease is over.
 """
 
+CHOOSING = """\
+<!-- Made from the engines' own guarantees by `make docs`. Don't edit: change the code, or the prose in
+src/holdfast/cli/pages.py. -->
+
+# Choosing a store
+
+Your code is the same on all of them: a store is a URL, in `App(url)`, `--url` or `$HOLDFAST_URL`. Begin with SQLite,
+which is there without a server, and change when one of its limits is yours.
+
+{table}
+
+*Survives*: what acknowledged work outlives. *Transactional*: which steps may write to tables of your own in the
+transaction of their record ([effects](effects.md)). *`holdfast move`*: whether jobs can be taken along from and to it;
+where not, let them end there. The rest is in [what each engine guarantees](../reference/engines.md).
+
+## Which one
+
+| you have | take |
+| --- | --- |
+| tests | `memory:`, by way of [`in_memory`](testing.md) |
+| one script and a list, and you want to read and edit what is done | `file:`, see [lists](lists.md) |
+| one machine, with as many processes as you like | `sqlite:` on a local disk; not on a network share |
+| several machines, or one that must not be the only one | `postgresql:`, see [Postgres](postgres.md) |
+| data of your own in Postgres that changes together with a job | `postgresql:`, in the same database |
+| many short jobs, a Redis that runs already, and no harm in a lost second | `redis:`, see [Redis](redis.md) |
+
+Where a power cut takes back the last second, a step that was done in it runs again, and a job that was submitted in it
+is gone. So where steps cost money or jobs must not be lost, take a store that survives a power cut.
+
+When in doubt between SQLite and Postgres: it is SQLite as long as one machine does the work. A backup is one file, and
+nobody has to run a server. It is Postgres as soon as a second machine shall claim.
+
+## What it costs to change
+
+One command, and a pause for as long as it takes:
+
+```
+holdfast move --from sqlite:///jobs.db --to postgresql://user@host/database
+```
+
+- Workers stand still meanwhile, and whoever submits to the old store gets an error that names the new one. 20,000 jobs
+  took about 15 seconds.
+- Jobs keep their ids, history, recorded steps, waits, signals and keys, and go on at their next item.
+- Your own tables stay where they are. What transactional steps write with `tx()` is SQL of that database: it has to be
+  brought over, and perhaps rewritten, by you.
+- Times stay as they are; from then on the clock of the new store counts.
+
+In which order, and how to take it back: [moving](moving.md).
+"""
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/lifecycle.md": lifecycle_page,
     "docs/lifecycle.svg": as_svg,
     "docs/reference/engines.md": engines_page,
+    "docs/guides/choosing-a-store.md": choosing_page,
 }
 """Each made page by its path in the checkout, and what makes it."""
 

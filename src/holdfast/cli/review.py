@@ -7,10 +7,10 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.doubts import doubt_lines, doubts_of
+from holdfast.cli.doubts import doubt_lines, doubts_of, misfit_lines, misfits_of
 from holdfast.cli.given import arguments_given, json_given
 from holdfast.cli.ids import find_ids, job_ids
-from holdfast.cli.load import app_option, load_app, signature_in
+from holdfast.cli.load import app_option, check_step_result, load_app, signature_in
 from holdfast.cli.overview import owner_words
 from holdfast.cli.shapes import error_shape, moment, status_shape
 from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
@@ -18,7 +18,7 @@ from holdfast.cli.words import ago, console, counted, error_line, one_line, say_
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import EffectInDoubt, NotAllowed, NotFound, Refused
 from holdfast.core.lifecycle import EVENTS
-from holdfast.core.model import Entry, Job, State, Time, Where
+from holdfast.core.model import Entry, Job, State, Step, Time, Where
 from holdfast.jobs import Jobs, Status
 
 SHOWN = 50
@@ -50,23 +50,22 @@ Then, for each: holdfast show ID, and one of
 def review(as_json: bool, url: str | None) -> None:
     """List the jobs that need a person."""
 
-    async def work(jobs: Jobs) -> tuple[list[tuple[Job, Entry | None, list[str]]], int, Time]:
+    async def work(jobs: Jobs) -> tuple[list[Row], int, Time]:
         found = await jobs.engine.find(Where(states=(State.REVIEW,), newest_first=True))
         total = sum(number for (_, state), number in (await jobs.engine.count()).items() if state is State.REVIEW)
         chosen = found if as_json else found[:SHOWN]
-        rows = [(job, await _last(jobs, job), doubts_of(job, await jobs.engine.steps(job.id))) for job in chosen]
-        return rows, total, await jobs.engine.now()
+        return [await _row(jobs, job) for job in chosen], total, await jobs.engine.now()
 
     rows, total, now = in_store(url, work)
     if as_json:
-        say_json({"jobs": [_shape(*row) for row in rows], "total": total})
+        say_json({"jobs": [_shape(row) for row in rows], "total": total})
         return
     out = console()
     if not rows:
         out.print("nothing needs a person")
         return
     out.print(f"{counted(total, 'job')} {'needs' if total == 1 else 'need'} a person\n")
-    for job, entry, doubts in rows:
+    for job, entry, doubts, misfits in rows:
         since = job.created_at if entry is None else entry.at
         line = Text() + Text(short(job.id), style="cyan") + Text(f"  {job.type}", style="bold")
         out.print(
@@ -74,20 +73,30 @@ def review(as_json: bool, url: str | None) -> None:
         )
         if not doubts or job.error is None or job.error.type != EffectInDoubt.__name__:  # it says the same
             out.print(Padding(Text(error_line(job.error) or "no error was kept", "red"), (0, 0, 0, 10)))
-        for told in doubt_lines(job.id, doubts):
+        for told in (*misfit_lines(job.id, misfits), *doubt_lines(job.id, doubts)):
             out.print(Text("          ") + told, soft_wrap=True)  # a command to copy stays on one line
     if total > len(rows):
         out.print(f"\nand {total - len(rows):,} more: holdfast jobs --state review", style="dim")
     out.print(f"\nlook with holdfast show ID, then: {', '.join(POSSIBLE)}", style="dim")
 
 
-async def _last(jobs: Jobs, job: Job) -> Entry | None:
-    """The entry that brought it here: signals may have come since."""
-    entries = [entry for entry in await jobs.history(job.id) if entry.before is not State.REVIEW]
-    return entries[-1] if entries else None
+class Row(NamedTuple):
+    """A job in review; the entry that brought it here; what a person is asked about its steps, or may correct."""
+
+    job: Job
+    entry: Entry | None
+    doubts: list[str]
+    misfits: list[Step]
 
 
-def _shape(job: Job, entry: Entry | None, doubts: list[str]) -> dict[str, object]:
+async def _row(jobs: Jobs, job: Job) -> Row:
+    steps, history = await jobs.engine.steps(job.id), await jobs.history(job.id)
+    entries = [entry for entry in history if entry.before is not State.REVIEW]  # signals may have come since
+    return Row(job, entries[-1] if entries else None, doubts_of(job, steps), misfits_of(job, steps, history))
+
+
+def _shape(row: Row) -> dict[str, object]:
+    job, entry, doubts, _ = row
     return {
         "id": job.id,
         "type": job.type,
@@ -147,7 +156,7 @@ Examples:
   holdfast resolve 4f2a91bc --step 'send#order-42' --again
 
 \b
-The job completes with this result, as if it had returned it. Without --app its type hint is
+The job completes with this result, as if it had returned it. Without --app type hints are
 not known here: any JSON is taken, and what doesn't fit fails where the result is read.
 With --step it is about a step in doubt, by the path that `holdfast show` prints: an effect that
 was begun and not recorded. With --result it happened, and this came of it; with --again it did
@@ -182,11 +191,10 @@ def resolve(
         raise click.UsageError("say of the step --result JSON if it happened, or --again if it did not")
     if path is None and result is None:
         raise _missing("result")
-    if path is not None and target is not None:
-        raise click.UsageError("--app knows the results of jobs, not of steps: leave it out")
     value = None if result is None else json_given("--result", result)
     if path is not None:
-        _resolve_step(Call((id,), f"resolved {one_line(path, 60)} of", as_json, url), path, value, again, reason)
+        call = Call((id,), f"resolved {one_line(path, 60)} of", as_json, url, target)
+        _resolve_step(call, path, value, again, reason)
         return
     _each(
         Call((id,), "resolved", as_json, url, target),
@@ -206,6 +214,9 @@ def _resolve_step(call: "Call", path: str, result: object, again: bool, reason: 
 
     async def act(jobs: Jobs, id: str) -> Job:
         await jobs.get(id)  # a job that isn't there is told as such
+        if call.target is not None and not again:
+            names = [step.name for step in await jobs.engine.steps(id) if step.path == path]
+            check_step_result(call.target, names[0] if names else path, result)
         return await jobs.resolve_step(id, path, result, again=again, by=whoami(), reason=reason)
 
     _each(call, act)

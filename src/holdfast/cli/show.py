@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.doubts import doubt_lines, doubts_of
+from holdfast.cli.doubts import doubt_lines, doubts_of, misfit_lines, misfits_of
 from holdfast.cli.ids import find_job, job_ids
 from holdfast.cli.overview import detail
 from holdfast.cli.runfile import BEFORE_PATH, before_of
@@ -90,7 +90,7 @@ def show(id: str, as_json: bool, url: str | None) -> None:
         _log(out, log)
         _error(out, job)
         if job.state is State.REVIEW:
-            _next(out, job, doubts)
+            _next(out, job, doubts, misfits_of(job, steps, history))
 
     in_store(url, work)
 
@@ -153,7 +153,11 @@ async def _undoing(jobs: Jobs, job: Job, made: int, children: Sequence[Job]) -> 
     return f"{things} to undo: job {short(undo.id)}, which is {undo.state}"
 
 
-def _next(out: Console, job: Job, doubts: Sequence[str]) -> None:
+def _next(out: Console, job: Job, doubts: Sequence[str], misfits: Sequence[Step]) -> None:
+    if misfits:
+        _heading(out, "Said of it: look whether that is right, or say it again")
+        for line in misfit_lines(job.id, misfits):
+            out.print(Text("  ") + line, soft_wrap=True)
     if not doubts:
         out.print(f"\nnext: holdfast replay {short(job.id)}, or resolve, or discard", style="dim")
         return

@@ -60,7 +60,7 @@ def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
             say_json(status_shape(found)) if as_json else console().print(await _one(jobs, found))
 
     try:
-        asyncio.run(within(engine, work))
+        asyncio.run(within(engine, place, work))
     except KeyboardInterrupt:
         if not watch:
             raise

@@ -46,20 +46,11 @@ def reason_option(command: F) -> F:
 
 
 def engine_at(url: str | None, *, write: bool = False, create: bool = False) -> Engine:
-    """The engine of the store that a call names, not yet opened; NoStore where there is none.
-
-    To `create` one is to write.
-    """
+    """The engine of the store that a call names, not yet opened. To `create` one is to write."""
     chosen = store_url(url)
     engine = engine_for(chosen)
     if engine.guarantees.durable == "nothing":
         raise Invalid(f"{masked(chosen)}: lives inside one process, so there is nothing to see from here; name a store")
-    path = path_of_engine(engine)
-    if path is not None and not create and not path.exists():
-        raise NoStore(
-            f"there is no store at {path}; name one with --url or $HOLDFAST_URL "
-            "(a worker or the first submitted job makes it)"
-        )
     return FileReader(engine.path) if isinstance(engine, FileEngine) and not (write or create) else engine
 
 
@@ -76,12 +67,18 @@ def place_of_store(engine: Engine, url: str | None) -> str:
 
 
 def in_store(url: str | None, work: Callable[[Jobs], Awaitable[T]], *, write: bool = False, create: bool = False) -> T:
-    """Open the store, do the work, and close it again, from a verb's blocking code. See `engine_at`."""
-    return asyncio.run(within(engine_at(url, write=write, create=create), work))
+    """Open the store, do the work, and close it again, from a verb's blocking code. See `engine_at` and `within`."""
+    engine = engine_at(url, write=write, create=create)
+    return asyncio.run(within(engine, place_of_store(engine, url), work, create=create))
 
 
-async def within(engine: Engine, work: Callable[[Jobs], Awaitable[T]]) -> T:
-    """Do the work in a store that is open for just as long."""
+async def within(engine: Engine, place: str, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:
+    """Do the work in a store that is open for just as long; NoStore where there is none, unless it may be made."""
+    if not create and not await engine.is_there():
+        raise NoStore(
+            f"there is no store at {place}; name one with --url or $HOLDFAST_URL "
+            "(a worker or the first submitted job makes it)"
+        )
     await engine.open()
     try:
         return await work(Jobs(engine))

@@ -57,6 +57,21 @@ async def test_an_engine_may_be_closed_twice(engine: Engine, clock: StoreClock) 
 
 
 @pytest.mark.usefixtures("lasting")
+async def test_who_asks_whether_a_store_is_there_makes_none(
+    kind: Kind, url: str, another: Another, clock: StoreClock
+) -> None:
+    looker = kind.at(url, clock)
+    assert [await looker.is_there() for _ in range(2)] == [False, False]
+
+    engine = await another()
+    await inserted(engine, clock)
+    assert await looker.is_there()
+
+    await engine.close()
+    assert await looker.is_there()
+
+
+@pytest.mark.usefixtures("lasting")
 async def test_an_empty_store_stays_empty(engine: Engine, another: Another, clock: StoreClock) -> None:
     await engine.close()
 

@@ -167,6 +167,13 @@ class Engine(ABC):
         """
         return False
 
+    async def is_there(self) -> bool:
+        """Whether there is a store to open: who only looks asks first, because `open` makes one where there is none.
+
+        Law: makes and changes nothing. For engines that keep something; what lives in one process is always there.
+        """
+        return True
+
     # A store is opened once, from any thread or event loop, and may then be used from all of them.
 
     @abstractmethod

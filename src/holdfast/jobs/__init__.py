@@ -35,7 +35,7 @@ from holdfast.engines.contract import PAUSE, WORKER, Engine
 from holdfast.jobs.family import CHANGE_TRIES, cancel_children, ended, wake_parent
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
 from holdfast.jobs.questions import ASK, Question, check_signal, questions_of
-from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, with_words
+from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, spoken_of, with_words
 from holdfast.jobs.status import Status, status_of
 
 __all__ = ["LOG_PATH", "Jobs", "Order", "Pause", "Status", "new_job", "random_ids", "status_of"]
@@ -250,8 +250,7 @@ class Jobs:
         steps = {step.path: step for step in await self.engine.steps(check_id(id))}
         doubts = in_doubt(steps.values())
         # What a person said of it before may be corrected: it may not have fitted the step's type.
-        notes = [entry.note for entry in await self.history(id) if entry.event == Event.REPLAY]
-        before = {one for note in notes for one in (note.get("step"), *note.get("steps", ()))}
+        before = spoken_of(await self.history(id))
         if path not in doubts and not (path in before and path in steps):
             known = f"in doubt: {', '.join(doubts)}" if doubts else "no step of it is in doubt"
             raise NotFound(f"job {id}: step {path!r} is not in doubt; {known}")

@@ -10,14 +10,18 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import deliver
-from holdfast.core.model import Change, Job, Step, StepState, Time
+from holdfast.core.model import Change, Entry, Event, Job, Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.jobs.family import CHILD_PATH
 from holdfast.jobs.questions import WAIT_PATH
 
 SAID = "~said"
 """The name of the signals that hold what a person said of steps in doubt. No wait can ask for it."""
+
+
+HAPPENED = "it happened"
 
 
 class Said(Struct, frozen=True):
@@ -30,13 +34,31 @@ class Said(Struct, frozen=True):
     @property
     def words(self) -> str:
         """The same, for the history."""
-        return "do it again" if self.again else "it happened"
+        return "do it again" if self.again else HAPPENED
 
 
 def said_of(job: Job) -> dict[str, Said]:
     """What was said and waits for the replay, by the step's path. The last word on a step counts."""
     words = [msgspec.json.decode(signal.value, type=Said) for signal in job.inbox if signal.name == SAID]
     return {said.step: said for said in words}
+
+
+def spoken_of(history: Iterable[Entry]) -> dict[str, str]:
+    """What was said of steps, in words, by the step's path: all that replays have carried out. The last word counts."""
+    said: dict[str, str] = {}
+    for entry in history:
+        if entry.event == Event.REPLAY:
+            note = entry.note
+            said |= note.get("steps") or ({note["step"]: note.get("said", "")} if "step" in note else {})
+    return said
+
+
+def misfits(job: Job, steps: Iterable[Step], history: Iterable[Entry]) -> list[Step]:
+    """The steps whose result a person gave, where the job has then failed because a value did not fit its type."""
+    if job.error is None or job.error.type.rpartition(".")[2] != BadValue.__name__:
+        return []
+    said = spoken_of(history)
+    return [step for step in steps if step.state is StepState.DONE and said.get(step.path) == HAPPENED]
 
 
 def doubts_left(job: Job, steps: Iterable[Step]) -> list[str]:

@@ -47,6 +47,9 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 UNDOABLE: dict[str, dict[str, StepSpec]] = {}
 """The steps of this process that can be undone, by name and module: an undo finds them long after their job."""
 
+ONCE_STEPS: dict[str, dict[str, StepSpec]] = {}
+"""Those that can be in doubt, with effect="once", in the same way: what a person says of one is checked by its type."""
+
 
 class Registry:
     """The jobs of one app, by type."""

@@ -129,6 +129,10 @@ class FileEngine(MemoryEngine):
         """A name in the folder that nothing has yet."""
         return f"file:{quote(str(folder / f'checkpoint-{secrets.token_hex(4)}.json'))}"
 
+    async def is_there(self) -> bool:
+        """See Engine.is_there."""
+        return self.path.exists()
+
     async def open(self) -> None:
         """See Engine.open. A file that isn't there is an empty store; the first act writes it."""
         if self._pid != os.getpid():

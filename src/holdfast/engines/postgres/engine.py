@@ -72,7 +72,7 @@ from holdfast.engines.postgres.floor import Floor
 from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
-from holdfast.engines.postgres.store import Connection, Texts, drop, mark_told, prepare, shift
+from holdfast.engines.postgres.store import Connection, Texts, drop, is_there, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
 
 log = logging.getLogger("holdfast.postgres")
@@ -179,6 +179,10 @@ class PostgresEngine(Movable, Transactional):
         return True
 
     # Opening and closing.
+
+    async def is_there(self) -> bool:
+        """See Engine.is_there."""
+        return await is_there(self._place, self._texts)
 
     async def open(self) -> None:
         """See Engine.open."""

@@ -158,6 +158,17 @@ async def prepare(place: Place, texts: Texts) -> None:
         await close(db)
 
 
+async def is_there(place: Place, texts: Texts) -> bool:
+    """Whether the schema is a store; one that is empty is none yet."""
+    db = await connect(place)
+    try:
+        return await _version(db, place, texts) > 0
+    except Exception as error:
+        raise plainly(error, place) from error
+    finally:
+        await close(db)
+
+
 async def drop(place: Place, texts: Texts) -> None:
     """Remove a schema and all that is in it."""
     db = await connect(place)

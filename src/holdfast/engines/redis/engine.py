@@ -10,7 +10,8 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -163,11 +164,7 @@ class RedisEngine(Engine):
         if not place.app.startswith(SCRATCH):
             return
 
-        async def say_nothing(wire: Wire) -> None:
-            return
-
-        wire = Wire(place, Way(place), say_nothing)
-        try:
+        async with _unopened(place) as wire:
             await wire.call("EXISTS", f"{place.tag}:store")  # a cluster leads us to the node that has it
             cursor: Any = b"0"
             while True:
@@ -176,10 +173,6 @@ class RedisEngine(Engine):
                     await wire.call("UNLINK", *keys)
                 if cursor == b"0":
                     break
-        except (RedisError, OSError, TimeoutError) as error:
-            raise plainly(error, place) from error
-        finally:
-            await wire.close()
 
     async def shift_clock(self, milliseconds: int) -> bool:
         """Move the clock of a test's store, and never of another one; False where that can't be."""
@@ -190,6 +183,11 @@ class RedisEngine(Engine):
         return True
 
     # Opening and closing.
+
+    async def is_there(self) -> bool:
+        """See Engine.is_there."""
+        async with _unopened(self._place) as wire:
+            return bool(await wire.call("EXISTS", self._key("store")))
 
     async def open(self) -> None:
         """See Engine.open."""
@@ -601,6 +599,22 @@ class RedisEngine(Engine):
 
 async def _nothing() -> list[Job]:
     return []
+
+
+@asynccontextmanager
+async def _unopened(place: Place) -> AsyncIterator[Wire]:
+    """A connection that greets no store, and so makes none."""
+
+    async def say_nothing(wire: Wire) -> None:
+        return
+
+    wire = Wire(place, Way(place), say_nothing)
+    try:
+        yield wire
+    except (RedisError, OSError, TimeoutError) as error:
+        raise plainly(error, place) from error
+    finally:
+        await wire.close()
 
 
 def _recorded(step: Step, row: Any) -> Recorded | Conflict:

@@ -136,6 +136,10 @@ class SqliteEngine(Movable, Transactional):
 
     # Opening and closing.
 
+    async def is_there(self) -> bool:
+        """See Engine.is_there."""
+        return self.path.exists()
+
     async def open(self) -> None:
         """See Engine.open."""
         with self._opening:
