@@ -83,6 +83,10 @@ class LogEngine(MemoryEngine):
         """See Engine.scratch."""
         return f"log:{quote(str(folder / f'{secrets.token_hex(4)}.log'))}"
 
+    async def is_there(self) -> bool:
+        """See Engine.is_there."""
+        return self._path.exists()
+
     async def open(self) -> None:
         """Read what is there, and do it again. An act that was cut in the middle of its line never happened."""
         if self._file is not None:
