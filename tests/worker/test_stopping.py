@@ -61,6 +61,27 @@ async def test_a_stop_hands_over_without_losing_an_attempt_or_an_item(app):
     assert ran == list(range(5))
 
 
+async def test_what_fails_within_the_grace_has_failed(app):
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.job(retries=0)
+    async def film() -> None:
+        begun.set()
+        await go_on.wait()
+        raise ValueError("no film")
+
+    run = await film.submit()
+    worker = app.worker()
+    await worker.__aenter__()
+    await begun.wait()
+    stopping = asyncio.create_task(worker.__aexit__(None, None, None))
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await stopping
+    assert (await app.jobs.get(run.id)).state is State.REVIEW
+    assert await events(run) == ["submit", "claim", "exhaust"]
+
+
 async def test_an_abort_waits_for_no_grace():
     app = App("memory:", settings=type(QUICK)(grace_seconds=60))
     entered = asyncio.Event()

@@ -396,8 +396,8 @@ class Worker:
         """The handler has ended. Most ends need no more than a commit, and go together with others of this moment."""
         del self._running[task]
         result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
-        if error is not None and attempt.stop is None and self._tasks[0].cancelling():
-            attempt.stop = RELEASED  # the loop is ending around us
+        if isinstance(error, asyncio.CancelledError) and attempt.stop is None and self._tasks[0].cancelling():
+            attempt.stop = RELEASED  # not by the job: the loop is ending around us
         if attempt.stop is not None or attempt.closing or attempt.is_writing():
             self._go_on(attempt.job.lease, self._end(attempt, result, error))
             return
