@@ -124,10 +124,11 @@ class Keeper:
 
     async def tidy(self, present: Mapping[str, Presence] | None = None) -> None:
         """One round of the leader's work."""
-        self._tell(await self._rescue.orphans(self._worker, present))
+        held = await self._rescue.held()
+        self._tell(await self._rescue.orphans(self._worker, present, held))
         await self._wake.parents(self._worker)
         self._tell(await self._rescue.stale(self._worker, present))
-        await self._rescue.overrun(self._worker)
+        await self._rescue.overrun(self._worker, held)
         await self._expire()
         await self._engine.prune()
 

@@ -92,11 +92,19 @@ class Rescue:
         awake = now - self._awake_since >= self._lease_ms * AWAKE_PART
         return presence.gone or (awake and now - presence.beat_at > self._lease_ms)
 
-    async def orphans(self, by: str, seen: Mapping[str, Presence] | None = None) -> list[Job]:
-        """Rescue jobs that are held by a worker of whom no trace is left. `seen` are the workers, if just looked up."""
+    async def held(self) -> list[Job]:
+        """All jobs that somebody runs."""
+        return [job async for job in self._jobs.walk(Where(states=(State.ACTIVE,)))]
+
+    async def orphans(
+        self, by: str, seen: Mapping[str, Presence] | None = None, held: Sequence[Job] | None = None
+    ) -> list[Job]:
+        """Rescue jobs that are held by a worker of whom no trace is left. `seen` are the workers, `held` the jobs that
+        somebody runs, if just looked up.
+        """
         now, present = await self._engine.now(), seen or await self.presences()
         rescued: list[Job] = []
-        async for job in self._jobs.walk(Where(states=(State.ACTIVE,))):
+        for job in await self.held() if held is None else held:
             if job.worker in present or job.claimed_at is None or now - job.claimed_at <= self._lease_ms:
                 continue
             if await self._rescue(job, now, by, "its worker left no trace", None):
@@ -125,11 +133,11 @@ class Rescue:
                     rescued.append(job)
         return rescued
 
-    async def overrun(self, by: str) -> list[Job]:
-        """Fail jobs whose timeout has passed and whose owner did nothing."""
+    async def overrun(self, by: str, held: Sequence[Job] | None = None) -> list[Job]:
+        """Fail jobs whose timeout has passed and whose owner did nothing. `held` as in `orphans`."""
         now = await self._engine.now()
         failed: list[Job] = []
-        async for job in self._jobs.walk(Where(states=(State.ACTIVE,))):
+        for job in await self.held() if held is None else held:
             limit = job.options.timeout_ms
             if limit is None or job.claimed_at is None or now <= job.claimed_at + limit + OVERRUN_MARGIN_MS:
                 continue

@@ -129,7 +129,7 @@ class PostgresEngine(Movable, Transactional):
         limit="what the database holds",
         transactions="all steps",
     )
-    look_seconds = 1.6
+    look_seconds = 1.4
 
     def __init__(self, url: str) -> None:
         self._place: Place = place_of(url)
