@@ -367,7 +367,10 @@ class Movable(Engine):
 
     @abstractmethod
     async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
-        """A page of all idempotency keys, in an order of the store's own; `after` is the last type and key before."""
+        """A page of all idempotency keys, in an order of the store's own; `after` is the last type and key before.
+
+        NotFound if `after` is gone, and the store can't tell where it was.
+        """
 
     @abstractmethod
     async def all_records(self) -> list[Record]:
