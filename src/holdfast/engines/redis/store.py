@@ -184,6 +184,8 @@ async def _setting(wire: Wire, name: str) -> str | None:
 
 
 _PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "ASK", "UNBLOCKED", "READONLY", "NOREPLICAS")
+_NO_RIGHTS = ("ACL failure in script", "executing the script can't")
+"""What a server says where a script may be run, but not what is in it."""
 
 
 def plainly(error: BaseException, place: Place) -> BaseException:
@@ -212,6 +214,8 @@ def plainly(error: BaseException, place: Place) -> BaseException:
         case said.ResponseError():
             if code in _PASSING:
                 return StoreBusy(f"{where}: {told}; nothing was written: try again")
+            if any(words in told for words in _NO_RIGHTS):
+                return StoreUnwritable(f"{where}: {told}; give this user the rights that the docs name (ACL)")
             if code == "WRONGTYPE" or "WRONGTYPE" in told:
                 return StoreForeign(
                     f"{where}: a key of ours holds something else ({told}); name another app with ?app="
