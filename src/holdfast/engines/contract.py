@@ -384,6 +384,8 @@ class Movable(Engine):
         already stays as it is. States, versions, epochs, inboxes and times are those that were given; the order of
         insertion is that of loading; counters count what is new; a child that has not arrived is missing at its
         parent. A record takes its value, and a version that is at least as high as both the given one and its own.
+        An engine whose acts must be short may make several of it, in the given order: what is there when it is cut off
+        is the beginning, and each job of it whole.
         """
 
 
