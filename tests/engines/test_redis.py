@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from holdfast import App, Settings, step
 from holdfast.conformance.given import StoreClock, change, children, claimed, current, done, job
 from holdfast.conformance.given import step as recorded
 from holdfast.conformance.victim import work
 from holdfast.core.errors import Invalid, StoreError, StoreForeign, StoreFull, StoreUnwritable
-from holdfast.core.model import Event, Options, Presence, State, Where
+from holdfast.core.lifecycle import submit_entry
+from holdfast.core.model import Event, Options, Presence, Record, State, Where
+from holdfast.core.moves import MOVED, HeldKey, Mark, Whole
 from holdfast.engines import engine_for
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.redis import RedisEngine
@@ -236,7 +239,7 @@ def test_what_is_pruned_leaves_no_key_behind(redis_store: str, run):
     tag = place_of(redis_store).tag
     with raw(redis_store) as client:
         names = Counter(key.decode().removeprefix(f"{tag}:").partition(":")[0] for key in client.keys(f"{tag}:*"))
-    assert names == {"store": 1, "j": 60, "i": 1, "c": 31}
+    assert names == {"store": 1, "j": 60, "i": 1, "c": 31, "o": 2}
 
 
 def test_a_crowd_of_children_waits_for_its_parent_without_being_looked_at_again(redis_store: str, run):
@@ -255,6 +258,8 @@ def test_a_crowd_of_children_waits_for_its_parent_without_being_looked_at_again(
         await done(engine, CLOCK, await current(engine, parent), Event.COMPLETE)
         assert await engine.prune() == 351
         assert await engine.count() == {}
+        with raw(redis_store) as client:
+            assert client.keys(f"{place_of(redis_store).tag}:o*") == []
         await engine.close()
 
     run(live())
@@ -492,6 +497,7 @@ def test_a_worker_needs_no_more_rights_than_the_guide_names(own_server: Server, 
                 await asyncio.sleep(1)
             await work(app.engine, CLOCK)
             await app.engine.prune()
+            await moved_away(app.engine)
             await app.close()
 
         run(live())
@@ -503,10 +509,34 @@ def test_a_worker_needs_no_more_rights_than_the_guide_names(own_server: Server, 
                 limited.execute_command(*command)
 
 
+async def moved_away(engine: RedisEngine) -> None:
+    """All that a move asks of a store, on both sides."""
+    marked = await engine.put_record(MOVED, Mark(move="m-1", away=False, store="elsewhere").text())
+    wholes, keys = await engine.wholes(await engine.in_order()), await engine.keys()
+    assert await engine.keys((keys[0].type, keys[0].key)) == keys[1:]
+    records = [record for record in await engine.all_records() if record.name != MOVED]
+    new = [Whole(replace(one.job, id=job(CLOCK).id, version=1, key=None), ()) for one in wholes]
+    new = [replace(one, entries=(submit_entry(one.job),)) for one in new]
+    assert await engine.load(new, [HeldKey("t", "k", "j", "d")], records) == len(new)
+    assert isinstance(marked, Record)
+    await engine.put_record(MOVED, None, marked.version)
+
+
 def test_missing_rights_are_one_clear_line(own_server: Server, run):
     own_server.ask("ACL", "SETUSER", "guest", "on", ">guest", "~*", "+info", "+client|id", "+select", "+auth", "+hello")
 
     with pytest.raises(StoreUnwritable, match="rights that the docs name"):
         run(opened(own_server.url.replace("redis://", "redis://guest:guest@")))
+    own_server.ask("ACL", "SETUSER", "half", "on", ">half", "~*", "&*", "+@all", "-lrem", "-hincrby")
+
+    async def insert() -> None:
+        engine = await opened(own_server.url.replace("redis://", "redis://half:half@"))
+        try:
+            await engine.insert([job(CLOCK)])
+        finally:
+            await engine.close()
+
+    with pytest.raises(StoreUnwritable, match="rights that the docs name"):
+        run(insert())
     with pytest.raises(StoreUnwritable, match="check the user and the password"):
         run(opened(own_server.url.replace("redis://", "redis://guest:wrong@")))

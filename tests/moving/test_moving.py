@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from holdfast.core.errors import KeyConflict, Moved
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, Record, State, Where
 from holdfast.core.moves import MOVED, HeldKey
+from holdfast.engines import engine_class, named
 from holdfast.jobs import Jobs, Order
 from holdfast.jobs.moving import Side, move
 from tests.moving import killed, pipeline
@@ -51,7 +53,7 @@ async def contents(engine: Any) -> Contents:
     """All that a store holds, but for the mark and the workers: the jobs, their order, keys, records and versions."""
     held = await dump(engine)
     records = [record for record in held.records if record.name != MOVED]
-    order, keys = await engine.in_order(), await engine.keys()
+    order, keys = await engine.in_order(), sorted(await engine.keys(), key=lambda key: (key.type, key.key))
     kept = [record for record in await engine.all_records() if record.name != MOVED]
     return replace(held, records=records, workers={}), [job.id for job in order], keys, kept
 
@@ -83,11 +85,14 @@ def some(url: str, number: int = 12) -> None:
 # The whole way.
 
 
-def test_a_pipeline_goes_on_after_a_move_from_file_to_sqlite_to_postgres_to_sqlite(tmp_path: Path, postgres_store: str):
+def test_a_pipeline_goes_on_after_a_move_from_file_to_sqlite_to_postgres_to_redis_to_sqlite(
+    tmp_path: Path, postgres_store: str, redis_store: str
+):
     stores = [
         f"file:{tmp_path}/checkpoint.json",
         f"sqlite:///{tmp_path}/one.db",
         postgres_store,
+        redis_store,
         f"sqlite:///{tmp_path}/two.db",
     ]
     ids = asyncio.run(in_pipeline(stores[0], pipeline.fill))
@@ -104,6 +109,17 @@ def test_a_pipeline_goes_on_after_a_move_from_file_to_sqlite_to_postgres_to_sqli
         assert (again["jobs"], again["keys"]) == (told["jobs"], told["keys"])
 
     asyncio.run(in_pipeline(stores[-1], lambda pipeline: _goes_on(pipeline, ids)))
+
+
+def test_a_pipeline_goes_on_in_redis(tmp_path: Path, redis_store: str):
+    old = f"sqlite:///{tmp_path}/old.db"
+    ids = asyncio.run(in_pipeline(old, pipeline.fill))
+    asyncio.run(in_engine(old, _leave_one_active))
+
+    moved(old, redis_store)
+
+    assert read(redis_store) == read(old)
+    asyncio.run(in_pipeline(redis_store, lambda pipeline: _goes_on(pipeline, ids)))
 
 
 async def _leave_one_active(engine: Any) -> None:
@@ -237,15 +253,13 @@ def test_what_was_asked_wrongly_is_told(tmp_path: Path):
 # Cut off.
 
 
-@pytest.mark.parametrize("kinds", ["sqlite-sqlite", "sqlite-file", "file-sqlite"])
-def test_a_move_goes_on_wherever_it_was_killed(tmp_path: Path, kinds: str, rounds: Any):
-    kind, other = kinds.split("-")
-    names = {"sqlite": "sqlite:///{}.db", "file": "file:{}.json"}
+@pytest.mark.parametrize("kinds", ["sqlite-sqlite", "sqlite-file", "file-sqlite", "sqlite-redis", "redis-sqlite"])
+def test_a_move_goes_on_wherever_it_was_killed(tmp_path: Path, kinds: str, rounds: Any, request: pytest.FixtureRequest):
     points, stride = 0, 1 if kinds == "sqlite-sqlite" else rounds(4, 1)
     for act in range(1, 100, stride):
         folder = tmp_path / str(act)
         folder.mkdir()
-        old, new = names[kind].format(folder / "old"), names[other].format(folder / "new")
+        old, new = (fresh(kind, folder, request) for kind in kinds.split("-"))
         some(old, 8)
         before = read(old)
         ended = killed.move_until(old, new, act)
@@ -265,6 +279,18 @@ def test_a_move_goes_on_wherever_it_was_killed(tmp_path: Path, kinds: str, round
     assert points == -(-(2 + 3 * 2 + 2 + 2) // stride)
 
 
+def fresh(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
+    """The URL of a new store; what is on a server is removed when the test has ended."""
+    name = f"{folder}/{secrets.token_hex(4)}"
+    if kind in ("sqlite", "file"):
+        return f"sqlite:///{name}.db" if kind == "sqlite" else f"file:{name}.json"
+    server = request.getfixturevalue(f"{kind}_url")
+    engine = engine_class(server)
+    url = engine.scratch(server, folder)
+    request.addfinalizer(lambda: asyncio.run(engine.scrap(url)))
+    return url
+
+
 def both_work(old: str, new: str) -> bool:
     """Whether the jobs could be worked on in two stores."""
 
@@ -274,12 +300,15 @@ def both_work(old: str, new: str) -> bool:
     return asyncio.run(in_engine(old, works)) and asyncio.run(in_engine(new, works))
 
 
-def test_a_move_to_postgres_goes_on_after_kills_at_random_moments(tmp_path: Path, postgres_store: str, rounds: Any):
-    old = f"sqlite:///{tmp_path}/old.db"
+@pytest.mark.parametrize("kinds", ["sqlite-postgres", "sqlite-redis", "redis-sqlite"])
+def test_a_move_goes_on_after_kills_at_random_moments(
+    tmp_path: Path, kinds: str, rounds: Any, request: pytest.FixtureRequest
+):
+    old, new = (fresh(kind, tmp_path, request) for kind in kinds.split("-"))
     some(old, 1_500)
     before = read_many(old)
     chance = random.Random(7)
-    command = [sys.executable, "-m", "holdfast.cli", "move", "--from", old, "--to", postgres_store]
+    command = [sys.executable, "-m", "holdfast.cli", "move", "--from", old, "--to", new]
 
     kills = 0
     for _ in range(rounds(6, 40)):
@@ -290,11 +319,11 @@ def test_a_move_to_postgres_goes_on_after_kills_at_random_moments(tmp_path: Path
             process.send_signal(signal.SIGKILL)
             kills += 1
         process.wait(PROCESS_SECONDS)
-    told = moved(old, postgres_store)
+    told = moved(old, new)
 
     assert kills
     assert told["already"] or told["jobs"] == 1_500
-    assert read_many(postgres_store) == before
+    assert read_many(new) == before
 
 
 def read_many(url: str) -> Any:
@@ -302,7 +331,7 @@ def read_many(url: str) -> Any:
         ids: list[str] = []
         while page := await engine.in_order(ids[-1] if ids else ""):
             ids += [job.id for job in page]
-        return ids, await engine.count(), [key.job for key in await engine.keys()]
+        return ids, await engine.count(), sorted(key.job for key in await engine.keys())
 
     return asyncio.run(in_engine(url, work))
 
@@ -371,6 +400,20 @@ def test_no_password_is_shown_or_kept(tmp_path: Path, postgres_store: str):
     assert "s3cret" not in shown.output + repr(marks)
     assert "postgres@" not in repr(marks)
     assert "schema=holdfast_scratch_" in repr(marks)
+
+
+def test_two_apps_on_one_redis_server_are_two_stores(tmp_path: Path, request: pytest.FixtureRequest):
+    old, new, other = (fresh("redis", tmp_path, request) for _ in range(3))
+    some(old)
+    secret = new.replace("redis://", "redis://:s3cret@", 1)
+    assert "s3cret" not in called("--from", old, "--to", secret).output
+
+    assert moved(old, new)["jobs"] == 12
+
+    assert named(new).endswith(new.partition("?")[2])
+    assert f"were moved to {named(new)}" in called("--from", old, "--to", other).stderr
+    with pytest.raises(Moved, match=new.partition("?")[2]):
+        some(old)
 
 
 # Workers.

@@ -59,6 +59,11 @@ async def wholes_of(store: Any) -> list[Whole]:
     return found
 
 
+def by_name(keys: list[HeldKey]) -> list[HeldKey]:
+    """Keys in one order: each store has its own."""
+    return sorted(keys, key=lambda one: (one.type, one.key))
+
+
 async def filled(store: Any, source: Any) -> None:
     """Put all that one store holds into another."""
     await store.put_record(MOVED, INTO)
@@ -110,11 +115,11 @@ async def test_keys_are_read_with_what_they_stand_for(store: Any, clock: StoreCl
         HeldKey("test.other", "k-1", second.id, "d2", until),
     ]
 
-    assert await store.keys() == held
+    assert by_name(await store.keys()) == held
     walk: list[HeldKey] = []
     while page := await store.keys((walk[-1].type, walk[-1].key) if walk else ("", ""), 1):
         walk += page
-    assert walk == held
+    assert walk == await store.keys()
 
 
 async def test_a_key_that_outlives_its_job_is_read_too(store: Any, clock: StoreClock) -> None:
@@ -258,7 +263,7 @@ async def test_a_filled_store_is_equal_to_the_other(store: Any, clock: StoreCloc
 
     assert replace(await dump(store), workers={}) == replace(told, workers={})
     assert [one.id for one in await all_in_order(store)] == [one.id for one in await all_in_order(source)]
-    assert await store.keys() == await source.keys()
+    assert by_name(await store.keys()) == by_name(await source.keys())
     kept = [record for record in await store.all_records() if record.name != MOVED]
     assert kept == await source.all_records()
 

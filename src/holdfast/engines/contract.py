@@ -377,7 +377,10 @@ class Movable(Engine):
 
     @abstractmethod
     async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
-        """A page of all idempotency keys, in an order of the store's own; `after` is the last type and key before."""
+        """A page of all idempotency keys, in an order of the store's own; `after` is the last type and key before.
+
+        NotFound if `after` is gone, and the store can't tell where it was.
+        """
 
     @abstractmethod
     async def all_records(self) -> list[Record]:
@@ -391,6 +394,8 @@ class Movable(Engine):
         already stays as it is. States, versions, epochs, inboxes and times are those that were given; the order of
         insertion is that of loading; counters count what is new; a child that has not arrived is missing at its
         parent. A record takes its value, and a version that is at least as high as both the given one and its own.
+        An engine whose acts must be short may make several of it, in the given order: what is there when it is cut off
+        is the beginning, and each job of it whole.
         """
 
 

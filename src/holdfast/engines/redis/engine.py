@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from redis.exceptions import RedisError
 
-from holdfast.core.errors import KeyConflict, LeaseLost, StoreClosed, StoreError
+from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreClosed, StoreError
 from holdfast.core.model import (
     OUTRUN,
     PAGE_LIMIT,
@@ -39,17 +39,19 @@ from holdfast.core.model import (
     Time,
     Where,
 )
+from holdfast.core.moves import HeldKey, Whole
 from holdfast.engines.bell import Bell
 from holdfast.engines.contract import (
     PROMOTE_LIMIT,
     PRUNE_LIMIT,
     WORKER,
     Clock,
-    Engine,
     Guarantees,
+    Movable,
     at_most,
     check_changes,
     check_jobs,
+    check_load,
     check_record,
     check_steps,
     check_worker,
@@ -59,7 +61,7 @@ from holdfast.engines.contract import (
 )
 from holdfast.engines.hub import Hub, Line
 from holdfast.engines.lane import Ticket
-from holdfast.engines.redis import rows
+from holdfast.engines.redis import moves, rows
 from holdfast.engines.redis.live import News, Seen, beat_of, beat_words
 from holdfast.engines.redis.place import Place, place_of, with_app
 from holdfast.engines.redis.scripts import script
@@ -111,7 +113,7 @@ TIDY_SECONDS = 60.0
 """How often traces of dead workers are looked for."""
 
 
-class RedisEngine(Engine):
+class RedisEngine(Movable):
     """Jobs on a Redis or Valkey server, shared by many machines."""
 
     guarantees = Guarantees(
@@ -282,15 +284,22 @@ class RedisEngine(Engine):
         return f"{self._place.tag}:{name}"
 
     async def _in_calls(self, tickets: Sequence[Ticket[Any]], name: str, parts: Iterator[list[Any]]) -> list[Any]:
-        """Do what several callers asked for in as few calls as is bearable, sent together."""
-        try:
-            answers = await asyncio.gather(*(self._script(self._acts, name, *words) for words in parts))
-        except (RedisError, OSError, TimeoutError, StoreError) as error:
-            told = plainly(error, self._place)
-            for ticket in tickets:
-                ticket.error = told
-            return []
-        return [one for answer in answers for one in answer]
+        """Do what several callers asked for in as few calls as is bearable, sent together.
+
+        Answers as far as the first call that had trouble. All tickets bear that error; who is answered loses it again.
+        """
+        calls = (self._script(self._acts, name, *words) for words in parts)
+        found: list[Any] = []
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(answer, RedisError | OSError | TimeoutError | HoldfastError):
+                told = plainly(answer, self._place)
+                for ticket in tickets:
+                    ticket.error = told
+                break
+            if isinstance(answer, BaseException):
+                raise answer
+            found += answer
+        return found
 
     # Writing.
 
@@ -302,6 +311,7 @@ class RedisEngine(Engine):
             orders.append((len(jobs), rows.pack((*lease, [rows.job_row(job) for job in jobs]))))
         for ticket, answer in zip(tickets, await self._in_calls(tickets, "insert", _parts(orders)), strict=False):
             jobs, parent = ticket.work
+            ticket.error = None
             match answer[0]:
                 case 0:
                     ticket.error = LeaseLost(
@@ -318,10 +328,7 @@ class RedisEngine(Engine):
         changes = [change for ticket in tickets for change in ticket.work]
         parts = _parts((rows.weight(change), rows.change_row(change)) for change in changes)
         found = await self._in_calls(tickets, "commit", parts)
-        if len(found) == len(changes):
-            answers = (rows.answer_of(row, change.job.id) for row, change in zip(found, changes, strict=True))
-            for ticket in tickets:
-                ticket.answer = list(islice(answers, len(ticket.work)))
+        _answer(tickets, (rows.answer_of(row, one.job.id) for row, one in zip(found, changes, strict=False)))
 
     async def _run_records(self, tickets: Sequence[Ticket[Any]]) -> None:
         steps = [step for ticket in tickets for step in ticket.work]
@@ -329,10 +336,7 @@ class RedisEngine(Engine):
             (step.job, step.epoch, step.path, rows.STEP_LETTERS[step.state], rows.step_row(step)) for step in steps
         )
         found = await self._in_calls(tickets, "record", _parts((1, *one) for one in words))
-        if len(found) == len(steps):
-            answers = (_recorded(step, row) for step, row in zip(steps, found, strict=True))
-            for ticket in tickets:
-                ticket.answer = list(islice(answers, len(ticket.work)))
+        _answer(tickets, (_recorded(step, row) for step, row in zip(steps, found, strict=False)))
 
     async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
         """The commit and the claim are sent one behind the other, and answered in one go."""
@@ -558,6 +562,30 @@ class RedisEngine(Engine):
             for one in seen
         ]
 
+    # Moving.
+
+    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Movable.in_order."""
+        return await moves.in_order(self._look, after, at_most(limit, PAGE_LIMIT))
+
+    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
+        """See Movable.wholes."""
+        found = await moves.wholes(self._look, jobs)
+        return [await self._whole(job) if whole is None else whole for job, whole in zip(jobs, found, strict=True)]
+
+    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
+        """See Movable.keys."""
+        return await moves.keys(self._look, after, at_most(limit, PAGE_LIMIT))
+
+    async def all_records(self) -> list[Record]:
+        """See Movable.all_records."""
+        return await moves.all_records(self._look)
+
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
+        """See Movable.load. Each job whole at once; where one call is too little, jobs come one after the other."""
+        check_load(wholes, keys, records)
+        return await moves.load(self._look, wholes, keys, records)
+
     # Beating and waking.
 
     async def beat(self, presence: Presence) -> Beat:
@@ -615,6 +643,14 @@ async def _unopened(place: Place) -> AsyncIterator[Wire]:
         raise plainly(error, place) from error
     finally:
         await wire.close()
+
+
+def _answer(tickets: Sequence[Ticket[Any]], answers: Iterator[Any]) -> None:
+    """Deal out answers, in order; who would get only a part of theirs keeps the error."""
+    for ticket in tickets:
+        mine = list(islice(answers, len(ticket.work)))
+        if len(mine) == len(ticket.work):
+            ticket.answer, ticket.error = mine, None
 
 
 def _recorded(step: Step, row: Any) -> Recorded | Conflict:

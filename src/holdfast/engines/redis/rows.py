@@ -240,7 +240,7 @@ def change_row(change: Change) -> bytes:
             _text_of(job.waits) if job.waits else False,
             False if job.error is None else _text_of(job.error),
             _text(job.result),
-            _entry(entry_of(change, 0)),
+            entry_text(entry_of(change, 0)),
             _cargo(change),
         )
     )
@@ -298,18 +298,24 @@ def conflict_of(row: Any, job: str) -> Conflict:
 # History.
 
 
-def _entry(entry: Entry) -> str:
+def entry_text(entry: Entry) -> str:
+    """An entry without its job and version, which are where it stands."""
     before = None if entry.before is None else LETTERS[entry.before]
     plain = (entry.at, str.__str__(entry.event), before, LETTERS[entry.after], entry.by, entry.epoch)
     return _text_of((*plain, entry.note) if entry.note else plain)
 
 
 def entries_of(job: str, after: int, limit: int, row: Sequence[Any]) -> list[Entry]:
-    """The history from what its script answers: head, body or nothing, entries. The first one is made of those two."""
-    if len(row) < 2:
+    """The history from what its script answers: head, body, first entry or nothing, entries.
+
+    The first one is kept only where it can't be made of those two.
+    """
+    if len(row) < 3:
         return []
     entries: list[Entry] = []
-    if after < 1 <= after + limit:
+    if after < 1 <= after + limit and row[2] is not None:
+        entries.append(_entry_of(job, 1, row[2]))
+    elif after < 1 <= after + limit:
         head = unpack(row[0])
         parent, first = head[14], head[21]
         made = Job(
@@ -321,22 +327,23 @@ def entries_of(job: str, after: int, limit: int, row: Sequence[Any]) -> list[Ent
             epoch=int(first[1:]),
         )
         entries.append(submit_entry(made))
-    for version, text in enumerate(row[2:], max(after + 1, 2)):
-        at, event, before, to, by, epoch, *note = _decode(text)
-        entries.append(
-            Entry(
-                job=job,
-                version=version,
-                at=at,
-                event=event,
-                before=None if before is None else STATES[before],
-                after=STATES[to],
-                by=by,
-                epoch=int(epoch),
-                note=note[0] if note else {},
-            )
-        )
+    entries += (_entry_of(job, version, text) for version, text in enumerate(row[3:], max(after + 1, 2)))
     return entries
+
+
+def _entry_of(job: str, version: int, text: bytes) -> Entry:
+    at, event, before, to, by, epoch, *note = _decode(text)
+    return Entry(
+        job=job,
+        version=version,
+        at=at,
+        event=event,
+        before=None if before is None else STATES[before],
+        after=STATES[to],
+        by=by,
+        epoch=int(epoch),
+        note=note[0] if note else {},
+    )
 
 
 # Steps.

@@ -13,6 +13,7 @@ from redis import exceptions as said
 
 from holdfast.core.errors import (
     HoldfastError,
+    Moved,
     StoreBusy,
     StoreDamaged,
     StoreError,
@@ -21,6 +22,7 @@ from holdfast.core.errors import (
     StoreLost,
     StoreUnwritable,
 )
+from holdfast.core.moves import mark_of
 from holdfast.engines.redis.place import Place
 from holdfast.engines.redis.scripts import script
 from holdfast.engines.redis.wire import Wire
@@ -96,10 +98,12 @@ class Store:
         self._id, self._gen, self._seq = id, max(self._gen, gen), max(self._seq, seq)
 
     def heard(self, answer: Any, wire: Wire) -> Any:
-        """Note how far the store has come, which every script answers first; or that it is not ours any more."""
+        """Note how far the store has come, which every script answers first; or why nothing was done."""
         first = answer[0]
         if first == b"lost":
             raise self._lost(wire, *answer[1:4])
+        if first == b"moved":
+            raise Moved(mark_of(answer[1].decode()).words())
         if first > self._seq:
             self._seq = first
         return answer
@@ -180,6 +184,8 @@ async def _setting(wire: Wire, name: str) -> str | None:
 
 
 _PASSING = ("LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "ASK", "UNBLOCKED", "READONLY", "NOREPLICAS")
+_NO_RIGHTS = ("ACL failure in script", "executing the script can't")
+"""What a server says where a script may be run, but not what is in it."""
 
 
 def plainly(error: BaseException, place: Place) -> BaseException:
@@ -208,6 +214,8 @@ def plainly(error: BaseException, place: Place) -> BaseException:
         case said.ResponseError():
             if code in _PASSING:
                 return StoreBusy(f"{where}: {told}; nothing was written: try again")
+            if any(words in told for words in _NO_RIGHTS):
+                return StoreUnwritable(f"{where}: {told}; give this user the rights that the docs name (ACL)")
             if code == "WRONGTYPE" or "WRONGTYPE" in told:
                 return StoreForeign(
                     f"{where}: a key of ours holds something else ({told}); name another app with ?app="

@@ -2,6 +2,7 @@
 -- Looks at no more than a page of due jobs, and takes no more than a page, in one call. When there may be more, it says
 -- in which queue, and the caller goes on there.
 -- Answers {seq, now, next due or false, the queue to go on with or 0, how many were promoted there, jobs …}.
+if moved then return moved end
 local worker, left, page = ARGV[FIRST_ARG], tonumber(ARGV[FIRST_ARG + 1]), tonumber(ARGV[FIRST_ARG + 2])
 local FIRST_QUEUE = FIRST_ARG + 3
 local now = time_now()

@@ -4,6 +4,7 @@
 --  new jobs, groups it waits for} or false.
 -- Answers, for each: {1, version, missing or false}, or {0, why, state, version, epoch} (why: 1 there is no such job,
 -- 2 the lease was lost, 3 somebody was faster, 4 its children have arrived).
+if moved then return moved end
 local NO_JOB, LEASE_LOST, OUTRUN, CHILDREN_ARE_IN = 1, 2, 3, 4
 local now = time_now()
 
@@ -93,4 +94,5 @@ count_act()
 local answers = {seq}
 for place = FIRST_ARG, #ARGV do answers[#answers + 1] = commit(unpack_(ARGV[place])) end
 write_counts()
+write_order()
 return answers

@@ -1,6 +1,7 @@
 -- insert: each further argument is one order {parent or false, epoch, jobs}, all or none.
 -- A job: {id, head, body, result, error, signals, digest, key_until, created_at}.
 -- Answers, for each: {0} the parent's lease is over; {1, job's place, holder} its key is taken; {2, id, new, id, new …}.
+if moved then return moved end
 local now = time_now()
 
 local function key_name(head) return #head[TYPE] .. ':' .. head[TYPE] .. ':' .. head[KEY] end
@@ -15,7 +16,7 @@ end
 
 local function take_key(name, key)
   call('SET', K .. 'k:' .. name, pack(key))
-  if key[3] then call('ZADD', K .. 'ku', key[3], name) else call('ZREM', K .. 'ku', name) end
+  call('ZADD', K .. 'ku', key[3] or '+inf', name)
 end
 
 local function insert(order)
@@ -51,4 +52,5 @@ count_act()
 local answers = {seq}
 for place = FIRST_ARG, #ARGV do answers[#answers + 1] = insert(unpack_(ARGV[place])) end
 write_counts()
+write_order()
 return answers

@@ -1,5 +1,6 @@
 -- prune: how many, at most; and how many of anything to look at. The caller goes on while there is something to do.
 -- Answers {seq, how many were removed, whether anything was done}.
+if moved then return moved end
 local most, page = tonumber(ARGV[FIRST_ARG]), tonumber(ARGV[FIRST_ARG + 1])
 local now = time_now()
 local gone, done = 0, 0
@@ -21,6 +22,9 @@ local function remove(head, id)
   call('UNLINK', job_key(id), K .. 's:' .. id, K .. 'f:' .. id, K .. 'g:' .. id)
   call('ZREM', INDEX[head[STATE]], id)
   count(head[STATE], head[QUEUE], -1)
+  local bucket = bucket_of(head[NUMBER])
+  call('LREM', K .. 'o:' .. bucket, 1, id)
+  if call('EXISTS', K .. 'o:' .. bucket) == 0 then call('ZREM', K .. 'o', bucket) end
   if head[PARENT] then call('ZREM', K .. 'c:' .. head[PARENT], id) end
   if head[KEY] then
     local name = #head[TYPE] .. ':' .. head[TYPE] .. ':' .. head[KEY]

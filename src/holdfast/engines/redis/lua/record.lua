@@ -1,5 +1,6 @@
 -- record: five arguments for each step: job, epoch, path, state, record.
 -- Answers, for each: 1 it stands; {2, the one that stands}; {0, why, state, version, epoch} as in commit.
+if moved then return moved end
 local heads = {}
 local answers = {seq}
 local wrote = false

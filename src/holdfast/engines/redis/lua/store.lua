@@ -5,10 +5,11 @@
 --   store          HASH  id (random, made with the store), format, oldest, seq (counts writing acts), gen (counts the
 --                        servers that this store has lived on), run (the server it lives on), bN (seq when generation N
 --                        began), n (counts jobs), place (counts step records),
---                        shift (of a test's clock, in milliseconds)
+--                        shift (of a test's clock, in milliseconds), moved (the record `moved`, while it is there)
 --   j:ID           HASH  one job: h its head (below), b its body (arguments and what else never changes, opaque here),
 --                        r result, x error, iV the signal of version V, eV the history entry of version V (opaque)
 --   i:STATE        ZSET  the ids of the jobs in this state, all at score 0: ordered by id
+--   o, o:N         ZSET, LIST   all jobs in the order of their numbers: which lists there are; the ids of each BUCKET numbers
 --   r:QUEUE        ZSET  what can be claimed now, all at score 0: rank, run_at, number, id as one text, so the first is next
 --   t:QUEUE        ZSET  what waits for a time, by run_at: scheduled, retryable, pending, and available ones after losses
 --   x              ZSET  what can expire, by expires_at
@@ -19,11 +20,12 @@
 --   c:ID           ZSET  the ids of a job's children, all at score 0
 --   g:ID           HASH  of a job's children: gGROUP how many have not arrived, l how many have not ended
 --   k:N:TYPE:KEY   STRING  what an idempotency key stands for: job, digest, until (N is the length of the type)
---   ku             ZSET  keys with an end, by that end
+--   ku             ZSET  all keys, by their end; without one, at +inf
 --   h:WORKER       HASH  the jobs that a worker holds: id → epoch
 --   w              HASH  worker → its last beat: time, connection, generation, presence (opaque)
 --   c              HASH  how many jobs: STATE and queue as one text → number
---   d, dv, dn      HASH, HASH, ZSET   records: name → version, time, value; name → version ever reached; names, ordered
+--   d, dv, dn      HASH, HASH, ZSET   records: name → version, time, value; name → version ever reached; names, ordered;
+--                        the version ever reached of a removed one has the time of that behind it
 --   n:TOPIC              no key: the channel on which news of a topic are told; n:* is for everybody
 --
 -- A head is an array: state, version, epoch, queue, number, rank, run_at, attempt, recoveries, worker, claimed_at,
@@ -41,11 +43,12 @@ local STORE = K .. 'store'
 local FIRST_ARG = 5
 
 -- The door: a store that was emptied, replaced or went back is not the one that the caller means.
-local door = call('HMGET', STORE, 'id', 'gen', 'seq', 'shift')
+local door = call('HMGET', STORE, 'id', 'gen', 'seq', 'shift', 'moved')
 if door[1] ~= ARGV[1] or door[2] ~= ARGV[2] or tonumber(door[3]) < tonumber(ARGV[3]) then
   return {'lost', door[1], door[2], door[3]}
 end
 local seq = tonumber(door[3])
+local moved = door[5] and {'moved', door[5]} -- what every act that writes answers while the jobs go elsewhere
 
 local STATE, VERSION, EPOCH, QUEUE, NUMBER, RANK, RUN, ATTEMPT, RECOVERIES, WORKER, CLAIMED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local FINISHED, PRUNE, ARRIVED, PARENT, GROUP, EXPIRES, WAITS, TYPE, KEY, INBOX, FIRST, MORE = 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
@@ -150,8 +153,26 @@ local function enter(head, id, now)
   if head[EXPIRES] and (state == 'a' or DUE[state]) then call('ZADD', K .. 'x', head[EXPIRES], id) end
 end
 
--- Write a new job: {id, head, body, result, error, signals}. Its number is given here.
-local function add(job, now)
+-- The order of insertion, in lists of BUCKET numbers each: a job costs little more than its id there.
+local BUCKET = 128
+local ordered = {}
+local function bucket_of(number) return format('%.0f', math.floor(number / BUCKET)) end
+
+local function put_in_order(number, id)
+  local bucket = bucket_of(number)
+  local ids = ordered[bucket] or {}
+  ordered[bucket], ids[#ids + 1] = ids, id
+end
+
+local function write_order()
+  for bucket, ids in pairs(ordered) do
+    if call('RPUSH', K .. 'o:' .. bucket, unpack(ids)) == #ids then call('ZADD', K .. 'o', bucket, bucket) end
+  end
+end
+
+-- Write a new job: {id, head, body, result, error, signals}. Its number is given here. One that has arrived at its
+-- parent is not missing there. Who calls it writes counts and order.
+local function add(job, now, arrived)
   local id, head = job[1], job[2]
   head[NUMBER] = call('HINCRBY', STORE, 'n', 1)
   local fields = {'h', pack(head), 'b', job[3]}
@@ -161,11 +182,12 @@ local function add(job, now)
     fields[#fields + 1] = 'i' .. signal[1]; fields[#fields + 1] = signal[2]
   end
   call('HSET', job_key(id), unpack(fields))
+  put_in_order(head[NUMBER], id)
   enter(head, id, now)
   local parent = head[PARENT]
   if parent then
     call('ZADD', K .. 'c:' .. parent, 0, id)
-    call('HINCRBY', K .. 'g:' .. parent, 'g' .. (head[GROUP] or ''), 1)
+    if not arrived then call('HINCRBY', K .. 'g:' .. parent, 'g' .. (head[GROUP] or ''), 1) end
     if not ENDED[head[STATE]] then call('HINCRBY', K .. 'g:' .. parent, 'l', 1) end
   end
 end
@@ -196,6 +218,24 @@ local function put_step(id, path, state, record)
   end
   call('HSET', key, path, state .. place .. record)
   if state == 'f' then call('SADD', K .. 'f:' .. id, path) end
+end
+
+-- The highest version that a record ever had.
+local function version_ever(name)
+  return tonumber(string.match(call('HGET', K .. 'dv', name) or '0', '^%d+'))
+end
+
+-- Write a record, or remove it (false).
+local function put_record(name, version, at, value)
+  if value then
+    call('HSET', K .. 'dv', name, version)
+    call('HSET', K .. 'd', name, pack({version, at, value}))
+    call('ZADD', K .. 'dn', 0, name)
+  else
+    call('HSET', K .. 'dv', name, format('%.0f %.0f', version, at))
+    call('HDEL', K .. 'd', name)
+    call('ZREM', K .. 'dn', name)
+  end
 end
 
 -- The signals in a job's inbox.
