@@ -41,6 +41,7 @@ VERBS: dict[str, Verb] = {
     "export": Verb("holdfast.cli.export", "export_run", "One run as a readable file."),
     "import": Verb("holdfast.cli.export", "import_run", "Bring an exported run into a store."),
     "move": Verb("holdfast.cli.move", "move", "All jobs from one store to another."),
+    "archive": Verb("holdfast.cli.archive", "archive", "Keep ended jobs for longer, in another store."),
     "doctor": Verb("holdfast.cli.doctor", "doctor", "Is this store healthy, and what would break."),
     "lifecycle": Verb("holdfast.cli.lifecycle", "lifecycle", "Show the states and events of a job's life."),
     "completion": Verb("holdfast.cli.completion", "completion", "Completion of verbs and job ids for your shell."),

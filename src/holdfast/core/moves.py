@@ -56,6 +56,8 @@ class Mark(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """All is in the other store, and verified: from here on that one counts."""
     after: str = ""
     """On the side that they come in: the last job that is there."""
+    archive: bool = False
+    """Nothing runs here: it keeps what has ended elsewhere, for longer."""
 
     def text(self) -> str:
         """The mark as a record keeps it."""
@@ -63,6 +65,8 @@ class Mark(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def words(self) -> str:
         """Why a store that bears it takes nothing, in one line."""
+        if self.archive:
+            return f"this store is an archive of {self.store}: it keeps jobs that have ended, and runs none"
         if not self.away:
             return (
                 f"jobs are being moved into this store from {self.store}, and not all are here; repeat that move "

@@ -1,0 +1,58 @@
+"""`holdfast archive`: keep what has ended for longer, in another store. Must not know how (`jobs.archiving`)."""
+
+import asyncio
+import signal
+
+import click
+
+from holdfast.cli.store import engine_at, within
+from holdfast.cli.words import console, counted, say_json
+from holdfast.core.durations import milliseconds
+from holdfast.engines import named
+from holdfast.jobs import Jobs
+from holdfast.jobs.archiving import archive as archive_jobs
+from holdfast.jobs.moving import Side
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  holdfast archive --from redis://host:6379/0 --to sqlite:///history.db
+  holdfast archive --from redis://host:6379/0 --to sqlite:///history.db --every 10m
+  holdfast jobs --url sqlite:///history.db
+
+\b
+Copies jobs that have ended, with history, steps and log, and takes nothing away: where they
+ran, they leave after their retention (`keep`), so archive more often than that. No worker
+takes work from an archive. Repeating it copies what is new.
+"""
+)
+@click.option("--from", "source_url", metavar="URL", required=True, help="The store that the jobs run in.")
+@click.option("--to", "target_url", metavar="URL", required=True, help="The archive; made if there is none.")
+@click.option("--every", metavar="DURATION", help="Again and again, with so long a pause, until it is stopped.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys for each round.")
+def archive(source_url: str, target_url: str, every: str | None, as_json: bool) -> None:
+    """Keep ended jobs for longer, in another store."""
+    pause = None if every is None else milliseconds(every) / 1_000
+    source, target = engine_at(source_url), engine_at(target_url, create=True)
+    sides = Side(source, named(source_url)), Side(target, named(target_url))
+
+    async def rounds(_: Jobs) -> None:
+        while True:
+            copied = await archive_jobs(*sides)
+            if as_json:
+                say_json({"from": sides[0].name, "to": sides[1].name, "jobs": copied})
+            elif copied or pause is None:
+                console().print(f"archived: {counted(copied, 'job')}, in {sides[1].name}", soft_wrap=True)
+            if pause is None:
+                return
+            await asyncio.sleep(pause)
+
+    async def work(_: Jobs) -> None:
+        await within(target, sides[1].name, rounds, create=True)
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        asyncio.run(within(source, sides[0].name, work))
+    except KeyboardInterrupt:
+        console().print("stopped", soft_wrap=True)
