@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from holdfast.core.errors import JobCancelled as JobCancelled
     from holdfast.core.errors import JobFailed as JobFailed
     from holdfast.core.errors import KeyConflict as KeyConflict
+    from holdfast.core.errors import Moved as Moved
+    from holdfast.core.errors import NotAllowed as NotAllowed
+    from holdfast.core.errors import NotFound as NotFound
+    from holdfast.core.errors import StoreError as StoreError
+    from holdfast.core.errors import StoreFull as StoreFull
+    from holdfast.core.errors import StoreLost as StoreLost
     from holdfast.core.model import Retry as Retry
     from holdfast.items import run_items as run_items
     from holdfast.items import run_items_async as run_items_async
@@ -30,6 +36,12 @@ _HOMES = {
     "JobCancelled": "holdfast.core.errors",
     "JobFailed": "holdfast.core.errors",
     "KeyConflict": "holdfast.core.errors",
+    "Moved": "holdfast.core.errors",
+    "NotAllowed": "holdfast.core.errors",
+    "NotFound": "holdfast.core.errors",
+    "StoreError": "holdfast.core.errors",
+    "StoreFull": "holdfast.core.errors",
+    "StoreLost": "holdfast.core.errors",
     "Retry": "holdfast.core.model",
     "run_items": "holdfast.items",
     "run_items_async": "holdfast.items",
@@ -50,3 +62,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"holdfast has no {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,6 +1,7 @@
 """Submitting inside the caller's own transaction: commit makes the job, rollback leaves nothing, on every driver."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -236,3 +237,68 @@ def test_what_is_no_connection_and_a_store_without_transactions_are_refused(post
         await app.close()
 
     run(live())
+
+
+def test_a_connection_without_a_transaction_is_refused(postgres_store: str, run) -> None:
+    async def try_all() -> None:
+        app = App(postgres_store)
+
+        @app.job(name="hello")
+        async def hello(n: int) -> None: ...
+
+        dsn = place_of(postgres_store).dsn
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+            with pytest.raises(Invalid, match="no transaction is begun"):
+                await hello.submit(1, connection=pool)
+            async with pool.acquire() as connection:
+                with pytest.raises(Invalid, match="no transaction is begun"):
+                    await hello.submit(1, connection=connection)
+        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as by_itself:
+            with pytest.raises(Invalid, match="no transaction is begun"):
+                await hello.submit(1, connection=by_itself)
+            async with by_itself.transaction():
+                await hello.submit(1, connection=by_itself)
+        assert sum((await app.engine.count()).values()) == 1
+        await app.close()
+
+    run(try_all())
+
+
+SUBMITS_AND_ENDS = """
+import asyncio, sys
+from holdfast import App
+
+app = App(sys.argv[1])
+
+@app.job(name="hello")
+async def hello(n: int) -> None: ...
+
+if sys.argv[2] == "sync":
+    app.sync.submit(hello, 1)
+else:
+    async def main(): await hello.submit(1)
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_job_of_a_process_that_ends_at_once_is_heard_of(postgres_store: str, run, colour: str) -> None:
+    async def hear() -> None:
+        app, ran = App(postgres_store), asyncio.Event()
+
+        @app.job(name="hello")
+        async def hello(n: int) -> None:
+            ran.set()
+
+        async with app.worker():
+            for _ in range(3):
+                ran.clear()
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-c", SUBMITS_AND_ENDS, postgres_store, colour
+                )
+                assert await process.wait() == 0
+                async with asyncio.timeout(5):  # by itself the worker looks every 15 s
+                    await ran.wait()
+        await app.close()
+
+    run(hear())

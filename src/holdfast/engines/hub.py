@@ -5,6 +5,7 @@ is handed over to it, and back to them, in one go. Must not know any store.
 """
 
 import asyncio
+import atexit
 import os
 import threading
 import weakref
@@ -14,6 +15,9 @@ from typing import Any, TypeVar
 
 from holdfast.core.errors import StoreClosed
 from holdfast.engines.lane import BATCH_LIMIT, CLOSE_SECONDS, Ticket, hand_back
+
+EXIT_SECONDS = 2.0
+"""How long the end of a process waits for what its engines have begun."""
 
 T = TypeVar("T")
 Run = Callable[[Sequence[Ticket[Any]]], Awaitable[None]]
@@ -106,6 +110,18 @@ class Hub:
         finally:
             self.loop.stop()
 
+    async def _finish(self) -> None:
+        while left := [task for task in self._tasks if not _is_endless(task)]:
+            await asyncio.wait(left)
+
+    def finish(self) -> None:
+        """At the end of the process: let what was begun come to its end, such as telling others of a new job."""
+        if not self._closed:
+            try:
+                asyncio.run_coroutine_threadsafe(self._finish(), self.loop).result(EXIT_SECONDS)
+            except (TimeoutError, RuntimeError):
+                pass
+
     def leave_behind(self) -> None:
         """In a forked child: the thread is not here, and the parent's connections must not outlive the parent."""
         self._closed = self.is_left_behind = True
@@ -185,4 +201,10 @@ def _in_child() -> None:
     _hubs.clear()
 
 
+def _at_exit() -> None:
+    for hub in list(_hubs):
+        hub.finish()
+
+
+atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_in_child)

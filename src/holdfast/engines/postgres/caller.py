@@ -38,6 +38,11 @@ class CallersConnection:
                 f"connection={type(connection).__name__}: not known here; "
                 "give one of asyncpg, psycopg or SQLAlchemy, with your transaction begun"
             )
+        if not _is_in_transaction(connection, self._driver):
+            raise Invalid(
+                f"connection={type(connection).__name__}: no transaction is begun there, so nothing could be rolled "
+                "back with it; begin yours, and give the connection that it is on"
+            )
 
     async def fetch(self, statement: str, *params: Any) -> Sequence[Any]:
         """The rows of a statement."""
@@ -56,6 +61,16 @@ class CallersConnection:
             found: Sequence[Any] = await connection.run_sync(_sqlalchemy, statement, params)
             return found
         return _sqlalchemy(connection, statement, params)
+
+
+def _is_in_transaction(connection: Any, driver: str) -> bool:
+    """Whether what is written there can be rolled back. A pool is no connection: each statement goes its own way."""
+    if driver == "asyncpg":
+        is_in = getattr(connection, "is_in_transaction", None)
+        return is_in is not None and bool(is_in())
+    if driver == "psycopg":  # one that doesn't commit by itself begins with the first statement
+        return hasattr(connection, "cursor") and (not connection.autocommit or bool(connection.info.transaction_status))
+    return True
 
 
 async def _psycopg(connection: Any, statement: str, params: Sequence[Any]) -> Sequence[Any]:
