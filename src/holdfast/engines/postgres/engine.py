@@ -17,8 +17,6 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from holdfast.core.errors import Moved, NotFound, StoreBusy, StoreClosed, StoreError
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import (
@@ -74,20 +72,12 @@ from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.store import Connection, Texts, drop, is_there, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
+from holdfast.engines.server import DEAF_POLL_SECONDS, TIDY_SECONDS, ServerClock, is_past, worker_records
 
 log = logging.getLogger("holdfast.postgres")
 
 T = TypeVar("T")
 Look = Callable[[Connection], Awaitable[Any]]
-
-DEAF_POLL_SECONDS = 1.0
-"""How often a waiter looks by itself while no news come in."""
-
-CLOCK_SECONDS = 5.0
-"""How long the server's clock is followed by our own before it is asked again."""
-
-CLOCK_SET_MS = 500
-"""An answer that is so far behind what we thought means that the server's clock was set back."""
 
 SCRATCH = "holdfast_scratch_"
 """How the schemas of tests begin."""
@@ -104,14 +94,8 @@ DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
 DAYS_TABLES = 400
 """How many tables one round makes or drops at most: a hundred days."""
 
-SILENT_LEASES = 20
-"""The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
-
 FOLD_ROWS = 2_000
 """How many differences the counters may consist of before they are summed up."""
-
-TIDY_SECONDS = 60.0
-"""How often traces of dead workers are looked for."""
 
 
 class PostgresEngine(Movable, Transactional):
@@ -147,7 +131,7 @@ class PostgresEngine(Movable, Transactional):
         self._reset()
 
     def _reset(self) -> None:
-        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._clock = ServerClock()
         self._inserted = 0
         self._days_at = -DAYS_SECONDS
         self._tidied_at = -TIDY_SECONDS
@@ -175,7 +159,7 @@ class PostgresEngine(Movable, Transactional):
         if not self._place.schema.startswith(SCRATCH):
             return False
         await self._look(lambda db: shift(db, self._texts, milliseconds))
-        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._clock.forget()
         return True
 
     # Opening and closing.
@@ -349,7 +333,7 @@ class PostgresEngine(Movable, Transactional):
         if jobs:
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
             self._floor.note(queues, limit, spots, began)
-            self._heard_clock(jobs[-1].claimed_at or 0)
+            self._clock.heard(jobs[-1].claimed_at or 0)
         elif limit:
             self._floor.reset()
         return answers, jobs
@@ -464,8 +448,8 @@ class PostgresEngine(Movable, Transactional):
 
     async def _forget_workers(self, db: Connection) -> None:
         found = await db.fetch(self._sql.workers)
-        present = {presence.worker: presence for presence in self._live.presences(found)}
-        old = [(row[0], row[2]) for row in found if present[row[0]].gone or row[7] - row[2] > SILENT_LEASES * row[4]]
+        seen = zip(found, self._live.presences(found), strict=True)
+        old = [(one.worker, one.beat_at) for row, one in seen if is_past(one, row[7])]
         if old:
             await db.execute(self._sql.forget_workers, *rows.columns(old, 2))
 
@@ -502,23 +486,13 @@ class PostgresEngine(Movable, Transactional):
         return await self._look(lambda db: db.fetch(statement, *params))
 
     async def now(self) -> Time:
-        """See Engine.now. Between two answers of the server our own clock goes on: never ahead of the server's."""
+        """See Engine.now."""
         self._check_open()
-        at, since, heard = self._server
-        if time.monotonic() - heard > CLOCK_SECONDS:
-            [row] = await self._fetch(self._sql.now)
-            self._heard_clock(row[0])
-            at, since, _ = self._server
-        return at + int((time.monotonic() - since) * 1_000)
+        return await self._clock.now(self._ask_clock)
 
-    def _heard_clock(self, server: Time) -> None:
-        # What the server said is older than this moment, so what is counted from here is behind it, never ahead. Of
-        # several answers the one that took the shortest way counts, unless the server's clock was set.
-        here = time.monotonic()
-        at, since, _ = self._server
-        followed = at + int((here - since) * 1_000)
-        near = followed - CLOCK_SET_MS < server <= followed
-        self._server = (at, since, here) if near else (server, here, here)
+    async def _ask_clock(self) -> Time:
+        [row] = await self._fetch(self._sql.now)
+        return int(row[0])
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See Engine.get."""
@@ -580,10 +554,7 @@ class PostgresEngine(Movable, Transactional):
             async def look(db: Connection) -> list[Presence]:
                 return self._live.presences(await db.fetch(self._sql.workers))
 
-            present = [
-                Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at) for p in await self._look(look)
-            ]
-            found += [record for record in present if record.name.startswith(prefix)]
+            found += worker_records(await self._look(look), prefix)
         return sorted(found, key=lambda record: record.name)
 
     # Moving.
@@ -633,7 +604,7 @@ class PostgresEngine(Movable, Transactional):
         """See Engine.beat. On the lasting connection, which waits for nobody."""
         check_worker(presence.worker)
         answer: Beat = await self._do("beat", presence)
-        self._heard_clock(answer.now)
+        self._clock.heard(answer.now)
         return answer
 
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:

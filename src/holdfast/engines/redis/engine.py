@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from redis.exceptions import RedisError
 
 from holdfast.core.errors import KeyConflict, LeaseLost, StoreClosed, StoreError
@@ -65,18 +64,17 @@ from holdfast.engines.redis.place import Place, place_of, with_app
 from holdfast.engines.redis.scripts import script
 from holdfast.engines.redis.store import Store, check_server, plainly
 from holdfast.engines.redis.wire import Way, Wire
+from holdfast.engines.server import (
+    ALWAYS,
+    DEAF_POLL_SECONDS,
+    TIDY_SECONDS,
+    ServerClock,
+    is_past,
+    worker_records,
+)
 from holdfast.engines.tables import matches
 
 T = TypeVar("T")
-
-DEAF_POLL_SECONDS = 1.0
-"""How often a waiter looks by itself while no news come in."""
-
-CLOCK_SECONDS = 5.0
-"""How long the server's clock is followed by our own before it is asked again."""
-
-CLOCK_SET_MS = 500
-"""An answer that is so far behind what we thought means that the server's clock was set back."""
 
 DUE_SECONDS = 0.05
 """For how long what a claim told of the next due job is good for the wait after it."""
@@ -103,12 +101,6 @@ SCRATCH = "holdfast-scratch-"
 """How the apps of tests begin."""
 
 SCRAP_PAGE = 500
-
-SILENT_LEASES = 20
-"""The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
-
-TIDY_SECONDS = 60.0
-"""How often traces of dead workers are looked for."""
 
 
 class RedisEngine(Engine):
@@ -143,7 +135,7 @@ class RedisEngine(Engine):
         self._reset()
 
     def _reset(self) -> None:
-        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._clock = ServerClock()
         self._due: tuple[tuple[str, ...], Time | None, float] = ((), None, -DUE_SECONDS)
         self._tidied_at = -TIDY_SECONDS
 
@@ -179,7 +171,7 @@ class RedisEngine(Engine):
         if not self._place.app.startswith(SCRATCH):
             return False
         await self._read("HINCRBY", self._key("store"), "shift", milliseconds)
-        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._clock.forget()
         return True
 
     # Opening and closing.
@@ -365,7 +357,7 @@ class RedisEngine(Engine):
             words = [word for pair in zip(queues, may, strict=True) for word in pair]
             answer = await self._script(self._acts, "claim", worker, limit - len(jobs), PAGE, *words)
             now, due, place, promoted, *found = answer
-            self._heard_clock(now)
+            self._clock.heard(now)
             jobs += map(rows.job_of, found)
             if not place:
                 if not jobs:
@@ -425,30 +417,20 @@ class RedisEngine(Engine):
 
     async def _forget_workers(self) -> None:
         now, present = await self._presences()
-        old = [one for one in present if one.gone or now - one.beat_at > SILENT_LEASES * one.lease_ms]
+        old = [one for one in present if is_past(one, now)]
         if old:
             await self._look("forget", *(word for one in old for word in (one.worker, one.beat_at)))
 
     # Reading.
 
     async def now(self) -> Time:
-        """See Engine.now. Between two answers of the server our own clock goes on: never ahead of the server's."""
+        """See Engine.now."""
         self._check_open()
-        at, since, heard = self._server
-        if time.monotonic() - heard > CLOCK_SECONDS:
-            [now] = await self._look("door")
-            self._heard_clock(now)
-            at, since, _ = self._server
-        return at + int((time.monotonic() - since) * 1_000)
+        return await self._clock.now(self._ask_clock)
 
-    def _heard_clock(self, server: Time) -> None:
-        # What the server said is older than this moment, so what is counted from here is behind it, never ahead. Of
-        # several answers the one that took the shortest way counts, unless the server's clock was set.
-        here = time.monotonic()
-        at, since, _ = self._server
-        followed = at + int((here - since) * 1_000)
-        near = followed - CLOCK_SET_MS < server <= followed
-        self._server = (at, since, here) if near else (server, here, here)
+    async def _ask_clock(self) -> Time:
+        [now] = await self._look("door")
+        return int(now)
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See Engine.get."""
@@ -536,8 +518,7 @@ class RedisEngine(Engine):
                 after = found[-1].name
         if prefix.startswith(WORKER) or WORKER.startswith(prefix):
             _, present = await self._presences()
-            known = (Record(WORKER + one.worker, msgspec.json.encode(one).decode(), 0, one.beat_at) for one in present)
-            found += [record for record in known if record.name.startswith(prefix)]
+            found += worker_records(present, prefix)
         return sorted(found, key=lambda record: record.name)
 
     async def _presences(self) -> tuple[Time, list[Presence]]:
@@ -547,14 +528,14 @@ class RedisEngine(Engine):
         """The workers, and whether the connections of those that missed a beat are there."""
         wire = self._looks
         now, generation, *found = await self._script(wire, "workers")
-        remade_ms = (asyncio.get_running_loop().time() - wire.since) * 1_000 if wire.remade else None
+        steady_ms = (asyncio.get_running_loop().time() - wire.since) * 1_000 if wire.remade else ALWAYS
         seen = [Seen(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
-        suspects = {one.client for one in seen if one.is_suspect(now, int(generation), remade_ms)}
+        suspects = {one.client for one in seen if one.is_suspect(now, int(generation), steady_ms)}
         if suspects:
             listed = await wire.call("CLIENT", "LIST", "ID", *suspects)
             suspects -= {int(line.split(b" ", 1)[0].removeprefix(b"id=")) for line in listed.splitlines() if line}
         return now, [
-            one.presence(gone=one.client in suspects, away=one.is_excused(now, int(generation), remade_ms))
+            one.presence(gone=one.client in suspects, away=one.is_excused(now, int(generation), steady_ms))
             for one in seen
         ]
 
@@ -567,10 +548,10 @@ class RedisEngine(Engine):
         async def beat() -> Beat:
             wire = self._beats
             await wire.connected()
-            return beat_of(presence, [0, *await self._script(wire, "beat", *beat_words(presence, wire))])
+            return beat_of(presence, await self._script(wire, "beat", *beat_words(presence, wire)))
 
         answer: Beat = await self._do("beat", beat)
-        self._heard_clock(answer.now)
+        self._clock.heard(answer.now)
         return answer
 
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
