@@ -35,6 +35,7 @@ MAY = {
 # Concrete engines are named by `engine_for(url)`, by themselves, by the command line, by the suite that compares every
 # engine with the memory engine, and by the store of users' tests, which is one.
 CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis", "engines.nats"}
+ON_A_SERVER = ("engines.postgres", "engines.redis")
 IN_MEMORY = ("conformance.twins", "conformance.test_move", "testing.store")
 
 
@@ -87,6 +88,14 @@ def test_a_concrete_engine_is_named_only_where_stores_are_chosen(module: str, pa
             if within(name, engine):
                 own = within(module, engine) or (module, engine) == ("engines.file.engine", "engines.memory")
                 assert own, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_what_engines_on_a_server_share_is_theirs_alone(module: str, path: Path):
+    if "engines.server" in imports(path):
+        assert any(within(module, engine) for engine in ON_A_SERVER), f"{module} imports engines.server"
+    if module == "engines.server":
+        assert all(within(name, "core") or name in ("engines", "engines.contract") for name in imports(path))
 
 
 def test_the_law_catches_a_local_import(tmp_path):

@@ -1,8 +1,8 @@
 """The Postgres engine: the contract, on a database that many machines share.
 
-Must not contain SQL (`queries.sql`) nor what an act does (`acts`). Everything runs on one thread of the engine's own
-(`hub`), so that it can be used from every loop and thread. What arrives while a statement of its kind is under way
-goes into the next one: that is group commit, without a timer.
+Must not contain SQL (`queries.sql`), what an act does (`acts`), nor what is only looked up (`reads`). Everything runs
+on one thread of the engine's own (`hub`), so that it can be used from every loop and thread. What arrives while a
+statement of its kind is under way goes into the next one: that is group commit, without a timer.
 """
 
 import asyncio
@@ -11,16 +11,12 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from heapq import merge
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
-from holdfast.core.errors import Moved, NotFound, StoreBusy, StoreClosed, StoreError
-from holdfast.core.lifecycle import TERMINAL
+from holdfast.core.errors import Moved, StoreBusy, StoreClosed, StoreError
 from holdfast.core.model import (
     OUTRUN,
     PAGE_LIMIT,
@@ -28,29 +24,24 @@ from holdfast.core.model import (
     Beat,
     Change,
     Conflict,
-    Entry,
     Inserted,
     Job,
     Lease,
     Presence,
     Record,
     Recorded,
-    State,
     Step,
     Time,
-    Where,
 )
-from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of, put_together
+from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of
 from holdfast.engines.bell import EVERYTHING, Bell
 from holdfast.engines.contract import (
     DUE_WINDOW_MS,
     PROMOTE_LIMIT,
     PRUNE_LIMIT,
-    WORKER,
     Body,
     Clock,
     Guarantees,
-    Movable,
     Transactional,
     at_most,
     check_changes,
@@ -72,28 +63,18 @@ from holdfast.engines.postgres.floor import Floor
 from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
+from holdfast.engines.postgres.reads import Reads
 from holdfast.engines.postgres.store import Connection, Texts, drop, is_there, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
+from holdfast.engines.server import DEAF_POLL_SECONDS, TIDY_SECONDS, ServerClock, is_past
 
 log = logging.getLogger("holdfast.postgres")
 
 T = TypeVar("T")
 Look = Callable[[Connection], Awaitable[Any]]
 
-DEAF_POLL_SECONDS = 1.0
-"""How often a waiter looks by itself while no news come in."""
-
-CLOCK_SECONDS = 5.0
-"""How long the server's clock is followed by our own before it is asked again."""
-
-CLOCK_SET_MS = 500
-"""An answer that is so far behind what we thought means that the server's clock was set back."""
-
 SCRATCH = "holdfast_scratch_"
 """How the schemas of tests begin."""
-
-PAST_ALL_IDS = "\U0010ffff"
-"""Sorts behind every id: where a walk from the newest begins."""
 
 BULK_JOBS = 2_000
 """After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
@@ -104,17 +85,11 @@ DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
 DAYS_TABLES = 400
 """How many tables one round makes or drops at most: a hundred days."""
 
-SILENT_LEASES = 20
-"""The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
-
 FOLD_ROWS = 2_000
 """How many differences the counters may consist of before they are summed up."""
 
-TIDY_SECONDS = 60.0
-"""How often traces of dead workers are looked for."""
 
-
-class PostgresEngine(Movable, Transactional):
+class PostgresEngine(Reads, Transactional):
     """Jobs in a schema of a Postgres database, shared by many machines."""
 
     guarantees = Guarantees(
@@ -147,7 +122,7 @@ class PostgresEngine(Movable, Transactional):
         self._reset()
 
     def _reset(self) -> None:
-        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._clock = ServerClock()
         self._inserted = 0
         self._days_at = -DAYS_SECONDS
         self._tidied_at = -TIDY_SECONDS
@@ -175,7 +150,7 @@ class PostgresEngine(Movable, Transactional):
         if not self._place.schema.startswith(SCRATCH):
             return False
         await self._look(lambda db: shift(db, self._texts, milliseconds))
-        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._clock.forget()
         return True
 
     # Opening and closing.
@@ -349,7 +324,7 @@ class PostgresEngine(Movable, Transactional):
         if jobs:
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
             self._floor.note(queues, limit, spots, began)
-            self._heard_clock(jobs[-1].claimed_at or 0)
+            self._clock.heard(jobs[-1].claimed_at or 0)
         elif limit:
             self._floor.reset()
         return answers, jobs
@@ -464,8 +439,8 @@ class PostgresEngine(Movable, Transactional):
 
     async def _forget_workers(self, db: Connection) -> None:
         found = await db.fetch(self._sql.workers)
-        present = {presence.worker: presence for presence in self._live.presences(found)}
-        old = [(row[0], row[2]) for row in found if present[row[0]].gone or row[7] - row[2] > SILENT_LEASES * row[4]]
+        seen = zip(found, self._live.presences(found), strict=True)
+        old = [(one.worker, one.beat_at) for row, one in seen if is_past(one, row[7])]
         if old:
             await db.execute(self._sql.forget_workers, *rows.columns(old, 2))
 
@@ -485,7 +460,7 @@ class PostgresEngine(Movable, Transactional):
         except Exception as error:  # a role that may not: then all falls into the rest, and is deleted row by row
             log.info("%s: partitions were not kept: %s", self._place.shown, error)
 
-    # Reading.
+    # Looking.
 
     async def _run_looks(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
@@ -498,119 +473,14 @@ class PostgresEngine(Movable, Transactional):
         answer: T = await self._do("look", look)
         return answer
 
-    async def _fetch(self, statement: str, *params: Any) -> list[Any]:
-        return await self._look(lambda db: db.fetch(statement, *params))
-
     async def now(self) -> Time:
-        """See Engine.now. Between two answers of the server our own clock goes on: never ahead of the server's."""
+        """See Engine.now."""
         self._check_open()
-        at, since, heard = self._server
-        if time.monotonic() - heard > CLOCK_SECONDS:
-            [row] = await self._fetch(self._sql.now)
-            self._heard_clock(row[0])
-            at, since, _ = self._server
-        return at + int((time.monotonic() - since) * 1_000)
+        return await self._clock.now(self._ask_clock)
 
-    def _heard_clock(self, server: Time) -> None:
-        # What the server said is older than this moment, so what is counted from here is behind it, never ahead. Of
-        # several answers the one that took the shortest way counts, unless the server's clock was set.
-        here = time.monotonic()
-        at, since, _ = self._server
-        followed = at + int((here - since) * 1_000)
-        near = followed - CLOCK_SET_MS < server <= followed
-        self._server = (at, since, here) if near else (server, here, here)
-
-    async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See Engine.get."""
-        found = {row[1]: rows.job_of(row) for row in await self._fetch(self._sql.get, rows.storable(ids))}
-        return [found.get(id) for id in ids]
-
-    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Engine.find: along the expiring, the children, each of the states, or all ids."""
-        newest = where.newest_first
-        start = after or (PAST_ALL_IDS if newest else "")
-        most = at_most(limit, PAGE_LIMIT)
-        texts = [text for text in (start, where.queue, where.type, where.parent) if text is not None]
-        if len(rows.storable(texts)) < len(texts):
-            return []
-        states = [state.value for state in where.states] or None
-
-        async def pick(statement: str, *more: Any) -> list[Job]:
-            sql = getattr(self._sql, statement + "_newest" if newest else statement)
-            found = await self._fetch(sql, start, most, where.queue, where.type, *more)
-            return [rows.job_of(row) for row in found]
-
-        if where.expires_before is not None:
-            return await pick("find_expired", where.expires_before, states, where.parent)
-        if where.parent is not None:
-            return await pick("find_children", where.parent, states)
-        if not where.states:
-            return await pick("find")
-        walks = [
-            await pick("find_ended" if state in TERMINAL else "find_live", state.value)
-            for state in dict.fromkeys(where.states)
-        ]
-        return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), most))
-
-    async def count(self) -> Mapping[tuple[str, State], int]:
-        """See Engine.count."""
-        return {(queue, State(state)): jobs for queue, state, jobs in await self._fetch(self._sql.count)}
-
-    async def steps(self, job: str) -> list[Step]:
-        """See Engine.steps."""
-        return [rows.step_of(row) for row in await self._fetch(self._sql.steps, job)]
-
-    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
-        """See Engine.history."""
-        found = await self._fetch(self._sql.history, job, after, at_most(limit, PAGE_LIMIT))
-        return [rows.entry_row(row) for row in found]
-
-    async def missing(self, parent: str, group: str) -> int:
-        """See Engine.missing."""
-        [row] = await self._fetch(self._sql.missing, parent, group)
+    async def _ask_clock(self) -> Time:
+        [row] = await self._fetch(self._sql.now)
         return int(row[0])
-
-    async def records(self, prefix: str) -> list[Record]:
-        """See Engine.records."""
-        found: list[Record] = []
-        if not prefix.startswith(WORKER):
-            found = [Record(*row) for row in await self._fetch(self._sql.records, prefix)]
-        if prefix.startswith(WORKER) or WORKER.startswith(prefix):
-
-            async def look(db: Connection) -> list[Presence]:
-                return self._live.presences(await db.fetch(self._sql.workers))
-
-            present = [
-                Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at) for p in await self._look(look)
-            ]
-            found += [record for record in present if record.name.startswith(prefix)]
-        return sorted(found, key=lambda record: record.name)
-
-    # Moving.
-
-    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Movable.in_order."""
-        found = await self._fetch(self._sql.number, after) if after else [(0,)]
-        if not found:
-            raise NotFound(f"there is no job {after} to go on after")
-        page = await self._fetch(self._sql.in_order, found[0][0], at_most(limit, PAGE_LIMIT))
-        return [rows.job_of(row) for row in page]
-
-    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
-        """See Movable.wholes."""
-        ids = [job.id for job in jobs]
-        entries, steps = await asyncio.gather(
-            self._fetch(self._sql.histories, ids), self._fetch(self._sql.all_steps, ids)
-        )
-        return put_together(jobs, map(rows.entry_row, entries), map(rows.step_of, steps))
-
-    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
-        """See Movable.keys."""
-        return [HeldKey(*row) for row in await self._fetch(self._sql.keys, *after, at_most(limit, PAGE_LIMIT))]
-
-    async def all_records(self) -> list[Record]:
-        """See Movable.all_records."""
-        return [Record(*row) for row in await self._fetch(self._sql.all_records)]
 
     async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
         """See Movable.load."""
@@ -633,7 +503,7 @@ class PostgresEngine(Movable, Transactional):
         """See Engine.beat. On the lasting connection, which waits for nobody."""
         check_worker(presence.worker)
         answer: Beat = await self._do("beat", presence)
-        self._heard_clock(answer.now)
+        self._clock.heard(answer.now)
         return answer
 
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:

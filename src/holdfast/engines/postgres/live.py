@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from holdfast.core.errors import StoreError
-from holdfast.core.model import Beat, Lease, Presence, Time
+from holdfast.core.model import Beat, Presence, Time
 from holdfast.engines.bell import EVERYTHING
-from holdfast.engines.contract import PAUSE, QUIET
 from holdfast.engines.hub import Hub, endless
 from holdfast.engines.postgres.place import Place
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.store import Connection, close, connect, is_broken, plainly, socket_of
+from holdfast.engines.server import ALWAYS, beat_answer, beat_records, come_back, is_excused, is_suspect
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -36,12 +36,6 @@ NOTIFY_SECONDS = 0.02
 
 PAYLOAD_TOPICS = 900
 """How many topics go into one notification, which the server limits to 8,000 bytes; more are told as "everything"."""
-
-RETRY_SECONDS = (0.1, 0.3, 1.0, 2.0)
-"""The pauses between tries to hear again after the connection was lost."""
-
-MISSED_MS = 100
-"""How late a beat may come before it counts as missed, at least."""
 
 _TOPIC_SIZE = 8
 _presence = msgspec.json.Decoder(Presence).decode
@@ -119,18 +113,8 @@ class Live:
             self._hub.spawn(endless(self._come_back()))
 
     async def _come_back(self) -> None:
-        tries = 0
-        while not self._closed:
-            try:
-                await self._connected()
-            except Exception as error:
-                if not tries:
-                    log.warning("%s", error)
-                await asyncio.sleep(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
-                tries += 1
-            else:
-                self._heard([EVERYTHING])
-                return
+        if await come_back(self._connected, lambda: self._closed, lambda error: log.warning("%s", error)):
+            self._heard([EVERYTHING])
 
     async def close(self) -> None:
         """Let go of the connection, and with it of all signs of life."""
@@ -203,14 +187,14 @@ class Live:
     async def beat(self, presence: Presence) -> Beat:
         """See Engine.beat: one statement for all jobs of a worker."""
         worker = presence.worker
-        named = {running.job: running.epoch for running in presence.running}
-        asked = [PAUSE + queue for queue in presence.queues] + [QUIET + worker]
+        named = list({running.job: None for running in presence.running})
+        asked = beat_records(presence)
         async with self._busy:
             try:
                 async with asyncio.timeout(BEAT_SECONDS):
                     if presence.leaving:
                         db = await self._connected()
-                        found = await db.fetch(self._sql.leave, worker, list(named), asked)
+                        found = await db.fetch(self._sql.leave, worker, named, asked)
                         await self._unsign(db, worker)
                     else:
                         self._workers.setdefault(worker, _lock_of(self._place.schema, worker))
@@ -219,12 +203,12 @@ class Live:
                         lock = None if self._place.pooled else self._workers[worker]
                         text = msgspec.json.encode(presence).decode()
                         pace = (presence.beat_ms, presence.lease_ms)
-                        found = await db.fetch(self._sql.beat, worker, text, *pace, lock, list(named), asked)
+                        found = await db.fetch(self._sql.beat, worker, text, *pace, lock, named, asked)
             except BaseException as error:
                 if is_broken(error) and self._db is not None:
                     self._db.terminate()
                 raise plainly(error, self._place) from error
-        return _answer(presence, named, found)
+        return _answer(presence, found)
 
     async def _sign(self, db: Connection, worker: str) -> None:
         if not self._place.pooled and worker not in self._held:
@@ -238,31 +222,24 @@ class Live:
             await db.fetchval(self._sql.unlock, lock)
 
     def presences(self, found: Collection[Any]) -> list[Presence]:
-        """The workers of these rows, those among them marked as gone whose sign of life is gone and who missed a beat.
-
-        After a restart of the server nobody's sign is there, and the living need a moment to show it again. The same
-        may have happened when our own connection had to be made anew: the network was cut, or another server took over.
-        So until a lease has passed since, only who showed it since can be seen without it: we saw it, or there was a
-        beat. And who last beat before that is marked: the store was away. That this process is new is no such sign.
-        """
+        """The workers of these rows, those among them marked as gone who are suspect and whose sign of life is gone."""
         told: list[Presence] = []
         connected = self._db is not None and not self._db.is_closed()
-        mine = (time.monotonic() - self._since) * 1_000 if connected else 0.0
+        watched_ms = (time.monotonic() - self._since) * 1_000 if connected else 0.0
         was_lost = self._remade or (self._db is not None and not connected)
-        for worker, text, beat_at, beat_ms, lease_ms, signs, signed, now, server in found:
+        for worker, text, beat_at, _, _, signs, signed, now, up_ms in found:
             if signed and connected:
                 self._seen.add(worker)
-            steady = min(mine, server) if was_lost else server
-            known = worker in self._seen or beat_at > now - mine or steady >= lease_ms
-            missed = now - beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
-            gone = connected and signs and not signed and missed and known and worker not in self._workers
-            away = beat_at < now - server or (was_lost and beat_at < now - mine)
-            told.append(msgspec.structs.replace(_presence(text), beat_at=beat_at, gone=gone, store_away=away))
+            steady_ms = min(up_ms, watched_ms if was_lost else ALWAYS)
+            one = msgspec.structs.replace(_presence(text), beat_at=beat_at)
+            missing = connected and signs and not signed and worker not in self._workers
+            gone = missing and is_suspect(one, now, watched_ms, steady_ms, shown=worker in self._seen)
+            away = is_excused(one, now, steady_ms)
+            told.append(msgspec.structs.replace(one, gone=gone, store_away=away))
         return told
 
 
-def _answer(presence: Presence, named: dict[str, int], found: Collection[Any]) -> Beat:
-    """What a worker must know of the jobs it named, and of those it didn't."""
+def _answer(presence: Presence, found: Collection[Any]) -> Beat:
     held: dict[str, int] = {}
     cancelled: set[str] = set()
     records: set[str] = set()
@@ -279,15 +256,7 @@ def _answer(presence: Presence, named: dict[str, int], found: Collection[Any]) -
                 records.add(name)
     if not now:
         raise StoreError("a beat was not answered")
-    gone = [id for id, epoch in named.items() if held.get(id) != epoch]
-    return Beat(
-        now=now,
-        cancelled=tuple(id for id in gone if id in cancelled),
-        lost=tuple(id for id in gone if id not in cancelled),
-        stray=tuple(Lease(id, epoch) for id, epoch in sorted(held.items()) if named.get(id) != epoch),
-        paused=tuple(queue for queue in presence.queues if PAUSE + queue in records),
-        quiet=QUIET + presence.worker in records,
-    )
+    return beat_answer(presence, now, held, cancelled, records)
 
 
 def _lock_of(schema: str, worker: str) -> int:

@@ -1,8 +1,8 @@
 """The Redis engine: the contract, on a server that many machines share.
 
-Must not contain what an act does (`lua/`). Everything runs on one thread of the engine's own (`hub`), so that it can be
-used from every loop and thread. What arrives while a call of its kind is under way goes into the next one: that is
-group commit, without a timer.
+Must not contain what an act does (`lua/`), nor what is only looked up (`reads`). Everything runs on one thread of the
+engine's own (`hub`), so that it can be used from every loop and thread. What arrives while a call of its kind is under
+way goes into the next one: that is group commit, without a timer.
 """
 
 import asyncio
@@ -10,13 +10,12 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from redis.exceptions import RedisError
 
 from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreClosed, StoreError
@@ -27,24 +26,20 @@ from holdfast.core.model import (
     Beat,
     Change,
     Conflict,
-    Entry,
     Inserted,
     Job,
     Lease,
     Presence,
     Record,
     Recorded,
-    State,
     Step,
     Time,
-    Where,
 )
 from holdfast.core.moves import HeldKey, Whole
 from holdfast.engines.bell import Bell
 from holdfast.engines.contract import (
     PROMOTE_LIMIT,
     PRUNE_LIMIT,
-    WORKER,
     Clock,
     Guarantees,
     Movable,
@@ -62,23 +57,19 @@ from holdfast.engines.contract import (
 from holdfast.engines.hub import Hub, Line
 from holdfast.engines.lane import Ticket
 from holdfast.engines.redis import moves, rows
-from holdfast.engines.redis.live import News, Seen, beat_of, beat_words
+from holdfast.engines.redis.live import News, beat_of, beat_words
 from holdfast.engines.redis.place import Place, place_of, with_app
-from holdfast.engines.redis.scripts import script
+from holdfast.engines.redis.reads import PAGE, Reads
 from holdfast.engines.redis.store import Store, check_server, plainly
 from holdfast.engines.redis.wire import Way, Wire
-from holdfast.engines.tables import matches
+from holdfast.engines.server import (
+    DEAF_POLL_SECONDS,
+    TIDY_SECONDS,
+    ServerClock,
+    is_past,
+)
 
 T = TypeVar("T")
-
-DEAF_POLL_SECONDS = 1.0
-"""How often a waiter looks by itself while no news come in."""
-
-CLOCK_SECONDS = 5.0
-"""How long the server's clock is followed by our own before it is asked again."""
-
-CLOCK_SET_MS = 500
-"""An answer that is so far behind what we thought means that the server's clock was set back."""
 
 DUE_SECONDS = 0.05
 """For how long what a claim told of the next due job is good for the wait after it."""
@@ -88,32 +79,16 @@ CALL_WEIGHT = 50
 
 CALL_SIZE = 4 << 20
 """How many bytes go into one call."""
-
-PAGE = 50
-"""How many jobs one call of a script takes, promotes, prunes or reads at most."""
-
-FIND_PAGE = 40
-"""How many jobs one call looks at to find some: it puts several indexes in order."""
-
 ROUNDS = 200
 """How many calls one act may consist of, as a bound that is never reached."""
-
-EXPIRED_PAGE = 10_000
-"""How many expired jobs are listed at a time."""
 
 SCRATCH = "holdfast-scratch-"
 """How the apps of tests begin."""
 
 SCRAP_PAGE = 500
 
-SILENT_LEASES = 20
-"""The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
 
-TIDY_SECONDS = 60.0
-"""How often traces of dead workers are looked for."""
-
-
-class RedisEngine(Movable):
+class RedisEngine(Reads, Movable):
     """Jobs on a Redis or Valkey server, shared by many machines."""
 
     guarantees = Guarantees(
@@ -145,7 +120,7 @@ class RedisEngine(Movable):
         self._reset()
 
     def _reset(self) -> None:
-        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._clock = ServerClock()
         self._due: tuple[tuple[str, ...], Time | None, float] = ((), None, -DUE_SECONDS)
         self._tidied_at = -TIDY_SECONDS
 
@@ -181,7 +156,7 @@ class RedisEngine(Movable):
         if not self._place.app.startswith(SCRATCH):
             return False
         await self._read("HINCRBY", self._key("store"), "shift", milliseconds)
-        self._server = (0, 0.0, -CLOCK_SECONDS)
+        self._clock.forget()
         return True
 
     # Opening and closing.
@@ -262,26 +237,6 @@ class RedisEngine(Movable):
                 ticket.error = plainly(error, self._place)
             except Exception as error:
                 ticket.error = error
-
-    async def _script(self, wire: Wire, name: str, *words: Any) -> Any:
-        """Run a script; answers without how far the store has come, which is noted."""
-        answer = await wire.run(script(name), self._place.tag, lambda: (*self._store.given(), *words))
-        return self._store.heard(answer, wire)[1:]
-
-    async def _look(self, name: str, *words: Any) -> Any:
-        return await self._call(lambda: self._script(self._looks, name, *words))
-
-    async def _read(self, *words: Any) -> Any:
-        """A plain read, behind the door."""
-
-        async def read() -> Any:
-            _, answer = await asyncio.gather(self._script(self._looks, "door"), self._looks.call(*words))
-            return answer
-
-        return await self._call(read)
-
-    def _key(self, name: str) -> str:
-        return f"{self._place.tag}:{name}"
 
     async def _in_calls(self, tickets: Sequence[Ticket[Any]], name: str, parts: Iterator[list[Any]]) -> list[Any]:
         """Do what several callers asked for in as few calls as is bearable, sent together.
@@ -369,7 +324,7 @@ class RedisEngine(Movable):
             words = [word for pair in zip(queues, may, strict=True) for word in pair]
             answer = await self._script(self._acts, "claim", worker, limit - len(jobs), PAGE, *words)
             now, due, place, promoted, *found = answer
-            self._heard_clock(now)
+            self._clock.heard(now)
             jobs += map(rows.job_of, found)
             if not place:
                 if not jobs:
@@ -429,138 +384,9 @@ class RedisEngine(Movable):
 
     async def _forget_workers(self) -> None:
         now, present = await self._presences()
-        old = [one for one in present if one.gone or now - one.beat_at > SILENT_LEASES * one.lease_ms]
+        old = [one for one in present if is_past(one, now)]
         if old:
             await self._look("forget", *(word for one in old for word in (one.worker, one.beat_at)))
-
-    # Reading.
-
-    async def now(self) -> Time:
-        """See Engine.now. Between two answers of the server our own clock goes on: never ahead of the server's."""
-        self._check_open()
-        at, since, heard = self._server
-        if time.monotonic() - heard > CLOCK_SECONDS:
-            [now] = await self._look("door")
-            self._heard_clock(now)
-            at, since, _ = self._server
-        return at + int((time.monotonic() - since) * 1_000)
-
-    def _heard_clock(self, server: Time) -> None:
-        # What the server said is older than this moment, so what is counted from here is behind it, never ahead. Of
-        # several answers the one that took the shortest way counts, unless the server's clock was set.
-        here = time.monotonic()
-        at, since, _ = self._server
-        followed = at + int((here - since) * 1_000)
-        near = followed - CLOCK_SET_MS < server <= followed
-        self._server = (at, since, here) if near else (server, here, here)
-
-    async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See Engine.get."""
-        asked = rows.storable(list(dict.fromkeys(ids)))
-        found: dict[str, Job] = {}
-        for start in range(0, len(asked), PAGE):
-            for row in await self._look("get", *asked[start : start + PAGE]):
-                if row is not None:
-                    job = rows.job_of(row)
-                    found[job.id] = job
-        return [found.get(id) for id in ids]
-
-    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Engine.find: along the states, the children, or what expires, a page of ids at a time."""
-        most = at_most(limit, PAGE_LIMIT)
-        texts = [text for text in (after, where.queue, where.type, where.parent) if text is not None]
-        if not most or len(rows.storable(texts)) < len(texts):
-            return []
-        if where.expires_before is not None:
-            return await self._find_expired(where, after, most)
-        letters = "".join(rows.LETTERS[state] for state in dict.fromkeys(where.states))
-        indexes = [f"i:{letter}" for letter in letters or rows.STATES]
-        if where.parent is not None:
-            indexes = [f"c:{where.parent}"]
-        fixed = (letters, *_maybe(where.queue), *_maybe(where.type), *indexes)
-        jobs: list[Job] = []
-        start: str | bytes | None = after
-        while start is not None and len(jobs) < most:
-            start, *found = await self._look(
-                "find", start, int(where.newest_first), most - len(jobs), FIND_PAGE, *fixed
-            )
-            jobs += map(rows.job_of, found)
-        return jobs
-
-    async def _find_expired(self, where: Where, after: str, most: int) -> list[Job]:
-        """What expires is few and ordered by its time, so all of it is listed and put in order here."""
-        ids: list[str] = []
-        while True:
-            limit = ("LIMIT", len(ids), EXPIRED_PAGE)
-            page = await self._read("ZRANGEBYSCORE", self._key("x"), "-inf", str(where.expires_before), *limit)
-            ids += (id.decode() for id in page)
-            if len(page) < EXPIRED_PAGE:
-                break
-        newest = where.newest_first
-        behind = sorted({id for id in ids if not after or (id < after if newest else id > after)}, reverse=newest)
-        jobs: list[Job] = []
-        for start in range(0, len(behind), PAGE):
-            found = await self.get(behind[start : start + PAGE])
-            jobs += (job for job in found if job is not None and matches(job, where))
-            if len(jobs) >= most:
-                break
-        return jobs[:most]
-
-    async def count(self) -> Mapping[tuple[str, State], int]:
-        """See Engine.count."""
-        found = [word.decode() for word in await self._read("HGETALL", self._key("c"))]
-        return {(name[1:], rows.STATES[name[0]]): int(n) for name, n in zip(found[::2], found[1::2], strict=True)}
-
-    async def steps(self, job: str) -> list[Step]:
-        """See Engine.steps."""
-        if not rows.storable([job]):
-            return []
-        return rows.steps_of(job, await self._read("HGETALL", self._key(f"s:{job}")))
-
-    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
-        """See Engine.history."""
-        most = at_most(limit, PAGE_LIMIT)
-        if not most or not rows.storable([job]):
-            return []
-        return rows.entries_of(job, after, most, await self._look("history", job, after, most))
-
-    async def missing(self, parent: str, group: str) -> int:
-        """See Engine.missing."""
-        return int(await self._read("HGET", self._key(f"g:{parent}"), f"g{group}") or 0)
-
-    async def records(self, prefix: str) -> list[Record]:
-        """See Engine.records."""
-        found: list[Record] = []
-        if not prefix.startswith(WORKER):
-            after = ""
-            while page := await self._look("records", prefix, after, PAGE):
-                for name, text in zip(page[::2], page[1::2], strict=True):
-                    version, at, value = rows.unpack(text)
-                    found.append(Record(name.decode(), value, version, at))
-                after = found[-1].name
-        if prefix.startswith(WORKER) or WORKER.startswith(prefix):
-            _, present = await self._presences()
-            known = (Record(WORKER + one.worker, msgspec.json.encode(one).decode(), 0, one.beat_at) for one in present)
-            found += [record for record in known if record.name.startswith(prefix)]
-        return sorted(found, key=lambda record: record.name)
-
-    async def _presences(self) -> tuple[Time, list[Presence]]:
-        return await self._call(self._look_for_workers)
-
-    async def _look_for_workers(self) -> tuple[Time, list[Presence]]:
-        """The workers, and whether the connections of those that missed a beat are there."""
-        wire = self._looks
-        now, generation, *found = await self._script(wire, "workers")
-        remade_ms = (asyncio.get_running_loop().time() - wire.since) * 1_000 if wire.remade else None
-        seen = [Seen(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
-        suspects = {one.client for one in seen if one.is_suspect(now, int(generation), remade_ms)}
-        if suspects:
-            listed = await wire.call("CLIENT", "LIST", "ID", *suspects)
-            suspects -= {int(line.split(b" ", 1)[0].removeprefix(b"id=")) for line in listed.splitlines() if line}
-        return now, [
-            one.presence(gone=one.client in suspects, away=one.is_excused(now, int(generation), remade_ms))
-            for one in seen
-        ]
 
     # Moving.
 
@@ -586,7 +412,16 @@ class RedisEngine(Movable):
         check_load(wholes, keys, records)
         return await moves.load(self._look, wholes, keys, records)
 
-    # Beating and waking.
+    # The clock, beating and waking.
+
+    async def now(self) -> Time:
+        """See Engine.now."""
+        self._check_open()
+        return await self._clock.now(self._ask_clock)
+
+    async def _ask_clock(self) -> Time:
+        [now] = await self._look("door")
+        return int(now)
 
     async def beat(self, presence: Presence) -> Beat:
         """See Engine.beat. On a connection of its own, which is the sign of life."""
@@ -595,10 +430,10 @@ class RedisEngine(Movable):
         async def beat() -> Beat:
             wire = self._beats
             await wire.connected()
-            return beat_of(presence, [0, *await self._script(wire, "beat", *beat_words(presence, wire))])
+            return beat_of(presence, await self._script(wire, "beat", *beat_words(presence, wire)))
 
         answer: Beat = await self._do("beat", beat)
-        self._heard_clock(answer.now)
+        self._clock.heard(answer.now)
         return answer
 
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
@@ -659,10 +494,6 @@ def _recorded(step: Step, row: Any) -> Recorded | Conflict:
     if row[0] == 0:
         return rows.conflict_of(row, step.job)
     return Recorded(rows.step_of(step.job, step.path, row[1]), False)
-
-
-def _maybe(text: str | None) -> tuple[int, str]:
-    return (0, "") if text is None else (1, text)
 
 
 def _parts(weighed: Any) -> Iterator[list[Any]]:

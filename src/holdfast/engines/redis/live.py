@@ -11,30 +11,24 @@ from typing import Any
 
 import msgspec
 from redis.asyncio.connection import Connection
-from redis.exceptions import MovedError, RedisError
+from redis.exceptions import MovedError
 
-from holdfast.core.model import Beat, Lease, Presence, Time
+from holdfast.core.model import Beat, Presence, Time
 from holdfast.engines.bell import EVERYTHING
-from holdfast.engines.contract import PAUSE, QUIET
 from holdfast.engines.hub import Hub, endless
 from holdfast.engines.redis import rows
 from holdfast.engines.redis.place import Place
 from holdfast.engines.redis.store import Store
 from holdfast.engines.redis.wire import Way, Wire, connect, hang_up, sockets_of
+from holdfast.engines.server import beat_answer, beat_records, come_back, is_excused, is_suspect
 
 log = logging.getLogger("holdfast.redis")
 
 TOPICS_LIMIT = 4_096
 """How many topics are listened to at once; those that nobody waited for the longest are given up first."""
 
-RETRY_SECONDS = (0.1, 0.3, 1.0, 2.0)
-"""The pauses between tries to hear again after the connection was lost."""
-
 LISTEN_SECONDS = 10.0
 """How long the server may take to note what we listen to."""
-
-MISSED_MS = 100
-"""How late a beat may come before it counts as missed, at least."""
 
 _presence = msgspec.json.Decoder(Presence).decode
 
@@ -136,17 +130,11 @@ class News:
             self._hub.spawn(endless(self._come_back([topic for topic in topics if topic != EVERYTHING])))
 
     async def _come_back(self, topics: Collection[str]) -> None:
-        tries = 0
-        while not self._closed and self._connection is None:
-            try:
-                await self.listen(topics)
-            except (RedisError, OSError, TimeoutError) as error:
-                if not tries:
-                    log.warning("%s: no news come in: %s", self._place.shown, error)
-                await asyncio.sleep(RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
-                tries += 1
-            else:
-                self._heard([EVERYTHING])
+        def say(error: Exception) -> None:
+            log.warning("%s: no news come in: %s", self._place.shown, error)
+
+        if await come_back(lambda: self.listen(topics), lambda: self._closed or self._connection is not None, say):
+            self._heard([EVERYTHING])
 
     async def close(self) -> None:
         """Let go of the connection."""
@@ -162,28 +150,18 @@ class News:
 
 def beat_words(presence: Presence, wire: Wire) -> list[Any]:
     """What the beat's script is given."""
-    asked = [PAUSE + queue for queue in presence.queues] + [QUIET + presence.worker]
     named = [running.job for running in presence.running]
-    text = msgspec.json.encode(presence)
-    return [presence.worker, text, wire.client, int(presence.leaving), len(named), *rows.storable(named), *asked]
+    head = [presence.worker, msgspec.json.encode(presence), wire.client, int(presence.leaving), len(named)]
+    return [*head, *rows.storable(named), *beat_records(presence)]
 
 
 def beat_of(presence: Presence, answer: list[Any]) -> Beat:
-    """What a worker must know of the jobs it named, and of those it didn't."""
-    _, now, held_words, cancelled_ids, there = answer
+    """What the beat's script answered."""
+    now, held_words, cancelled_ids, there = answer
     held = {id.decode(): int(epoch) for id, epoch in zip(held_words[::2], held_words[1::2], strict=True)}
     cancelled = {id.decode() for id in cancelled_ids}
     records = {name.decode() for name in there}
-    named = {running.job: running.epoch for running in presence.running}
-    gone = [id for id, epoch in named.items() if held.get(id) != epoch]
-    return Beat(
-        now=now,
-        cancelled=tuple(id for id in gone if id in cancelled),
-        lost=tuple(id for id in gone if id not in cancelled),
-        stray=tuple(Lease(id, epoch) for id, epoch in sorted(held.items()) if named.get(id) != epoch),
-        paused=tuple(queue for queue in presence.queues if PAUSE + queue in records),
-        quiet=QUIET + presence.worker in records,
-    )
+    return beat_answer(presence, now, held, cancelled, records)
 
 
 class Seen:
@@ -191,25 +169,17 @@ class Seen:
 
     def __init__(self, worker: bytes, beat: bytes) -> None:
         at, client, generation, text = rows.unpack(beat)
-        self.beat_at, self.client, self._generation = int(at), int(client), int(generation)
-        self._presence = _presence(text)
+        self.client, self._generation = int(client), int(generation)
+        self._presence = msgspec.structs.replace(_presence(text), beat_at=int(at))
 
-    def is_suspect(self, now: Time, generation: int, remade_ms: float | None) -> bool:
-        """Whether it missed a beat, and the absence of its connection would mean its death.
+    def is_suspect(self, now: Time, generation: int, steady_ms: float) -> bool:
+        """Whether the absence of its connection would mean its death: only a beat on this very server counts."""
+        return self._generation == generation and is_suspect(self._presence, now, steady_ms, steady_ms)
 
-        After a restart of the server nobody's connection is there, and the living need a moment to beat again. So only
-        a beat on this very server counts. And what cut off our own connection, so that it had to be made anew, may have
-        cut off everybody: until a lease has passed since, only a beat since counts.
-        """
-        beat_ms, lease_ms = self._presence.beat_ms, self._presence.lease_ms
-        missed = now - self.beat_at > beat_ms + max(MISSED_MS, beat_ms // 8)
-        known = remade_ms is None or self.beat_at > now - remade_ms or remade_ms >= lease_ms
-        return missed and known and self._generation == generation
-
-    def is_excused(self, now: Time, generation: int, remade_ms: float | None) -> bool:
-        """Whether it last beat on another server, or before our connection had to be made anew: the store was away."""
-        return self._generation != generation or (remade_ms is not None and self.beat_at < now - remade_ms)
+    def is_excused(self, now: Time, generation: int, steady_ms: float) -> bool:
+        """Whether the store was away since its last beat, which may have been on another server."""
+        return self._generation != generation or is_excused(self._presence, now, steady_ms)
 
     def presence(self, *, gone: bool, away: bool) -> Presence:
         """Its presence as others read it."""
-        return msgspec.structs.replace(self._presence, beat_at=self.beat_at, gone=gone, store_away=away)
+        return msgspec.structs.replace(self._presence, gone=gone, store_away=away)

@@ -1,0 +1,171 @@
+"""The half of the contract that only looks things up, and how the server is asked. Must not write a job."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Time, Where
+from holdfast.engines.contract import WORKER, Engine, at_most
+from holdfast.engines.redis import rows
+from holdfast.engines.redis.live import Seen
+from holdfast.engines.redis.place import Place
+from holdfast.engines.redis.scripts import script
+from holdfast.engines.redis.store import Store
+from holdfast.engines.redis.wire import Wire
+from holdfast.engines.server import ALWAYS, worker_records
+from holdfast.engines.tables import matches
+
+T = TypeVar("T")
+
+PAGE = 50
+"""How many jobs one call of a script takes, promotes, prunes or reads at most."""
+
+FIND_PAGE = 40
+"""How many jobs one call looks at to find some: it puts several indexes in order."""
+
+EXPIRED_PAGE = 10_000
+"""How many expired jobs are listed at a time."""
+
+
+class Reads(Engine):
+    """Looking things up, on the connection `_looks`."""
+
+    _place: Place
+    _store: Store
+    _looks: Wire
+
+    @abstractmethod
+    async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do this on the hub's loop; trouble with the server is told plainly."""
+
+    async def _script(self, wire: Wire, name: str, *words: Any) -> Any:
+        """Run a script; answers without how far the store has come, which is noted."""
+        answer = await wire.run(script(name), self._place.tag, lambda: (*self._store.given(), *words))
+        return self._store.heard(answer, wire)[1:]
+
+    async def _look(self, name: str, *words: Any) -> Any:
+        return await self._call(lambda: self._script(self._looks, name, *words))
+
+    async def _read(self, *words: Any) -> Any:
+        """A plain read, behind the door."""
+
+        async def read() -> Any:
+            _, answer = await asyncio.gather(self._script(self._looks, "door"), self._looks.call(*words))
+            return answer
+
+        return await self._call(read)
+
+    def _key(self, name: str) -> str:
+        return f"{self._place.tag}:{name}"
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """See Engine.get."""
+        asked = rows.storable(list(dict.fromkeys(ids)))
+        found: dict[str, Job] = {}
+        for start in range(0, len(asked), PAGE):
+            for row in await self._look("get", *asked[start : start + PAGE]):
+                if row is not None:
+                    job = rows.job_of(row)
+                    found[job.id] = job
+        return [found.get(id) for id in ids]
+
+    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Engine.find: along the states, the children, or what expires, a page of ids at a time."""
+        most = at_most(limit, PAGE_LIMIT)
+        texts = [text for text in (after, where.queue, where.type, where.parent) if text is not None]
+        if not most or len(rows.storable(texts)) < len(texts):
+            return []
+        if where.expires_before is not None:
+            return await self._find_expired(where, after, most)
+        letters = "".join(rows.LETTERS[state] for state in dict.fromkeys(where.states))
+        indexes = [f"i:{letter}" for letter in letters or rows.STATES]
+        if where.parent is not None:
+            indexes = [f"c:{where.parent}"]
+        fixed = (letters, *_maybe(where.queue), *_maybe(where.type), *indexes)
+        jobs: list[Job] = []
+        start: str | bytes | None = after
+        while start is not None and len(jobs) < most:
+            start, *found = await self._look(
+                "find", start, int(where.newest_first), most - len(jobs), FIND_PAGE, *fixed
+            )
+            jobs += map(rows.job_of, found)
+        return jobs
+
+    async def _find_expired(self, where: Where, after: str, most: int) -> list[Job]:
+        """What expires is few and ordered by its time, so all of it is listed and put in order here."""
+        ids: list[str] = []
+        while True:
+            limit = ("LIMIT", len(ids), EXPIRED_PAGE)
+            page = await self._read("ZRANGEBYSCORE", self._key("x"), "-inf", str(where.expires_before), *limit)
+            ids += (id.decode() for id in page)
+            if len(page) < EXPIRED_PAGE:
+                break
+        newest = where.newest_first
+        behind = sorted({id for id in ids if not after or (id < after if newest else id > after)}, reverse=newest)
+        jobs: list[Job] = []
+        for start in range(0, len(behind), PAGE):
+            found = await self.get(behind[start : start + PAGE])
+            jobs += (job for job in found if job is not None and matches(job, where))
+            if len(jobs) >= most:
+                break
+        return jobs[:most]
+
+    async def count(self) -> Mapping[tuple[str, State], int]:
+        """See Engine.count."""
+        found = [word.decode() for word in await self._read("HGETALL", self._key("c"))]
+        return {(name[1:], rows.STATES[name[0]]): int(n) for name, n in zip(found[::2], found[1::2], strict=True)}
+
+    async def steps(self, job: str) -> list[Step]:
+        """See Engine.steps."""
+        if not rows.storable([job]):
+            return []
+        return rows.steps_of(job, await self._read("HGETALL", self._key(f"s:{job}")))
+
+    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
+        """See Engine.history."""
+        most = at_most(limit, PAGE_LIMIT)
+        if not most or not rows.storable([job]):
+            return []
+        return rows.entries_of(job, after, most, await self._look("history", job, after, most))
+
+    async def missing(self, parent: str, group: str) -> int:
+        """See Engine.missing."""
+        return int(await self._read("HGET", self._key(f"g:{parent}"), f"g{group}") or 0)
+
+    async def records(self, prefix: str) -> list[Record]:
+        """See Engine.records."""
+        found: list[Record] = []
+        if not prefix.startswith(WORKER):
+            after = ""
+            while page := await self._look("records", prefix, after, PAGE):
+                for name, text in zip(page[::2], page[1::2], strict=True):
+                    version, at, value = rows.unpack(text)
+                    found.append(Record(name.decode(), value, version, at))
+                after = found[-1].name
+        if prefix.startswith(WORKER) or WORKER.startswith(prefix):
+            _, present = await self._presences()
+            found += worker_records(present, prefix)
+        return sorted(found, key=lambda record: record.name)
+
+    async def _presences(self) -> tuple[Time, list[Presence]]:
+        return await self._call(self._look_for_workers)
+
+    async def _look_for_workers(self) -> tuple[Time, list[Presence]]:
+        """The workers, and whether the connections of those that missed a beat are there."""
+        wire = self._looks
+        now, generation, *found = await self._script(wire, "workers")
+        steady_ms = (asyncio.get_running_loop().time() - wire.since) * 1_000 if wire.remade else ALWAYS
+        seen = [Seen(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
+        suspects = {one.client for one in seen if one.is_suspect(now, int(generation), steady_ms)}
+        if suspects:
+            listed = await wire.call("CLIENT", "LIST", "ID", *suspects)
+            suspects -= {int(line.split(b" ", 1)[0].removeprefix(b"id=")) for line in listed.splitlines() if line}
+        return now, [
+            one.presence(gone=one.client in suspects, away=one.is_excused(now, int(generation), steady_ms))
+            for one in seen
+        ]
+
+
+def _maybe(text: str | None) -> tuple[int, str]:
+    return (0, "") if text is None else (1, text)
