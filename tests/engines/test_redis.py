@@ -19,7 +19,7 @@ from holdfast.conformance.given import step as recorded
 from holdfast.conformance.victim import work
 from holdfast.core.errors import Invalid, StoreError, StoreForeign, StoreFull, StoreUnwritable
 from holdfast.core.model import Event, Options, Presence, State, Where
-from holdfast.engines import engine_for
+from holdfast.engines import engine_for, named
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis.place import place_of
@@ -92,6 +92,12 @@ def test_four_schemes_name_this_engine(scheme: str):
     assert isinstance(engine, RedisEngine)
     assert (engine._place.port, engine._place.db, engine._place.tag) == (1234, 2, "{video}")
     assert engine._place.tls == (scheme in ("rediss", "valkeys"))
+
+
+def test_two_apps_on_one_server_have_two_names():
+    """A name is kept as where a store's jobs were moved to: it must not lead to another app's."""
+    first, second = (named(f"redis://ada:secret@host:6379/0?app={app}&ssl_keyfile=key") for app in ("video", "audio"))
+    assert (first, second) == ("redis://host:6379/0?app=video", "redis://host:6379/0?app=audio")
 
 
 def test_a_password_is_never_shown(run):
