@@ -18,11 +18,14 @@ from holdfast.conformance.given import StoreClock, change, children, claimed, cu
 from holdfast.conformance.given import step as recorded
 from holdfast.conformance.victim import work
 from holdfast.core.errors import Invalid, StoreError, StoreForeign, StoreFull, StoreUnwritable
-from holdfast.core.model import Event, Options, Presence, State, Where
+from holdfast.core.model import PAGE_LIMIT, Event, Options, Presence, State, Where
 from holdfast.engines import engine_for, named
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.redis import RedisEngine
+from holdfast.engines.redis.engine import PAGE
 from holdfast.engines.redis.place import place_of
+from holdfast.jobs import Jobs
+from holdfast.upkeep.keeper import Keeper
 from tests.redis_server import NoServer, Server, cluster, server
 
 CLOCK = StoreClock(settable=False)
@@ -309,6 +312,56 @@ def test_an_act_is_one_command(redis_store: str, run):
         return costs
 
     assert run(live()) == [(act, 1) for act in ("insert", "claim", "record", "commit", "beat")]
+
+
+def test_a_walk_over_what_expired_costs_each_job_once(redis_store: str, run, monkeypatch: pytest.MonkeyPatch):
+    """Not all of them again for every page. What counts is what the server looks at: a page a call."""
+    many, told = 3_000, []
+
+    async def live() -> None:
+        engine = await opened(redis_store)
+        look = engine._look
+
+        async def looked(name: str, *words: Any) -> Any:
+            answer = await look(name, *words)
+            told.append((name, len(answer)))
+            return answer
+
+        async def walked(where: Where) -> list[str]:
+            return [one.id async for one in Jobs(engine).walk(where)]
+
+        now = await engine.now()
+        jobs = [job(CLOCK, expires_at=now - n) for n in range(many)]
+        living = [job(CLOCK, expires_at=now + 3_600_000 + n) for n in range(300)]
+        for start in range(0, many, 500):
+            await engine.insert(jobs[start : start + 500])
+        await engine.insert(living)
+        late = sorted(one.id for one in jobs)
+        monkeypatch.setattr(engine, "_look", looked)
+        monkeypatch.setattr(engine, "_read", None)  # what is listed whole
+        counted = Counted(engine)
+        assert await walked(Where(expires_before=now)) == late
+        pages = many // PAGE
+        assert counted() <= 2 * pages + 10, "once into order, and once along it"
+        assert max(size for _, size in told) <= PAGE + 1
+        assert await walked(Where(expires_before=now, newest_first=True)) == late[::-1]
+        assert counted() <= pages + 10, "in order already"
+        assert await walked(Where(expires_before=now - many // 2)) == sorted(one.id for one in jobs[many // 2 :])
+        monkeypatch.undo()
+
+        for start in range(PAGE_LIMIT + 50, many, 500):  # the keeper gets more than a page of them; it goes one by one
+            held = [one for one in await engine.get(late[start : start + 500]) if one is not None]
+            await engine.commit([change(CLOCK, one, Event.EXPIRE) for one in held])
+        keeper = Keeper(engine, "w-1", lease_seconds=15, look_seconds=1, upkeep_seconds=1)
+        await keeper.tidy()
+        assert await engine.count() == {("default", State.DISCARDED): many, ("default", State.AVAILABLE): len(living)}
+        assert await walked(Where(expires_before=now)) == []
+        await engine.close()
+
+    run(live())
+    with raw(redis_store) as client:
+        tag = place_of(redis_store).tag
+        assert (client.zcard(f"{tag}:x"), client.zcard(f"{tag}:xi")) == (300, 0)
 
 
 def test_callers_who_come_together_share_a_call(redis_store: str, run):
