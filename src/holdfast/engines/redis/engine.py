@@ -63,7 +63,7 @@ from holdfast.engines.redis import rows
 from holdfast.engines.redis.live import News, Seen, beat_of, beat_words
 from holdfast.engines.redis.place import Place, place_of, with_app
 from holdfast.engines.redis.scripts import script
-from holdfast.engines.redis.store import Store, check_server, plainly
+from holdfast.engines.redis.store import Health, Store, check_server, health_of, plainly
 from holdfast.engines.redis.wire import Way, Wire
 from holdfast.engines.tables import matches
 
@@ -446,6 +446,10 @@ class RedisEngine(Engine):
         followed = at + int((here - since) * 1_000)
         near = followed - CLOCK_SET_MS < server <= followed
         self._server = (at, since, here) if near else (server, here, here)
+
+    async def health(self) -> Health:
+        """How the server is, for who looks after it."""
+        return await self._call(lambda: health_of(self._looks))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See Engine.get."""
