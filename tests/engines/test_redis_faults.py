@@ -1,6 +1,7 @@
 """A Redis that restarts, forgets, goes back, or loses connections and replies: nothing twice, and no loss unnoticed."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -241,6 +242,110 @@ def test_a_worker_that_notices_a_loss_runs_no_further_step(forgetful_server: Ser
         await app.close()
 
     run(live())
+
+
+FILM = """
+    import asyncio, os, sys, time
+    from holdfast import App, Settings, step
+    app = App(os.environ["HOLDFAST_URL"], settings=Settings(beat_seconds=0.3, lease_seconds=3))
+
+    @step
+    async def draw(n: int) -> int:
+        print("draws", os.getpid(), flush=True)
+        await asyncio.sleep(0.1)
+        return n
+
+    @app.job
+    async def film() -> None:
+        for n in range(10_000):
+            await draw(n)
+
+    @app.job
+    def stubborn() -> None:
+        print("draws", os.getpid(), flush=True)
+        time.sleep(60)
+
+    if __name__ == "__main__":
+        for _ in range(4):
+            app.sync.submit({"film": film, "stubborn": stubborn}[sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(("kind", "processes"), [("film", 1), ("film", 2), ("stubborn", 1)])
+def test_a_worker_process_whose_store_is_flushed_stops_its_jobs_and_ends_with_its_own_code(
+    own_server: Server, tmp_path: Path, kind: str, processes: int
+):
+    (tmp_path / "film.py").write_text(textwrap.dedent(FILM))
+    env = {**os.environ, "HOLDFAST_URL": own_server.url}
+    subprocess.run([sys.executable, "film.py", kind], cwd=tmp_path, env=env, check=True, timeout=30)
+    command = [sys.executable, "-m", "holdfast.cli", "worker", "film:app", "--at-once", "2"]
+    worker = subprocess.Popen(
+        [*command, "--processes", str(processes)],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert worker.stdout is not None
+    try:
+        seen: set[str] = set()
+        while len(seen) < processes:
+            line = worker.stdout.readline()
+            assert line, "it ended before it ran a job"
+            seen |= {line} if line.startswith("draws") else set()
+        own_server.ask("FLUSHALL")
+        _, told = worker.communicate(timeout=30)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL)
+
+    assert worker.returncode == 3, told
+    lines = told.splitlines()
+    assert lines[-1].startswith("holdfast: redis://"), told
+    assert "acknowledged work is gone: it was emptied; nothing more is written from here" in lines[-1]
+    assert sum(line.startswith("holdfast: ") for line in lines) == processes
+    assert sum("its store is lost: it claims nothing more" in line for line in lines) == processes, "loudly, and once"
+    assert "can't claim" not in told
+    assert "Traceback" not in told
+    assert own_server.ask("DBSIZE") == "0", "and nothing was written"
+
+
+def test_a_worker_inside_a_program_stops_and_says_so_once(own_server: Server, run, caplog: pytest.LogCaptureFixture):
+    async def live() -> None:
+        app = App(own_server.url, settings=Settings(beat_seconds=0.2, lease_seconds=2, look_seconds=0.1))
+        begun, stopped = asyncio.Event(), asyncio.Event()
+
+        @app.job
+        async def long() -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                stopped.set()
+
+        await long.submit()
+        async with asyncio.timeout(PATIENCE_SECONDS), app.worker(at_once=1) as worker:
+            await begun.wait()  # its only slot is taken: a beat is what finds out
+            own_server.ask("FLUSHALL")
+            assert isinstance(await worker.until_lost(), StoreLost)
+            await stopped.wait()
+
+            async def still() -> bool:
+                return not worker.is_busy()
+
+            await until(still)
+            said = len(caplog.records)
+            await asyncio.sleep(1)
+            assert {one.levelname for one in caplog.records[said:]} <= {"DEBUG", "INFO"}, "not again and again"
+        assert worker.lost is not None
+        await app.close()
+
+    run(live())
+    told = [one for one in caplog.records if "its store is lost: it claims nothing more" in one.getMessage()]
+    assert [(one.levelname, "stops its 1 running jobs" in one.getMessage()) for one in told] == [("CRITICAL", True)]
+    assert own_server.ask("DBSIZE") == "0"
 
 
 # Restarts and lost connections.

@@ -18,6 +18,9 @@ FAILED = 1
 CALLED_WRONGLY = 2
 """The exit code of "the call was wrong"."""
 
+STORE_LOST = 3
+"""The exit code of a worker whose store lost what was acknowledged: a person decides what to do before the next."""
+
 FEW_VERBS = 5
 """A group with no more verbs than this names them all to who mistyped one."""
 
@@ -45,6 +48,12 @@ class WrongCall(OneLine):
     """The same for what was given and can't be right."""
 
     exit_code = CALLED_WRONGLY
+
+
+class LostStore(OneLine):
+    """The same for a store that was emptied or went back under a worker."""
+
+    exit_code = STORE_LOST
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from holdfast.cli.ailments import Finding, Level, look_at_app, look_at_jobs
 from holdfast.cli.load import load_app
-from holdfast.cli.premises import look_at_file, look_at_place
+from holdfast.cli.premises import look_at_file, look_at_place, look_at_server
 from holdfast.cli.store import engine_at, json_option, place_of_store, url_option, within
 from holdfast.cli.words import console, counted, say_json
 from holdfast.core.errors import StoreError
@@ -39,7 +39,8 @@ def doctor(target: str | None, as_json: bool, url: str | None) -> None:
     place = place_of_store(engine, url or (None if app is None else app.url))
 
     async def work(jobs: Jobs) -> list[Finding]:
-        return [*await look_at_jobs(jobs), *(await look_at_app(jobs, app) if app is not None else ())]
+        about_jobs = [*await look_at_jobs(jobs), *(await look_at_app(jobs, app) if app is not None else ())]
+        return [*await look_at_server(jobs.engine), *about_jobs]
 
     try:
         told = asyncio.run(within(engine, place, work))

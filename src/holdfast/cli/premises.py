@@ -1,4 +1,4 @@
-"""What the doctor sees of the place where a store lies: disk, permissions, file system, SQLite's own state.
+"""What the doctor sees of the place where a store lies: disk, permissions, file system, SQLite's own state; a server's.
 
 Must not read jobs (`ailments`). What can't be told on this system is left out, never guessed.
 """
@@ -25,6 +25,9 @@ CHECKED_BYTES = 500_000_000
 
 WAL_BYTES = 256 * 1024 * 1024
 """A log larger than this has not been folded into the database for long: a reader holds it open."""
+
+CROWDED = 0.8
+"""A server that uses more than this part of the memory that it may use is a warning: full, it refuses writes."""
 
 LONG_AGO = 1_735_689_600
 """2025 began. A clock that says earlier is not set."""
@@ -56,6 +59,32 @@ def look_at_file(engine: Engine) -> list[Finding]:
         ]
     finally:
         db.close()
+
+
+async def look_at_server(engine: Engine) -> list[Finding]:
+    """What a Redis server says of itself: how full it is, and what its settings can lose. For other engines nothing."""
+    if engine.guarantees.name != "redis":
+        return []
+    from holdfast.engines.redis import RedisEngine  # its driver may not be installed
+
+    assert isinstance(engine, RedisEngine)
+    health = await engine.health()
+    kept = "appendonly is yes: a killed server loses nothing, a power cut what appendfsync allows (by default a second)"
+    return [
+        Finding("durability", Level.WARN if health.can_lose else Level.OK, health.can_lose or kept),
+        _memory(health.used, health.limit),
+    ]
+
+
+def _memory(used: int, limit: int) -> Finding:
+    if not limit:
+        return Finding("memory", Level.OK, f"{_bytes(used)} used; the server has no maxmemory")
+    text = f"{_bytes(used)} of {_bytes(limit)} used ({100 * used // limit} %)"
+    if used >= limit:
+        return Finding("memory", Level.FAIL, f"{text}: writes are refused; raise maxmemory, or let jobs leave sooner")
+    if used > CROWDED * limit:
+        return Finding("memory", Level.WARN, f"{text}: full, it refuses writes; raise maxmemory soon")
+    return Finding("memory", Level.OK, text)
 
 
 def _clock() -> Finding:

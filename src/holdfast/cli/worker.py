@@ -13,8 +13,9 @@ from typing import Any
 import click
 
 from holdfast.app import App
-from holdfast.cli.calls import CALLED_WRONGLY
+from holdfast.cli.calls import CALLED_WRONGLY, STORE_LOST, LostStore
 from holdfast.cli.load import load_app
+from holdfast.core.errors import StoreLost
 from holdfast.engines import engine_class
 from holdfast.worker.loop import Worker
 
@@ -50,6 +51,10 @@ Examples:
 \b
 SIGTERM or Ctrl-C: claims nothing more, lets work finish within the grace, hands over the rest.
 A second one stops at once. Neither costs an attempt or a finished step.
+
+\b
+Exit code 3: the store was emptied, or went back to an older state, while the worker ran.
+It has stopped its jobs and written nothing more. Look before you start it again.
 """
 )
 @click.argument("target", metavar="MODULE:APP")
@@ -77,6 +82,8 @@ def worker(target: str, queues: str | None, at_once: int, processes: int, url: s
         asyncio.run(_work(app, names, at_once))
     except KeyboardInterrupt:
         click.echo("stopped")
+    except StoreLost as error:
+        raise LostStore(str(error)) from error
 
 
 async def _work(app: App, queues: list[str] | None, at_once: int) -> None:
@@ -110,20 +117,33 @@ async def _work(app: App, queues: list[str] | None, at_once: int) -> None:
     try:
         async with app.worker(at_once=at_once, queues=queues) as running:
             click.echo(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
-            click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
+            if not first.done():  # else without a pause, in which it would claim
+                lost = asyncio.create_task(running.until_lost())
+                either: list[asyncio.Future[Any]] = [first, lost]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                lost.cancel()
+            if running.lost is None:
+                click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
     except asyncio.CancelledError:
         if not aborted.is_set():
             raise
-    click.echo("stopped")
-    threading.Thread(target=_end_with_what_is_left, daemon=True).start()
+    lost_store = running.lost if running is not None else None
+    if lost_store is None:
+        click.echo("stopped")
+    threading.Thread(target=_end_with_what_is_left, args=(lost_store,), daemon=True).start()
+    if lost_store is not None:
+        raise lost_store
 
 
-def _end_with_what_is_left() -> None:
-    """A job that swallows its cancel, or that blocks a thread, was handed over: it must not keep this process."""
+def _end_with_what_is_left(lost: StoreLost | None) -> None:
+    """A job that swallows its cancel, or that blocks a thread, must not keep this process: it was handed over."""
     time.sleep(LEFT_SECONDS)
-    click.echo("what does not stop is cut off; its jobs were handed over", err=True)
+    if lost is None:
+        click.echo("what does not stop is cut off; its jobs were handed over", err=True)
+    else:
+        LostStore(f"{lost}; what does not stop is cut off").show()
     sys.stdout.flush()
-    os._exit(0)
+    os._exit(0 if lost is None else STORE_LOST)
 
 
 def _end_if_blocked(aborted: threading.Event) -> None:
@@ -175,6 +195,9 @@ def _supervise(processes: int) -> int:
             if child.returncode == CALLED_WRONGLY:
                 pass_on([signal.SIGTERM])
                 return CALLED_WRONGLY
+            if child.returncode == STORE_LOST:  # the others stop, too, and none is started on what is left
+                heard.append(signal.SIGTERM)
+                break
             if due[place] == 0.0:
                 deaths[place] = 0 if time.monotonic() - began[place] > HEALTHY_SECONDS else deaths[place] + 1
                 due[place] = time.monotonic() + RESTART_SECONDS[min(deaths[place], len(RESTART_SECONDS) - 1)]
@@ -182,5 +205,7 @@ def _supervise(processes: int) -> int:
                 continue
             due[place] = 0.0
             start(place)
+    if any(child.returncode == STORE_LOST for child in children):
+        return STORE_LOST
     # One that was stopped before it could listen had nothing to hand over.
     return max(0 if -child.returncode in heard else abs(child.returncode) for child in children)

@@ -104,4 +104,4 @@ def named(url: str) -> str:
 
 
 _SECRET = re.compile(r"\b(\w*password)=[^&#]*")
-_WHERE = frozenset({"schema", "prefix", "app", "host", "port", "dbname", "database"})
+_WHERE = frozenset({"schema", "app", "host", "port", "dbname", "database"})

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from holdfast.core.codec import canonical, parse
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
@@ -91,6 +91,8 @@ class Keeper:
                     tidy_at = loop.time() + self._upkeep_seconds
                     if await self.lead(present):
                         await self.tidy(present)
+            except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
+                return
             except HoldfastError as error:
                 log.warning("upkeep: %s", error)
             except Exception:

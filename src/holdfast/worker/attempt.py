@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core.codec import canonical
-from holdfast.core.errors import Invalid, StoreError
+from holdfast.core.errors import Invalid, StoreError, StoreLost
 from holdfast.core.model import Change, Conflict, Job, Recorded, Running, Signal, Step, StepState, Time
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
@@ -389,8 +389,9 @@ class Attempt:
         while True:
             try:
                 return await act()
-            except StoreError:
-                if self.stop not in (None, ENDED):
+            except StoreError as error:
+                # While a handler runs, it is the worker who stops it: an error of ours it might catch, and go on.
+                if self.stop not in ((None,) if isinstance(error, StoreLost) else (None, ENDED)):
                     raise
                 await asyncio.sleep(STORE_RETRY_SECONDS[min(tries, len(STORE_RETRY_SECONDS) - 1)])
                 tries += 1

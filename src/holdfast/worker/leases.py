@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from holdfast.core.errors import StoreLost
 from holdfast.core.model import Beat, Presence
 from holdfast.engines.contract import Engine
 from holdfast.threads import Join, Spawn, own_thread
@@ -26,7 +27,8 @@ LEAVE_SECONDS = 5.0
 
 
 class Leases:
-    """Beats for a worker. `told` is called on the beat's thread with each presence and the answer to it.
+    """Beats for a worker. `told` is called on the beat's thread with each presence and the answer to it, `lost` once
+    when the store is not the one that we wrote to: no beat will ever be answered again.
 
     A simulation passes in its own clock and its own way to `spawn` the beats.
     """
@@ -36,6 +38,7 @@ class Leases:
         engine: Engine,
         presence: Callable[[bool], Presence],
         told: Callable[[Presence, Beat], None],
+        lost: Callable[[StoreLost], None],
         *,
         beat_seconds: float,
         lease_seconds: float,
@@ -45,6 +48,7 @@ class Leases:
         self._engine = engine
         self._presence = presence
         self._told = told
+        self._lost = lost
         self._beat_seconds = beat_seconds
         self._lease_seconds = lease_seconds
         self._clock = clock
@@ -116,19 +120,26 @@ class Leases:
                 continue
             self._hurry = self._soon = False
             last = self._clock()
-            await self._try_beat(leaving=False)
+            if not await self._try_beat(leaving=False):
+                return
         await self._try_beat(leaving=True)
 
     def _pause(self) -> float:
         return min(SOON_SECONDS, self._beat_seconds) if self._soon else self._beat_seconds
 
-    async def _try_beat(self, *, leaving: bool) -> None:
+    async def _try_beat(self, *, leaving: bool) -> bool:
+        """Beat; False where there is no use in trying again."""
         try:
             async with asyncio.timeout(LEAVE_SECONDS if leaving else self._lease_seconds):
                 await self._beat(leaving=leaving)
+        except StoreLost as error:
+            self._deadline = 0.0
+            self._lost(error)
+            return False
         except Exception as error:
             # The next beat may come through; until then the fence is closing.
             log.warning("a beat was not answered: %s: %s", type(error).__name__, error)
+        return True
 
     async def _beat(self, *, leaving: bool) -> None:
         sent = self._clock()

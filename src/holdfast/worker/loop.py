@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.core.errors import HoldfastError, Invalid, StoreError
+from holdfast.core.errors import HoldfastError, Invalid, StoreError, StoreLost
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
@@ -103,6 +103,9 @@ class Worker:
         self._has_more = False
         """Whether the last claim found all that it asked for, so that there may be more."""
         self._stopping = False
+        self.lost: StoreLost | None = None
+        """Why this worker stopped by itself: what it wrote is gone from the store, and it may write nothing more."""
+        self._is_lost = asyncio.Event()
         self._quiet = False
         self._captures = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,7 +113,12 @@ class Worker:
         self._started_at: Time = 0
         self._beat_ms, self._lease_ms = round(beat_seconds * 1_000), round(lease_seconds * 1_000)
         self._leases = Leases(
-            engine, self._presence, self._told_from_afar, beat_seconds=beat_seconds, lease_seconds=lease_seconds
+            engine,
+            self._presence,
+            self._told_from_afar,
+            self._lost_from_afar,
+            beat_seconds=beat_seconds,
+            lease_seconds=lease_seconds,
         )
         self._loop: asyncio.AbstractEventLoop
 
@@ -138,12 +146,15 @@ class Worker:
             return
         try:
             await self._stop_claiming()
-            await self._all_ended(grace_seconds)
+            await self._all_ended(grace_seconds if self.lost is None else 0)
             self.abort()
             await self._all_ended(HALT_SECONDS)
             for task, lease in list(self._running.items()):
-                log.warning("job %s does not stop: it is handed over while it still runs here", lease.job)
-                await self._release(lease, "its worker stopped, and it did not")
+                if self.lost is None:
+                    log.warning("job %s does not stop: it is handed over while it still runs here", lease.job)
+                    await self._release(lease, "its worker stopped, and it did not")
+                else:
+                    log.warning("job %s does not stop: it still runs here, and can write nothing", lease.job)
                 task.cancel()
         finally:
             if self._captures:  # it is shared with the other workers of this process
@@ -166,6 +177,24 @@ class Worker:
         self._stopping = True
         for attempt in list(self._attempts.values()):
             attempt.halt(RELEASED)
+
+    async def until_lost(self) -> StoreLost:
+        """Wait until this worker has stopped by itself because its store is lost; in good times for ever."""
+        await self._is_lost.wait()
+        assert self.lost is not None
+        return self.lost
+
+    def _lose(self, error: StoreLost) -> None:
+        """Stop for good, and say so once: others may run our jobs under the same epochs, and no fence holds us back."""
+        if self.lost is not None:
+            return
+        self.lost = error
+        told = (
+            "%s: its store is lost: it claims nothing more, and stops its %d running jobs, which can't be written: %s"
+        )
+        log.critical(told, self.id, len(self._attempts), error)
+        self.abort()
+        self._is_lost.set()
 
     def is_busy(self) -> bool:
         """Whether anything runs here: a job, or what follows from the end of one."""
@@ -206,6 +235,8 @@ class Worker:
                 if await self._claim(free) < free and not self._stopping:
                     mark = await self._engine.wait(topics, self._poll_seconds, mark)
                 trouble = 0
+            except StoreLost as error:
+                self._lose(error)
             except Exception as error:
                 log.warning("%s: can't claim: %s: %s", self.id, type(error).__name__, error)
                 await asyncio.sleep(STORE_RETRY_SECONDS[min(trouble, len(STORE_RETRY_SECONDS) - 1)])
@@ -246,6 +277,9 @@ class Worker:
             try:
                 mark = await self._engine.wait([worker_topic(self.id)], self._poll_seconds, mark)
                 self._leases.hurry()
+            except StoreLost as error:
+                self._lose(error)
+                return
             except Exception as error:
                 log.warning("%s: hears nothing: %s: %s", self.id, type(error).__name__, error)
                 await asyncio.sleep(STORE_RETRY_SECONDS[-1])
@@ -287,6 +321,13 @@ class Worker:
                 attempt.lose(CANCELLED if id in beat.cancelled else LOST)
         try:
             self._loop.call_soon_threadsafe(self._told, beat)
+        except RuntimeError:  # the loop has ended
+            pass
+
+    def _lost_from_afar(self, error: StoreLost) -> None:
+        """A beat found that the store is lost. On the beat's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._lose, error)
         except RuntimeError:  # the loop has ended
             pass
 
@@ -531,6 +572,9 @@ class Worker:
 
 
 def _tell_away(attempt: Attempt, error: StoreError) -> None:
+    if isinstance(error, StoreLost):
+        log.warning("job %s: stopped; what it came to is not written, since its store is lost", attempt.job.id)
+        return
     log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", attempt.job.id, error)
 
 

@@ -60,7 +60,7 @@ from holdfast.engines.redis import moves, rows
 from holdfast.engines.redis.live import News, beat_of, beat_words
 from holdfast.engines.redis.place import Place, place_of, with_app
 from holdfast.engines.redis.reads import PAGE, Reads
-from holdfast.engines.redis.store import Store, check_server, plainly
+from holdfast.engines.redis.store import Health, Store, check_server, health_of, plainly
 from holdfast.engines.redis.wire import Way, Wire
 from holdfast.engines.server import (
     DEAF_POLL_SECONDS,
@@ -418,6 +418,10 @@ class RedisEngine(Reads, Movable):
         """See Engine.now."""
         self._check_open()
         return await self._clock.now(self._ask_clock)
+
+    async def health(self) -> Health:
+        """How the server is, for who looks after it."""
+        return await self._call(lambda: health_of(self._looks))
 
     async def _ask_clock(self) -> Time:
         [now] = await self._look("door")

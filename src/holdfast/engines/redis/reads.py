@@ -24,9 +24,6 @@ PAGE = 50
 FIND_PAGE = 40
 """How many jobs one call looks at to find some: it puts several indexes in order."""
 
-EXPIRED_PAGE = 10_000
-"""How many expired jobs are listed at a time."""
-
 
 class Reads(Engine):
     """Looking things up, on the connection `_looks`."""
@@ -93,23 +90,18 @@ class Reads(Engine):
         return jobs
 
     async def _find_expired(self, where: Where, after: str, most: int) -> list[Job]:
-        """What expires is few and ordered by its time, so all of it is listed and put in order here."""
-        ids: list[str] = []
-        while True:
-            limit = ("LIMIT", len(ids), EXPIRED_PAGE)
-            page = await self._read("ZRANGEBYSCORE", self._key("x"), "-inf", str(where.expires_before), *limit)
-            ids += (id.decode() for id in page)
-            if len(page) < EXPIRED_PAGE:
-                break
-        newest = where.newest_first
-        behind = sorted({id for id in ids if not after or (id < after if newest else id > after)}, reverse=newest)
+        """Along what has expired, a page of ids at a time; what is new there is first put in order, each job once."""
+        letters = "".join(rows.LETTERS[state] for state in dict.fromkeys(where.states))
+        fixed = (letters, *_maybe(where.queue), *_maybe(where.type), *_maybe(where.parent))
         jobs: list[Job] = []
-        for start in range(0, len(behind), PAGE):
-            found = await self.get(behind[start : start + PAGE])
-            jobs += (job for job in found if job is not None and matches(job, where))
-            if len(jobs) >= most:
-                break
-        return jobs[:most]
+        start: str | bytes | None = after
+        while start is not None and len(jobs) < most:
+            start, *found = await self._look(
+                "expired", str(where.expires_before), start, int(where.newest_first), most - len(jobs), PAGE, *fixed
+            )
+            # The server compares times as floats, which are the same for some that are far away.
+            jobs += (job for job in map(rows.job_of, found) if matches(job, where))
+        return jobs
 
     async def count(self) -> Mapping[tuple[str, State], int]:
         """See Engine.count."""

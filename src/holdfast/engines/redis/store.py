@@ -9,6 +9,7 @@ import logging
 import secrets
 from typing import Any
 
+from msgspec import Struct
 from redis import exceptions as said
 
 from holdfast.core.errors import (
@@ -157,6 +158,20 @@ async def check_server(wire: Wire, place: Place) -> None:
     can_lose = await what_can_be_lost(wire)
     if can_lose:
         log.warning("%s: %s", place.shown, can_lose)
+
+
+class Health(Struct, frozen=True):
+    """How a server is: what of its memory is used, what it may use (0: no limit is set), what it can lose."""
+
+    used: int
+    limit: int
+    can_lose: str
+
+
+async def health_of(wire: Wire) -> Health:
+    """Ask a server how it is."""
+    memory = read_info(await wire.call("INFO", "memory"))
+    return Health(int(memory["used_memory"]), int(memory.get("maxmemory", 0)), await what_can_be_lost(wire))
 
 
 async def what_can_be_lost(wire: Wire) -> str:

@@ -75,7 +75,7 @@ local function take(queue, most)
     call('ZREM', INDEX['a'], unpack(left_index))
     call('ZADD', INDEX['o'], unpack(new_index))
     call('HSET', HELD[worker], unpack(held))
-    if #expiring > 0 then call('ZREM', K .. 'x', unpack(expiring)) end
+    if #expiring > 0 then keep(expiring) end
     count('a', queue, -taken)
     count('o', queue, taken)
   end

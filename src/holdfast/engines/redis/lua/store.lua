@@ -12,7 +12,7 @@
 --   o, o:N         ZSET, LIST   all jobs in the order of their numbers: which lists there are; the ids of each BUCKET numbers
 --   r:QUEUE        ZSET  what can be claimed now, all at score 0: rank, run_at, number, id as one text, so the first is next
 --   t:QUEUE        ZSET  what waits for a time, by run_at: scheduled, retryable, pending, and available ones after losses
---   x              ZSET  what can expire, by expires_at
+--   x, xi          ZSET, ZSET   what can expire, by expires_at; what of it was found to have expired, all at score 0
 --   p              ZSET  what has ended and leaves, by prune_at: number and id
 --   b:ID           SET   ended jobs that stay because this one, their parent, has not ended
 --   u              LIST  parents that have ended and whose b:ID is to be looked at again
@@ -68,6 +68,12 @@ local function moment_of(at) return '1' .. format('%016x', at) end
 local function number_of(moment)
   if sub(moment, 1, 1) == '0' then return -1 end
   return tonumber(sub(moment, 2), 16)
+end
+
+-- What runs or has ended can't expire any more.
+local function keep(ids)
+  call('ZREM', K .. 'x', unpack(ids))
+  call('ZREM', K .. 'xi', unpack(ids))
 end
 
 local function expired(head, now) return head[EXPIRES] and tonumber(head[EXPIRES]) <= now end
@@ -131,7 +137,7 @@ local function leave(head, id)
   elseif DUE[state] and head[RUN] then
     call('ZREM', TIMED[queue], id)
   end
-  if head[EXPIRES] and (state == 'a' or DUE[state]) then call('ZREM', K .. 'x', id) end
+  if head[EXPIRES] and (state == 'a' or DUE[state]) then keep({id}) end
 end
 
 -- Put a job into the indexes of the state it is in, and tell who waits for its queue.
