@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from holdfast import App
-from holdfast.engines.contract import Engine, system_clock
+from holdfast.engines.contract import Engine, Movable, Transactional, system_clock
 from tests.engines.log_engine import ACTS, LogEngine
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,13 @@ def test_a_line_that_was_cut_never_happened(tmp_path: Path):
     assert asyncio.run(records(path, "c")) == ["a", "c"]
 
 
-def test_the_guide_names_every_method_of_the_contract():
+def members(kind: type) -> set[str]:
+    return {name for name in {**vars(kind), **kind.__annotations__} if not name.startswith("_")}
+
+
+def test_the_guide_names_every_member_of_the_contract_and_of_its_traits():
     text = GUIDE.read_text()
-    for name in Engine.__abstractmethods__ | ACTS.keys():
-        assert f"`{name}`" in text, name
+    public = members(Engine) | members(Transactional) | members(Movable)
+
+    assert public >= Engine.__abstractmethods__ | ACTS.keys() | {"guarantees", "look_seconds", "room", "wholes"}
+    assert [name for name in sorted(public) if f"`{name}`" not in text] == []
