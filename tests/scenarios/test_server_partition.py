@@ -39,6 +39,8 @@ async def later(n):
 
 @app.job
 async def film(n: int) -> int:
+    while not os.path.exists("ready"):
+        await asyncio.sleep(0.01)
     return len(await asyncio.gather(*(later(m) for m in range(n))))
 
 if __name__ == "__main__":
@@ -148,6 +150,7 @@ def test_a_worker_that_is_cut_off_stops_by_itself_before_another_goes_on(
         run = stage.submit("film", STEPS)
         assert owner(stage, run) is victim
         other = stage.worker(SETTINGS)
+        (tmp_path / "ready").touch()
         until(lambda: len(effects_in(tmp_path / "effects")) >= 10)
 
         cut_at = time.time()
@@ -160,6 +163,7 @@ def test_a_worker_that_is_cut_off_stops_by_itself_before_another_goes_on(
         until(lambda: not presence(stage, victim).running, 30)
         first, second = began(tmp_path, 1), began(tmp_path, 2)
         last = max(one.at for one in first)
+        assert len(first) < STEPS, "not for want of steps"
         assert last > cut_at, "it went on for a while, not knowing"
         assert last < cut_at + FENCE_SECONDS + 0.2, "and then stopped by itself"
         assert last < min(one.at for one in second), "before another one began"
