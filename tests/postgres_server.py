@@ -5,6 +5,7 @@ the server's URL. `$HOLDFAST_TEST_POSTGRES_URL` names a server that is already t
 `--system` before the command, or `$HOLDFAST_TEST_POSTGRES=system`, it is the system's and not the wheel's.
 """
 
+import asyncio
 import contextlib
 import ctypes
 import importlib.util
@@ -19,6 +20,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
+
+import asyncpg
 
 GIVEN = "HOLDFAST_TEST_POSTGRES_URL"
 WHICH = "HOLDFAST_TEST_POSTGRES"
@@ -37,7 +41,9 @@ class NoServer(Exception):
 
 
 class Server:
-    """A running Postgres. `restart` and `stop` are for tests that want to see what that does."""
+    """A running Postgres. `restart`, `stop` and the like are for tests that want to see what that does."""
+
+    STOPS: ClassVar = (signal.SIGINT, signal.SIGQUIT)
 
     def __init__(self, programs: Path, folder: Path, settings: tuple[str, ...]) -> None:
         self._programs = programs
@@ -93,6 +99,28 @@ class Server:
     def restart(self, how: signal.Signals = signal.SIGINT) -> None:
         self.stop(how)
         self.start()
+
+    def crash(self) -> None:
+        """Kill its first process, so that it can't say a word to the others, and start it again."""
+        self.stop(signal.SIGKILL)
+        end = time.monotonic() + STOP_SECONDS
+        while True:
+            try:
+                return self.start()
+            except NoServer:  # the others are still going
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    def terminate(self) -> None:
+        """End every session of ours."""
+
+        async def end() -> None:
+            db = await asyncpg.connect(self.url)
+            await db.fetch("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast'")
+            await db.close()
+
+        asyncio.run(end())
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")

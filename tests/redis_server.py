@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 GIVEN = "HOLDFAST_TEST_REDIS_URL"
 START_SECONDS = 30.0
@@ -32,7 +33,9 @@ class NoServer(Exception):
 
 
 class Server:
-    """A running server. `restart`, `stop` and `ask` are for tests that want to see what that does."""
+    """A running server. `restart`, `stop`, `ask` and the like are for tests that want to see what that does."""
+
+    STOPS: ClassVar = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self, program: Path, folder: Path, settings: tuple[str, ...]) -> None:
         self._program = program
@@ -105,6 +108,15 @@ class Server:
     def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
         self.stop(how)
         self.start()
+
+    def crash(self) -> None:
+        """Kill it, and start it again."""
+        self.restart(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """End every connection."""
+        for kind in ("normal", "pubsub"):
+            self.ask("CLIENT", "KILL", "TYPE", kind)
 
     def log(self) -> str:
         return (self._folder / "log").read_text(errors="replace")

@@ -16,8 +16,8 @@ from holdfast.jobs import Order
 from tests.history import broken_laws
 from tests.pooler import Pooler
 from tests.postgres_server import NoServer, Server, server
-from tests.scenarios.test_postgres_faults import LEASE_SECONDS, PROGRAM, SETTINGS
 from tests.scenarios.test_recovery import Stage
+from tests.scenarios.test_server_faults import LEASE_SECONDS, PROGRAM, SETTINGS
 
 SESSIONS = 3
 FILMS = 12

@@ -1,29 +1,31 @@
-"""A pipeline with steps, children and waits in several worker processes on Postgres, while everything around it fails.
+"""A pipeline with steps, children and waits in several worker processes on a server, while everything around it fails.
 
 Afterwards the history checker (`tests/history.py`) reads every job's history, steps and counts from the store, and the
 effects that the steps have written: nothing lost, nothing twice.
 """
 
 import asyncio
+import contextlib
 import random
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-import asyncpg
 import pytest
 
+from holdfast.conformance.dump import dump
 from holdfast.core.codec import canonical
 from holdfast.core.errors import StoreError
 from holdfast.core.model import State
 from holdfast.jobs import Order
+from tests import postgres_server, redis_server
 from tests.history import RECORD_EFFECT, broken_laws, effects_in
-from tests.postgres_server import NoServer, Server, server
 from tests.proxy import Proxy
-from tests.scenarios.test_recovery import Stage
+from tests.scenarios.test_recovery import Stage, until
 
 PROGRAM = (
     RECORD_EFFECT
@@ -81,6 +83,27 @@ HEAL_SECONDS = 60.0
 """How long after the last fault everything must be done."""
 
 
+class Server(Protocol):
+    """What is done to a server here."""
+
+    STOPS: ClassVar[tuple[signal.Signals, ...]]
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    def restart(self, how: signal.Signals) -> None: ...
+    def crash(self) -> None: ...
+    def terminate(self) -> None: ...
+
+
+SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
+    "postgres": lambda: postgres_server.server("synchronous_commit=on"),
+    "redis": lambda: redis_server.server("--appendfsync", "always"),
+}
+"""Each keeps what it has acknowledged. A Redis that syncs every second may lose that second when it is killed."""
+
+
 class Set:
     """A server of its own, a proxy before it, and a stage with workers behind that."""
 
@@ -92,25 +115,11 @@ class Set:
         for _ in range(WORKERS):
             self.stage.worker(SETTINGS)
 
-    def crash(self) -> None:
-        """Kill the server's first process, so that it can't say a word to the others, and start it again."""
-        self.server.stop(signal.SIGKILL)
-        for _ in range(50):
-            try:
-                return self.server.start()
-            except NoServer:  # the others are still going
-                time.sleep(0.1)
-        raise AssertionError(self.server.log()[-500:])
-
-    def terminate(self) -> None:
-        """End every session at the server."""
-
-        async def end() -> None:
-            db = await asyncpg.connect(self.server.url)
-            await db.fetch("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast'")
-            await db.close()
-
-        asyncio.run(end())
+    def restart(self) -> None:
+        """Stop the server in each way that it may be told to, and start it again."""
+        for how in self.server.STOPS:
+            self.server.restart(how)
+            time.sleep(0.4)
 
     def lose_replies(self) -> None:
         for _ in range(15):
@@ -129,14 +138,23 @@ class Set:
         time.sleep(LEASE_SECONDS * 1.3)
         self.proxy.release()
 
+    def at_work(self) -> subprocess.Popen[str]:
+        """A worker that has just begun a step."""
+
+        def look() -> subprocess.Popen[str] | None:
+            begun = [one.pid for one in effects_in(self.stage.folder / "effects")[-1:] if one.what == "begin"]
+            return next((one for one in self.stage.workers if one.pid in begun and one.poll() is None), None)
+
+        return until(look)
+
     def kill_worker(self) -> None:
-        victim = self.chance.choice([one for one in self.stage.workers if one.poll() is None])
+        victim = self.at_work()
         victim.kill()
         self.stage.worker(SETTINGS)
 
     def stop_worker(self) -> None:
         """Stop a worker for longer than its lease, then let it go on."""
-        victim = self.chance.choice([one for one in self.stage.workers if one.poll() is None])
+        victim = self.at_work()
         victim.send_signal(signal.SIGSTOP)
         time.sleep(LEASE_SECONDS * 1.5)
         victim.send_signal(signal.SIGCONT)
@@ -173,26 +191,28 @@ class Set:
             await asyncio.sleep(0.1)
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Set]:
+@pytest.fixture(params=SERVERS)
+def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Set]:
     try:
-        with server("synchronous_commit=on") as running, Proxy(running.port) as proxy:
+        with SERVERS[request.param]() as running, Proxy(running.port) as proxy:
             scene = Set(tmp_path, running, proxy)
             try:
                 yield scene
             finally:
                 scene.stage.close()
-    except NoServer as error:
+    except (postgres_server.NoServer, redis_server.NoServer) as error:
         pytest.skip(str(error))
 
 
 FAULTS: dict[str, list[Callable[[Set], Any]]] = {
-    "the server": [
-        lambda scene: scene.server.restart(signal.SIGINT),
-        lambda scene: scene.server.restart(signal.SIGQUIT),
-        Set.crash,
+    "the server": [Set.restart, lambda scene: scene.server.crash()],
+    "the connections": [
+        lambda scene: scene.server.terminate(),
+        Set.lose_replies,
+        lambda scene: scene.proxy.cut(),
+        Set.delay,
+        Set.lose_replies,
     ],
-    "the connections": [Set.terminate, Set.lose_replies, lambda scene: scene.proxy.cut(), Set.delay, Set.lose_replies],
     "the workers": [Set.kill_worker, Set.stop_worker, Set.kill_worker],
     "the network": [Set.hold, Set.kill_worker],
 }
@@ -228,13 +248,15 @@ def test_nothing_is_lost_and_nothing_is_twice_whatever_fails(scene: Set, what: s
     ended = Counter((one.job, one.step) for one in effects_in(scene.stage.folder / "effects") if one.what == "end")
     assert len(ended) == films * (4 + 2 + 2 * 2)
     again = sum(times - 1 for times in ended.values())
-    entries = [entry for job in jobs for entry in scene.stage.do(engine.history(job.id))]
-    lapses = ["excused" in entry.note for entry in entries if entry.event == "lapse"]
+    histories = scene.stage.do(dump(engine)).history.values()
+    lapses = ["excused" in entry.note for entries in histories for entry in entries if entry.event == "lapse"]
     print(f"{what}: {films} films; {len(lapses)} lapses, {sum(lapses)} of them excused")
     print(f"{what}: {again} of {len(ended)} steps were done again: they were under way, and their worker lost")
     if what in ("the server", "the connections"):
         assert all(lapses), "who is silent because the store was away is not counted as lost"
         assert lapses or not again
+    if what == "the workers":
+        assert lapses, "who is killed or stopped in a step loses its job"
     assert sum(one.poll() is None for one in scene.stage.workers) == WORKERS, "no worker gave up"
     logs = [path.read_text() for path in scene.stage.folder.glob("log-*")]
     assert not [text for text in logs if "Traceback" in text]
