@@ -34,6 +34,7 @@ from holdfast.core.model import (
 from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.contract import job_topic, key_conflict, queue_topic, worker_topic
 from holdfast.engines.postgres import rows
+from holdfast.engines.rows import Row, head_of, step_of
 
 GROUP_SIZE = 16 << 20
 """How many characters of results go into one statement."""
@@ -93,7 +94,7 @@ class Acts:
             answers += answer
         return answers
 
-    async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> dict[str, rows.Row]:
+    async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> dict[str, Row]:
         """Like `_add`, for a part of an order whose earlier parts took these keys: within an order a key holds."""
         bound = [job for job in jobs if job.key is not None and (job.type, job.key) in taken]
         found = await self._add([job for job in jobs if job not in bound])
@@ -105,7 +106,7 @@ class Acts:
         taken.update({(job.type, job.key): job for job in jobs if job.key is not None and found[job.id][1]})
         return found
 
-    async def _add(self, jobs: Sequence[Job]) -> dict[str, rows.Row]:
+    async def _add(self, jobs: Sequence[Job]) -> dict[str, Row]:
         """Write new jobs; answer with what became of each: (id, is it new, who has its key, that one's digest)."""
         if not jobs:
             return {}
@@ -128,7 +129,7 @@ class Acts:
                     told = await self._carry(wave)
                 answers += told
 
-    async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[rows.Row]]:
+    async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[Row]]:
         """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
         columns = rows.shared_columns(
             [rows.change_row(change, change.job, sets_inbox=False) for change in changes], rows.CHANGE_WIDTH
@@ -242,7 +243,7 @@ class Acts:
 
     async def _heads(self, statement: str, changes: Sequence[Change]) -> dict[str, Head]:
         ids = [change.job.id for change in changes]
-        return {row[0]: rows.head_of(row) for row in await self._db.fetch(statement, ids)}
+        return {row[0]: head_of(row) for row in await self._db.fetch(statement, ids)}
 
     def _note(self, change: Change, owner: str | None) -> None:
         """Who is to hear of a change."""
@@ -269,9 +270,9 @@ class Acts:
 
     async def standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
         """What stands where steps were not written: another record, or another lease."""
-        heads = {row[0]: rows.head_of(row) for row in await self._db.fetch(self._sql.heads, [s.job for s in steps])}
+        heads = {row[0]: head_of(row) for row in await self._db.fetch(self._sql.heads, [s.job for s in steps])}
         asked = rows.columns([(step.job, step.path) for step in steps], 2)
-        found = {(row[0], row[2]): rows.step_of(row) for row in await self._db.fetch(self._sql.standing, *asked)}
+        found = {(row[0], row[2]): step_of(row) for row in await self._db.fetch(self._sql.standing, *asked)}
         answers: dict[tuple[str, str], Recorded | Conflict] = {}
         for step in steps:
             head, standing = heads.get(step.job), found.get((step.job, step.path))
@@ -354,7 +355,7 @@ def _once(jobs: Iterable[Job]) -> list[Job]:
     return list(first.values())
 
 
-def _answer(jobs: Sequence[Job], found: dict[str, rows.Row]) -> list[Inserted] | Exception:
+def _answer(jobs: Sequence[Job], found: dict[str, Row]) -> list[Inserted] | Exception:
     """What an order's caller is told."""
     answer: list[Inserted] = []
     for job in jobs:

@@ -66,6 +66,7 @@ from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.reads import Reads
 from holdfast.engines.postgres.store import Connection, Texts, drop, is_there, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
+from holdfast.engines.rows import job_of
 from holdfast.engines.server import DEAF_POLL_SECONDS, TIDY_SECONDS, ServerClock, is_past
 
 log = logging.getLogger("holdfast.postgres")
@@ -320,7 +321,7 @@ class PostgresEngine(Reads, Transactional):
         answers, found, news = await self._pool.act(work)
         if news:
             self._live.tell(news)
-        jobs = [rows.job_of(row) for row in found]
+        jobs = [job_of(row) for row in found]
         if jobs:
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
             self._floor.note(queues, limit, spots, began)

@@ -16,6 +16,7 @@ from holdfast.engines.contract import WORKER, Movable, at_most
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.live import Live
 from holdfast.engines.postgres.store import Connection
+from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.server import worker_records
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ class Reads(Movable):
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See Engine.get."""
-        found = {row[1]: rows.job_of(row) for row in await self._fetch(self._sql.get, rows.storable(ids))}
+        found = {row[1]: job_of(row) for row in await self._fetch(self._sql.get, rows.storable(ids))}
         return [found.get(id) for id in ids]
 
     async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
@@ -55,7 +56,7 @@ class Reads(Movable):
         async def pick(statement: str, *more: Any) -> list[Job]:
             sql = getattr(self._sql, statement + "_newest" if newest else statement)
             found = await self._fetch(sql, start, most, where.queue, where.type, *more)
-            return [rows.job_of(row) for row in found]
+            return [job_of(row) for row in found]
 
         if where.expires_before is not None:
             return await pick("find_expired", where.expires_before, states, where.parent)
@@ -75,12 +76,12 @@ class Reads(Movable):
 
     async def steps(self, job: str) -> list[Step]:
         """See Engine.steps."""
-        return [rows.step_of(row) for row in await self._fetch(self._sql.steps, job)]
+        return [step_of(row) for row in await self._fetch(self._sql.steps, job)]
 
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """See Engine.history."""
         found = await self._fetch(self._sql.history, job, after, at_most(limit, PAGE_LIMIT))
-        return [rows.entry_row(row) for row in found]
+        return [entry_of(row) for row in found]
 
     async def missing(self, parent: str, group: str) -> int:
         """See Engine.missing."""
@@ -107,7 +108,7 @@ class Reads(Movable):
         if not found:
             raise NotFound(f"there is no job {after} to go on after")
         page = await self._fetch(self._sql.in_order, found[0][0], at_most(limit, PAGE_LIMIT))
-        return [rows.job_of(row) for row in page]
+        return [job_of(row) for row in page]
 
     async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
         """See Movable.wholes."""
@@ -115,7 +116,7 @@ class Reads(Movable):
         entries, steps = await asyncio.gather(
             self._fetch(self._sql.histories, ids), self._fetch(self._sql.all_steps, ids)
         )
-        return put_together(jobs, map(rows.entry_row, entries), map(rows.step_of, steps))
+        return put_together(jobs, map(entry_of, entries), map(step_of, steps))
 
     async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
         """See Movable.keys."""

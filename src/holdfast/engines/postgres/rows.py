@@ -1,4 +1,4 @@
-"""Values to rows and back: one array for each column, as `unnest` takes them. Must not run a statement."""
+"""Values to rows: an array for each column, as `unnest` takes them; back: `engines.rows`. Must not run a statement."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,29 +7,14 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.lifecycle import entry_of, submit_entry
-from holdfast.core.model import Change, Entry, Error, Head, Job, Options, Signal, State, Step, StepState, Wait
+from holdfast.core.model import Change, Entry, Job, Options, Step
 from holdfast.core.moves import Whole
+from holdfast.engines.rows import text
 
-Row = Any
 Columns = list[list[Any]]
 
 _encode = msgspec.json.Encoder().encode
-_waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
-_inbox = msgspec.json.Decoder(tuple[Signal, ...]).decode
-_error = msgspec.json.Decoder(Error).decode
-_options = msgspec.json.Decoder(Options).decode
-_note = msgspec.json.Decoder(dict[str, Any]).decode
-
-_STATES = {state.value: state for state in State}
-_STEP_STATES = {state.value: state for state in StepState}
-_NO_OPTIONS = Options()
-_NO_OPTIONS_TEXT = "{}"
-_last_options = (_NO_OPTIONS, _NO_OPTIONS_TEXT)
-
-
-def text(value: Any) -> str | None:
-    """A part of a job as JSON text; nothing where there is nothing."""
-    return _encode(value).decode() if value else None
+_last_options = (Options(), "{}")
 
 
 def columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
@@ -182,79 +167,6 @@ def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
         step.finished_at,
         None if step.error is None else text(step.error),
         step.result,
-    )
-
-
-def job_of(row: Row) -> Job:
-    """A job from a row of `live` or `ended`."""
-    options, waits, error, inbox = row[13], row[22], row[24], row[27]
-    return Job(
-        id=row[1],
-        type=row[2],
-        queue=row[3],
-        args=row[4],
-        digest=row[5],
-        priority=row[6],
-        key=row[7],
-        key_until=row[8],
-        parent=row[9],
-        group=row[10],
-        created_at=row[11],
-        expires_at=row[12],
-        options=_NO_OPTIONS if options == _NO_OPTIONS_TEXT else _options(options),
-        state=_STATES[row[14]],
-        version=row[15],
-        run_at=row[16],
-        epoch=row[17],
-        attempt=row[18],
-        recoveries=row[19],
-        worker=row[20],
-        claimed_at=row[21],
-        waits=() if waits is None else _waits(waits),
-        result=row[23],
-        error=None if error is None else _error(error),
-        finished_at=row[25],
-        prune_at=row[26],
-        inbox=() if inbox is None else _inbox(inbox),
-        arrived=row[28],
-    )
-
-
-def head_of(row: Row) -> Head:
-    """A head from a row of `heads` or `lock_heads`."""
-    id, state, version, epoch, inbox, arrived, worker, n = row
-    return Head(id, _STATES[state], version, epoch, () if inbox is None else _inbox(inbox), arrived, worker, n)
-
-
-def entry_row(row: Row) -> Entry:
-    """An entry from a row of `history`."""
-    job, version, at, event, before, after, actor, epoch, note = row
-    return Entry(
-        job=job,
-        version=version,
-        at=at,
-        event=event,
-        before=None if before is None else _STATES[before],
-        after=_STATES[after],
-        by=actor,
-        epoch=epoch,
-        note={} if note is None else _note(note),
-    )
-
-
-def step_of(row: Row) -> Step:
-    """A step from a row of `steps` or `standing`."""
-    job, epoch, path, name, state, result, error, started_at, finished_at = row
-    return Step(
-        job=job,
-        epoch=epoch,
-        path=path,
-        name=name,
-        state=_STEP_STATES[state],
-        result=result,
-        error=None if error is None else _error(error),
-        started_at=started_at,
-        finished_at=finished_at,
     )
 
 

@@ -23,6 +23,7 @@ from holdfast.engines.postgres.place import Place
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.store import BODY_SETTINGS, is_broken, is_passing, plainly
 from holdfast.engines.postgres.store import Connection as Driver
+from holdfast.engines.rows import step_of
 
 LIMIT_SECONDS = 30.0
 """How long a body may take: for that long it may hold rows that others wait for. The statements of `begin_step` say the
@@ -136,7 +137,7 @@ class Transactions:
         if record[2] is None or record[4] == StepState.STARTED.value:
             check_unmarked(mark)
             return None
-        return Recorded(rows.step_of(record), False)
+        return Recorded(step_of(record), False)
 
     async def _let_fill(self, db: Driver, hold: Hold[Over]) -> BaseException | None:
         """Wait for the body, with a bound; answer with the error of the last of its statements that failed."""

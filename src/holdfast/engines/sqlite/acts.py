@@ -38,6 +38,7 @@ from holdfast.core.model import (
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
 from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, job_topic, key_conflict, loser_of, queue_topic, worker_topic
+from holdfast.engines.rows import head_of, job_of, step_of
 from holdfast.engines.sqlite import rows
 
 GROUP_SIZE = 8 << 20
@@ -185,7 +186,7 @@ class Acts:
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
         for row in self._db.execute(statement, params).fetchall():
-            head = rows.job_of(row)
+            head = job_of(row)
             change = decide(head, events[head.state], params["now"], by=by)
             job = applied(head, change)
             self._note(change, job, row[0], head.state, updates, entries)
@@ -301,7 +302,7 @@ class Acts:
         row = self._db.execute(self._sql.step, {"job": step.job, "path": step.path}).fetchone()
         if row is None:
             return None
-        standing = rows.step_of(row)
+        standing = step_of(row)
         return Recorded(standing, standing == step)
 
     # prune, put_record
@@ -388,7 +389,7 @@ class Acts:
         return {row[0] for row in self._db.execute(self._sql.known_ids, {"ids": _ids(ids)})}
 
     def _heads(self, ids: Iterable[str]) -> dict[str, Head]:
-        return {row[0]: rows.head_of(row) for row in self._db.execute(self._sql.heads, {"ids": _ids(ids)})}
+        return {row[0]: head_of(row) for row in self._db.execute(self._sql.heads, {"ids": _ids(ids)})}
 
     def _holds(self, lease: Lease) -> bool:
         head = self._heads([lease.job]).get(lease.job)

@@ -58,7 +58,8 @@ from holdfast.engines.contract import (
 )
 from holdfast.engines.hold import Hold
 from holdfast.engines.lane import Lane, Ticket
-from holdfast.engines.sqlite import forking, reads, rows
+from holdfast.engines.rows import entry_of, job_of, step_of
+from holdfast.engines.sqlite import forking, reads
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.live import Live
 from holdfast.engines.sqlite.reads import SQL
@@ -376,9 +377,7 @@ class SqliteEngine(Movable, Transactional):
         """See Engine.get."""
 
         def look(db: sqlite3.Connection) -> list[Job | None]:
-            found = {
-                row[1]: rows.job_of(row) for row in db.execute(SQL.get, {"ids": msgspec.json.encode(ids).decode()})
-            }
+            found = {row[1]: job_of(row) for row in db.execute(SQL.get, {"ids": msgspec.json.encode(ids).decode()})}
             return [found.get(id) for id in ids]
 
         return await self._look("look", look)
@@ -412,12 +411,12 @@ class SqliteEngine(Movable, Transactional):
 
     async def steps(self, job: str) -> list[Step]:
         """See Engine.steps."""
-        return await self._look("look", lambda db: [rows.step_of(row) for row in db.execute(SQL.steps, {"job": job})])
+        return await self._look("look", lambda db: [step_of(row) for row in db.execute(SQL.steps, {"job": job})])
 
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """See Engine.history."""
         params = {"job": job, "after": after, "limit": at_most(limit, PAGE_LIMIT)}
-        return await self._look("walk", lambda db: [rows.entry_of(row) for row in db.execute(SQL.history, params)])
+        return await self._look("walk", lambda db: [entry_of(row) for row in db.execute(SQL.history, params)])
 
     async def missing(self, parent: str, group: str) -> int:
         """See Engine.missing."""

@@ -12,6 +12,7 @@ from holdfast.core.errors import NotFound
 from holdfast.core.model import Beat, Job, Lease, Presence, State, Time, Where
 from holdfast.core.moves import Whole, put_together
 from holdfast.engines.contract import DUE_WINDOW_MS, PAUSE, QUIET
+from holdfast.engines.rows import entry_of, head_of, job_of, step_of
 from holdfast.engines.sql import queries
 from holdfast.engines.sqlite import rows
 
@@ -36,7 +37,7 @@ def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[J
 
     def pick(statement: str, **more: Any) -> list[Job]:
         sql = getattr(SQL, statement + "_newest" if newest else statement)
-        return [rows.job_of(row) for row in db.execute(sql, {**params, **more})]
+        return [job_of(row) for row in db.execute(sql, {**params, **more})]
 
     if where.expires_before is not None:
         return pick("find_expired")
@@ -53,14 +54,14 @@ def in_order(db: sqlite3.Connection, after: str, limit: int) -> list[Job]:
     row = db.execute(SQL.number, {"id": after}).fetchone() if after else (0,)
     if row is None:
         raise NotFound(f"there is no job {after} to go on after")
-    return [rows.job_of(one) for one in db.execute(SQL.in_order, {"after": row[0], "limit": limit})]
+    return [job_of(one) for one in db.execute(SQL.in_order, {"after": row[0], "limit": limit})]
 
 
 def wholes(db: sqlite3.Connection, jobs: Sequence[Job]) -> list[Whole]:
     """These jobs with all that belongs to them."""
     ids = {"ids": msgspec.json.encode([job.id for job in jobs]).decode()}
-    entries = [rows.entry_of(row) for row in db.execute(SQL.histories, ids)]
-    return put_together(jobs, entries, [rows.step_of(row) for row in db.execute(SQL.all_steps, ids)])
+    entries = [entry_of(row) for row in db.execute(SQL.histories, ids)]
+    return put_together(jobs, entries, [step_of(row) for row in db.execute(SQL.all_steps, ids)])
 
 
 def beat(db: sqlite3.Connection, presence: Presence, now: Time) -> Beat:
@@ -68,7 +69,7 @@ def beat(db: sqlite3.Connection, presence: Presence, now: Time) -> Beat:
     named = {running.job: running.epoch for running in presence.running}
     held = dict(db.execute(SQL.held, {"worker": presence.worker}).fetchall())
     gone = [id for id, epoch in named.items() if held.get(id) != epoch]
-    heads = [rows.head_of(row) for row in db.execute(SQL.heads, {"ids": msgspec.json.encode(gone).decode()})]
+    heads = [head_of(row) for row in db.execute(SQL.heads, {"ids": msgspec.json.encode(gone).decode()})]
     cancelled = {head.id for head in heads if head.state is State.CANCELLED}
     paused = {row[0] for row in db.execute(SQL.records, {"prefix": PAUSE})}
     quiet = db.execute(SQL.record, {"name": QUIET + presence.worker}).fetchone()

@@ -1,4 +1,4 @@
-"""Values to rows and back. Must not run a statement."""
+"""Values to rows; back is `engines.rows`. Must not run a statement."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,26 +6,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.core.model import Entry, Error, Head, Job, Options, Signal, State, Step, StepState, Wait
+from holdfast.core.model import Entry, Job, Step
+from holdfast.engines.rows import STATES, text
 
-Row = tuple[Any, ...]
 Params = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
-_waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
-_inbox = msgspec.json.Decoder(tuple[Signal, ...]).decode
-_error = msgspec.json.Decoder(Error).decode
-_options = msgspec.json.Decoder(Options).decode
-_note = msgspec.json.Decoder(dict[str, Any]).decode
-
-_STATES = {state.value: state for state in State}
-_STEP_STATES = {state.value: state for state in StepState}
-_NO_OPTIONS = Options()
-
-
-def text(value: Any) -> str | None:
-    """A part of a job as JSON text; nothing where there is nothing."""
-    return _encode(value).decode() if value else None
 
 
 def job_params(job: Job, n: int) -> Params:
@@ -44,50 +30,8 @@ def job_params(job: Job, n: int) -> Params:
 def due_job(id: str, queue: str, state: str, version: int, epoch: int, run_at: int) -> Job:
     """Of a job that is due, what a change by time alone looks at."""
     return Job(
-        id=id, type="", queue=queue, created_at=0, state=_STATES[state], version=version, epoch=epoch, run_at=run_at
+        id=id, type="", queue=queue, created_at=0, state=STATES[state], version=version, epoch=epoch, run_at=run_at
     )
-
-
-def job_of(row: Row) -> Job:
-    """A job from a row of `whole`."""
-    options, waits, error, inbox = row[13], row[22], row[24], row[27]
-    return Job(
-        id=row[1],
-        type=row[2],
-        queue=row[3],
-        args=row[4],
-        digest=row[5],
-        priority=row[6],
-        key=row[7],
-        key_until=row[8],
-        parent=row[9],
-        group=row[10],
-        created_at=row[11],
-        expires_at=row[12],
-        options=_NO_OPTIONS if options == "{}" else _options(options),
-        state=_STATES[row[14]],
-        version=row[15],
-        run_at=row[16],
-        epoch=row[17],
-        attempt=row[18],
-        recoveries=row[19],
-        worker=row[20],
-        claimed_at=row[21],
-        waits=() if waits is None else _waits(waits),
-        result=row[23],
-        error=None if error is None else _error(error),
-        finished_at=row[25],
-        prune_at=row[26],
-        inbox=() if inbox is None else _inbox(inbox),
-        arrived=row[28] != 0,
-    )
-
-
-def head_of(row: Row) -> Head:
-    """A head from a row of `heads`."""
-    id, state, version, epoch, inbox, arrived, worker, n = row
-    signals = () if inbox is None else _inbox(inbox)
-    return Head(id, _STATES[state], version, epoch, signals, arrived != 0, worker, n)
 
 
 def entry_params(entry: Entry, n: int) -> Params:
@@ -99,22 +43,6 @@ def entry_params(entry: Entry, n: int) -> Params:
     params["after"] = entry.after.value
     params["note"] = text(entry.note)
     return params
-
-
-def entry_of(row: Row) -> Entry:
-    """An entry from a row of `history`."""
-    job, version, at, event, before, after, actor, epoch, note = row
-    return Entry(
-        job=job,
-        version=version,
-        at=at,
-        event=event,
-        before=None if before is None else _STATES[before],
-        after=_STATES[after],
-        by=actor,
-        epoch=epoch,
-        note={} if note is None else _note(note),
-    )
 
 
 def step_rows(steps: Iterable[Step]) -> str:
@@ -144,19 +72,3 @@ def step_params(step: Step, n: int) -> Params:
     params["state"] = step.state.value
     params["error"] = None if step.error is None else text(step.error)
     return params
-
-
-def step_of(row: Row) -> Step:
-    """A step from a row of `steps`."""
-    job, epoch, path, name, state, result, error, started_at, finished_at = row
-    return Step(
-        job=job,
-        epoch=epoch,
-        path=path,
-        name=name,
-        state=_STEP_STATES[state],
-        result=result,
-        error=None if error is None else _error(error),
-        started_at=started_at,
-        finished_at=finished_at,
-    )

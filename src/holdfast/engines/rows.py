@@ -1,0 +1,102 @@
+"""Values from the rows of SQL stores, whose statements name the columns in one order. Must not run a statement."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.model import Entry, Error, Head, Job, Options, Signal, State, Step, StepState, Wait
+
+Row = Any
+"""A row as its driver gives it."""
+
+_encode = msgspec.json.Encoder().encode
+_waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
+_inbox = msgspec.json.Decoder(tuple[Signal, ...]).decode
+_error = msgspec.json.Decoder(Error).decode
+_options = msgspec.json.Decoder(Options).decode
+_note = msgspec.json.Decoder(dict[str, Any]).decode
+
+STATES = {state.value: state for state in State}
+"""A state by its name, sooner than the enum finds it."""
+
+_STEP_STATES = {state.value: state for state in StepState}
+_NO_OPTIONS = Options()
+
+
+def text(value: Any) -> str | None:
+    """A part of a job as JSON text; nothing where there is nothing."""
+    return _encode(value).decode() if value else None
+
+
+def job_of(row: Row) -> Job:
+    """A job from a row of a whole job."""
+    options, waits, error, inbox = row[13], row[22], row[24], row[27]
+    return Job(
+        id=row[1],
+        type=row[2],
+        queue=row[3],
+        args=row[4],
+        digest=row[5],
+        priority=row[6],
+        key=row[7],
+        key_until=row[8],
+        parent=row[9],
+        group=row[10],
+        created_at=row[11],
+        expires_at=row[12],
+        options=_NO_OPTIONS if options == "{}" else _options(options),
+        state=STATES[row[14]],
+        version=row[15],
+        run_at=row[16],
+        epoch=row[17],
+        attempt=row[18],
+        recoveries=row[19],
+        worker=row[20],
+        claimed_at=row[21],
+        waits=() if waits is None else _waits(waits),
+        result=row[23],
+        error=None if error is None else _error(error),
+        finished_at=row[25],
+        prune_at=row[26],
+        inbox=() if inbox is None else _inbox(inbox),
+        arrived=row[28] != 0,
+    )
+
+
+def head_of(row: Row) -> Head:
+    """A head from a row of `heads`."""
+    id, state, version, epoch, inbox, arrived, worker, n = row
+    signals = () if inbox is None else _inbox(inbox)
+    return Head(id, STATES[state], version, epoch, signals, arrived != 0, worker, n)
+
+
+def entry_of(row: Row) -> Entry:
+    """An entry from a row of `history`."""
+    job, version, at, event, before, after, actor, epoch, note = row
+    return Entry(
+        job=job,
+        version=version,
+        at=at,
+        event=event,
+        before=None if before is None else STATES[before],
+        after=STATES[after],
+        by=actor,
+        epoch=epoch,
+        note={} if note is None else _note(note),
+    )
+
+
+def step_of(row: Row) -> Step:
+    """A step from a row of `steps`."""
+    job, epoch, path, name, state, result, error, started_at, finished_at = row
+    return Step(
+        job=job,
+        epoch=epoch,
+        path=path,
+        name=name,
+        state=_STEP_STATES[state],
+        result=result,
+        error=None if error is None else _error(error),
+        started_at=started_at,
+        finished_at=finished_at,
+    )
