@@ -628,8 +628,11 @@ async def gone(engine: PostgresEngine) -> bool:
     return bool(records) and '"gone":true' in records[0].value
 
 
-def test_who_has_just_started_sees_at_once_who_is_dead(postgres_store: str, run, tmp_path: Path):
-    """A worker that a supervisor starts again after a kill doesn't wait for the lease of the one before."""
+@pytest.mark.parametrize("beats", [True, False], ids=["a-worker", "who-only-looks"])
+def test_who_has_just_started_sees_at_once_who_is_dead(postgres_store: str, run, tmp_path: Path, beats: bool):
+    """A worker that a supervisor starts again after a kill doesn't wait for the lease of the one before; and whoever
+    types `holdfast workers` isn't told that the dead live.
+    """
     lease = f"lease_ms={LEASE_MS}, pid"
     (tmp_path / "beating.py").write_text(
         textwrap.dedent(BEATING).replace("pid", lease).replace(f"get{lease}", "getpid")
@@ -650,7 +653,8 @@ def test_who_has_just_started_sees_at_once_who_is_dead(postgres_store: str, run,
         victim.stdout.close()
         began = time.monotonic()
         engine = await opened(postgres_store)
-        await engine.beat(Presence(worker="w-watch"))
+        if beats:
+            await engine.beat(Presence(worker="w-watch"))
 
         async def is_gone() -> bool:
             return await gone(engine)

@@ -232,7 +232,9 @@ class Live:
                 self._seen.add(worker)
             steady_ms = min(up_ms, watched_ms if was_lost else ALWAYS)
             one = msgspec.structs.replace(_presence(text), beat_at=beat_at)
-            missing = connected and signs and not signed and worker not in self._workers
+            # Who only looks has no lasting connection, and none that was lost.
+            sees = connected or self._db is None
+            missing = sees and signs and not signed and worker not in self._workers
             gone = missing and is_suspect(one, now, watched_ms, steady_ms, shown=worker in self._seen)
             away = is_excused(one, now, steady_ms)
             told.append(msgspec.structs.replace(one, gone=gone, store_away=away))
