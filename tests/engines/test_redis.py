@@ -160,11 +160,19 @@ def test_what_can_be_lost_is_said_once_at_open(
 def test_a_full_server_says_so_and_writes_nothing(own_server: Server, run):
     async def live() -> None:
         engine = await opened(own_server.url)
+        now = await engine.now()
+        late = [job(CLOCK, expires_at=now - 10 + n, queue="late") for n in range(3)]
+        await engine.insert(late)
+        first = await engine.find(Where(expires_before=now - 10))
         before = await work(engine, CLOCK)
         own_server.ask("CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(StoreFull, match="nothing was written: raise maxmemory"):
             await engine.insert([job(CLOCK)])
         assert len(await engine.find(Where())) == len(before.jobs)
+        assert [one.id for one in first] == [late[0].id]
+        ids, expired = sorted(one.id for one in late), Where(expires_before=now, queue="late")
+        assert [one.id for one in await engine.find(expired)] == ids, "what is there can be read"
+        assert [one.id for one in await engine.find(expired, after=ids[0], limit=1)] == ids[1:2]
         own_server.ask("CONFIG", "SET", "maxmemory", "0")
         await engine.insert([job(CLOCK)])
         await engine.close()

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from holdfast.core.errors import StoreFull
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Time, Where
 from holdfast.engines.contract import WORKER, Engine, at_most
 from holdfast.engines.redis import rows
@@ -74,7 +75,10 @@ class Reads(Engine):
         if not most or len(rows.storable(texts)) < len(texts):
             return []
         if where.expires_before is not None:
-            return await self._find_expired(where, after, most)
+            try:
+                return await self._find_expired(where, after, most)
+            except StoreFull:
+                return await self._list_expired(where, after, most)
         letters = "".join(rows.LETTERS[state] for state in dict.fromkeys(where.states))
         indexes = [f"i:{letter}" for letter in letters or rows.STATES]
         if where.parent is not None:
@@ -102,6 +106,20 @@ class Reads(Engine):
             # The server compares times as floats, which are the same for some that are far away.
             jobs += (job for job in map(rows.job_of, found) if matches(job, where))
         return jobs
+
+    async def _list_expired(self, where: Where, after: str, most: int) -> list[Job]:
+        """The same on a full server, which can put nothing in order: it still can be read, so all of it is listed."""
+        over = await self._read("ZRANGEBYSCORE", self._key("x"), "-inf", str(where.expires_before))
+        ids = {id.decode() for id in (*over, *await self._read("ZRANGEBYLEX", self._key("xi"), "-", "+"))}
+        newest = where.newest_first
+        behind = sorted((id for id in ids if not after or (id < after if newest else id > after)), reverse=newest)
+        jobs: list[Job] = []
+        for start in range(0, len(behind), PAGE):
+            found = await self.get(behind[start : start + PAGE])
+            jobs += (job for job in found if job is not None and matches(job, where))
+            if len(jobs) >= most:
+                break
+        return jobs[:most]
 
     async def count(self) -> Mapping[tuple[str, State], int]:
         """See Engine.count."""
