@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -664,3 +665,33 @@ def test_who_has_just_started_sees_at_once_who_is_dead(postgres_store: str, run,
         return time.monotonic() - began
 
     assert run(watch()) < LEASE_MS / 1_000
+
+
+# An idle worker.
+
+
+def test_an_idle_worker_asks_at_most_two_statements_a_second(run):
+    def asked(running: Server) -> int:
+        """How many statements came from us, whatever their kind."""
+        return len(re.findall(r"^holdfast LOG:  (?:execute|statement)\b", running.log(), re.MULTILINE))
+
+    async def live(running: Server) -> float:
+        app = App(running.url)
+
+        @app.job
+        async def nothing() -> None: ...
+
+        async with app.worker(at_once=8):
+            await (await nothing.submit()).result(PATIENCE_SECONDS)
+            await asyncio.sleep(2)
+            before, began = asked(running), time.monotonic()
+            await asyncio.sleep(10)
+            rate = (asked(running) - before) / (time.monotonic() - began)
+        await app.close()
+        return rate
+
+    try:
+        with server("log_statement=all", "log_line_prefix=%a ") as running:
+            assert 0 < run(live(running)) <= 2.0
+    except NoServer as error:
+        pytest.skip(str(error))

@@ -9,7 +9,7 @@ from holdfast.core.model import Conflict, Event, Recorded, State, Step, StepStat
 from holdfast.worker.together import TOGETHER_LIMIT, Together
 from tests.worker.given import finished, in_state, paths
 
-ENGINES = ("memory", "sqlite")
+ENGINES = ("memory", "sqlite", "postgres", "redis")
 
 
 @step

@@ -22,7 +22,7 @@ PAUSE_SECONDS = (0.01, 1.0)
 FOLLOW_SECONDS = 60.0
 """For how long to look. After that the workers find the job when they look by themselves."""
 
-_DRIVERS = frozenset({"asyncpg", "psycopg", "psycopg2", "sqlalchemy"})
+_DRIVERS = frozenset({"asyncpg", "psycopg", "sqlalchemy"})
 _DOLLAR = re.compile(r"\$(\d+)")
 
 
@@ -53,10 +53,6 @@ class CallersConnection:
                 return rows
             case "psycopg":
                 return await _psycopg(connection, statement, params)
-            case "psycopg2":
-                with connection.cursor() as cursor:
-                    cursor.execute(_percent(statement), params)
-                    return list(cursor.fetchall())
         if hasattr(connection, "run_sync"):
             found: Sequence[Any] = await connection.run_sync(_sqlalchemy, statement, params)
             return found

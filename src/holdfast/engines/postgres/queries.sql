@@ -2,6 +2,9 @@
 -- rows have the same, an array of one will do (`same`). The comment
 -- says which act it serves. `lateral (… offset 0)` is a look for each row: the planner can't make a walk over a large
 -- table of it, whatever it believes about sizes. `{schema}` is put in by `store.Texts`, and by nobody else.
+-- By way of a pooler, and on a caller's own connection, the search_path is not ours. So tables and functions are named
+-- with their schema, and so is an operator whose operands are not just those of the catalog's. `unnest` of several
+-- arrays is the catalog's only as it stands: the server knows it by that name.
 
 -- name: now
 select {schema}.now_ms();
@@ -56,7 +59,7 @@ with given as materialized (
   returning type, key, job, digest
 ), named as (
   insert into {schema}.name (id, n)
-  select id, (({schema}.now_ms() / 86400000) << 40) + nextval('{schema}.job_n')
+  select id, (({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n')
   from (
     select new.id from new left join keyed on keyed.type = new.type and keyed.key = new.key
     where new.key is null or keyed.job = new.id
@@ -65,31 +68,31 @@ with given as materialized (
   on conflict (id) do nothing
   returning id, n
 ), bodies as (
-  insert into {schema}.body (n, args) select n, args from named join new using (id) where length(args) > 1000
+  insert into {schema}.body (n, args) select n, args from named join new using (id) where pg_catalog.length(args) > 1000
 ), jobs as (
   insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
-  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
-    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
-    waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
+  select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
+    parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
   from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
-  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
-    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
-    waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
+  select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
+    parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
   from named join new using (id) where state in ('completed', 'discarded', 'cancelled')
 ), families as (
   insert into {schema}.family (parent, name, total, arrived)
-  select parent, coalesce(family, ''), count(*), 0 from named join new using (id) where parent is not null
+  select parent, coalesce(family, ''), pg_catalog.count(*), 0 from named join new using (id) where parent is not null
   group by 1, 2 order by 1, 2
   on conflict (parent, name) do update set total = family.total + excluded.total
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
-  select queue, state, count(*) from named join new using (id) group by queue, state
+  select queue, state, pg_catalog.count(*) from named join new using (id) group by queue, state
 )
 select new.id, named.id is not null, keyed.job, keyed.digest
 from new left join named using (id) left join keyed on keyed.type = new.type and keyed.key = new.key;
@@ -198,11 +201,11 @@ with change as materialized (
   on conflict (n, version) do nothing  -- a signal that came in between has told of the claim already
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
-  select queue, state, sum(jobs) from (
+  select queue, state, pg_catalog.sum(jobs) from (
     select queue, before as state, -1 as jobs from made join change using (id)
     union all
     select queue, state, 1 from made join change using (id)
-  ) as moves group by queue, state having sum(jobs) <> 0
+  ) as moves group by queue, state having pg_catalog.sum(jobs) <> 0
 )
 select null::bigint, made.id, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
   null::bigint, null, null, made.version, null::bigint, null::bigint, null::bigint, null::bigint, change.owner,
@@ -245,7 +248,7 @@ from unnest($1::bigint[], $2::text[], $3::text[]) as edit (n, args, digest) wher
 -- name: set_steps
 -- commit: step records that go with changes; the changes have been checked already
 insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result)
-select n, path, nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result
+select n, path, pg_catalog.nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result
 from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[],
   $9::text[]) as new (n, epoch, path, name, state, started_at, finished_at, error, result)
 on conflict (n, path) do update set name = excluded.name, state = excluded.state, epoch = excluded.epoch,
@@ -267,7 +270,7 @@ with new as materialized (
   order by job.n for no key update
 ), written as (
   insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result)
-  select n, path, nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result
+  select n, path, pg_catalog.nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result
   from (
     select held.n, new.* from new join held on held.id = new.job and held.epoch = new.epoch order by nth
   ) as ordered
@@ -344,7 +347,7 @@ set session authorization default;
 reset all;
 close all;
 unlisten *;
-select pg_advisory_unlock_all();
+select pg_catalog.pg_advisory_unlock_all();
 discard temp;
 discard sequences;
 
@@ -446,7 +449,8 @@ where expires_at <= $5 and state in ('scheduled', 'available', 'pending', 'retry
 order by id desc limit $2;
 
 -- name: count
-select queue, state, sum(jobs)::bigint from {schema}.tally group by queue, state having sum(jobs) <> 0;
+select queue, state, pg_catalog.sum(jobs)::bigint from {schema}.tally group by queue, state
+having pg_catalog.sum(jobs) operator(pg_catalog.<>) 0;
 
 -- name: history
 select name.id, told.version, told.at, told.event, told.before, told.after, told.actor, told.epoch, told.note
@@ -457,7 +461,7 @@ where name.id = $1 order by told.version limit $3;
 
 -- name: records
 select name, value, version, at from {schema}.record
-where name >= $1 and starts_with(name, $1) and value is not null order by name;
+where name >= $1 and pg_catalog.starts_with(name, $1) and value is not null order by name;
 
 -- name: record_version
 select case when value is null then 0 else version end from {schema}.record where name = $1;
@@ -472,7 +476,7 @@ returning version, at;
 
 -- name: next_due
 -- wait: when the next job of these queues becomes due, soon or just now; or may be tried again after lost workers
-select min(run_at) from unnest($1::text[]) as asked (queue) cross join lateral (
+select pg_catalog.min(run_at) from pg_catalog.unnest($1::text[]) as asked (queue) cross join lateral (
   (select run_at from {schema}.job
    where state in ('scheduled', 'retryable', 'pending') and job.queue = asked.queue and run_at > $2
    order by run_at limit 1)
@@ -515,22 +519,23 @@ where name = any($3::text[]) and value is not null;
 
 -- name: lock
 -- the sign of life: shared, so that it never waits, and gone with the connection
-select pg_try_advisory_lock_shared($1::bigint);
+select pg_catalog.pg_try_advisory_lock_shared($1::bigint);
 
 -- name: unlock
-select pg_advisory_unlock_shared($1::bigint);
+select pg_catalog.pg_advisory_unlock_shared($1::bigint);
 
 -- name: workers
 -- the presences; whether a worker's sign of life is held; how old the server is
 select worker.name, presence, beat_at, beat_ms, lease_ms, lock is not null,
   exists (
-    select 1 from pg_locks
+    select 1 from pg_catalog.pg_locks
     where locktype = 'advisory' and objsubid = 1 and granted
-      and database = (select oid from pg_database where datname = current_database())
+      and database = (select oid from pg_catalog.pg_database where datname = pg_catalog.current_database())
       and classid::bigint = (lock >> 32) & 4294967295 and objid::bigint = lock & 4294967295
   ),
   {schema}.now_ms(),
-  floor(extract(epoch from clock_timestamp() - pg_postmaster_start_time()) * 1000)::bigint
+  pg_catalog.floor(extract(epoch from pg_catalog.clock_timestamp() - pg_catalog.pg_postmaster_start_time())
+    operator(pg_catalog.*) 1000)::bigint
 from {schema}.worker order by worker.name;
 
 -- name: forget_workers
@@ -540,7 +545,7 @@ where name = any($1::text[]) and beat_at = any($2::bigint[])
   and not exists (select 1 from {schema}.job where job.worker = worker.name and state = 'active');
 
 -- name: notify
-select pg_notify($1, $2);
+select pg_catalog.pg_notify($1, $2);
 
 -- Moving all jobs to another store, and from another one.
 
@@ -618,7 +623,7 @@ select value from {schema}.record where name = 'moved' for share;
 
 -- name: loading
 -- load: lets this transaction pass the guard
-select set_config('holdfast.loading', 'on', true);
+select pg_catalog.set_config('holdfast.loading', 'on', true);
 
 -- name: load_jobs
 -- load: jobs as they are, those that are not there yet, in the order in which they are given
@@ -632,37 +637,37 @@ with new as materialized (
     created_at, options, first_state, first_epoch, nth)
 ), named as (
   insert into {schema}.name (id, n)
-  select id, (({schema}.now_ms() / 86400000) << 40) + nextval('{schema}.job_n')
+  select id, (({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n')
   from (select id from new order by nth) as ordered
   on conflict (id) do nothing
   returning id, n
 ), bodies as (
-  insert into {schema}.body (n, args) select n, args from named join new using (id) where length(args) > 1000
+  insert into {schema}.body (n, args) select n, args from named join new using (id) where pg_catalog.length(args) > 1000
 ), jobs as (
   insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
-  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
-    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
-    waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
+  select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
+    parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
   from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
-  select n, id, type, queue, case when length(args) <= 1000 then args end, digest, priority, key, key_until, parent,
-    family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
-    waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
+  select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
+    parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
   from named join new using (id) where state in ('completed', 'discarded', 'cancelled')
 ), families as (
   insert into {schema}.family (parent, name, total, arrived)
-  select parent, coalesce(family, ''), count(*), 0 from named join new using (id)
+  select parent, coalesce(family, ''), pg_catalog.count(*), 0 from named join new using (id)
   where parent is not null and not arrived
   group by 1, 2 order by 1, 2
   on conflict (parent, name) do update set total = family.total + excluded.total
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
-  select queue, state, count(*) from named join new using (id) group by queue, state
+  select queue, state, pg_catalog.count(*) from named join new using (id) group by queue, state
 )
 select id, n from named;
 

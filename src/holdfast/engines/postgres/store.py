@@ -133,10 +133,15 @@ end $do$
 _SHIFT = "update {schema}.shift set ms = ms + $1"
 _VERSION = "select version, oldest from {schema}.store"
 _ADVANCE = "update {schema}.store set version = $1"
-_IS_THERE = "select to_regclass(quote_ident($1) || '.store') is not null"
-_STRANGERS = "select count(*) from pg_class where relnamespace = to_regnamespace(quote_ident($1))"
-_HAS_SCHEMA = "select to_regnamespace(quote_ident($1)) is not null"
-_ONE_AT_A_TIME = "select pg_try_advisory_xact_lock(hashtextextended('holdfast migration ' || $1, 0))"
+_IS_THERE = "select pg_catalog.to_regclass(pg_catalog.quote_ident($1) || '.store') is not null"
+_STRANGERS = """
+select pg_catalog.count(*) from pg_catalog.pg_class
+where relnamespace operator(pg_catalog.=) pg_catalog.to_regnamespace(pg_catalog.quote_ident($1))
+"""
+_HAS_SCHEMA = "select pg_catalog.to_regnamespace(pg_catalog.quote_ident($1)) is not null"
+_ONE_AT_A_TIME = """
+select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended('holdfast migration ' || $1, 0))
+"""
 # A migration takes as long as it takes. But who waits for a table lets all others wait behind it: so, not for long.
 _UNHURRIED = """
 set local search_path = pg_catalog;
@@ -144,7 +149,7 @@ set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = '60s';
 set local lock_timeout = '200ms';
 """
-_ENCODING = "select current_setting('server_encoding')"
+_ENCODING = "select pg_catalog.current_setting('server_encoding')"
 
 
 async def connect(place: Place, settings: Mapping[str, str] = SETTINGS, *, hurried: bool = True) -> Connection:

@@ -17,7 +17,7 @@ create sequence {schema}.job_n;
 create sequence {schema}.step_place;
 
 create function {schema}.now_ms() returns bigint language sql volatile as
-  $$ select pg_catalog.floor(extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint $$;
+  $$ select pg_catalog.floor(extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::bigint $$;
 
 -- What a row has in a column that was given whole, or once for all rows. Plain enough for the planner to put it in place.
 create function {schema}.same(own anyelement, given anyarray) returns anyelement language sql immutable as
