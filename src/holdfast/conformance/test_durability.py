@@ -146,7 +146,8 @@ async def test_every_text_outlives_a_close(engine: Engine, another: Another, clo
 
 @pytest.mark.usefixtures("lasting")
 async def test_the_order_of_insertion_outlives_a_close(engine: Engine, another: Another, clock: StoreClock) -> None:
-    jobs = [job(clock) for _ in range(6)]
+    due = clock.now
+    jobs = [job(clock, run_at=due) for _ in range(6)]
     shuffled = [jobs[n] for n in (3, 0, 5, 1)]
     await engine.insert(shuffled)
     await engine.close()
