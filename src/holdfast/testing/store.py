@@ -154,6 +154,13 @@ class Store(MemoryEngine):
             await self._after(moment)
         return answers
 
+    async def turn(
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """See Engine.turn. Each end by itself: a worker may be killed between two of them."""
+        answers = [answer for change in changes for answer in await self.commit([change])]
+        return answers, await self.claim(worker, queues, limit) if limit else []
+
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """See Engine.commit."""
         moment = committed(changes)

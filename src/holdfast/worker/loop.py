@@ -48,6 +48,9 @@ CLAIM_LIMIT = 100
 UNKNOWN_MS = (2_000, 600_000)
 """A job that nobody here knows rests for as long as it has waited already, within these bounds."""
 
+REST_TRIES = 5
+"""How often a job that nobody here knows is put to rest, while others send it signals."""
+
 ROOM_SECONDS = 1.0
 """How often a worker that may not claim looks whether it may again."""
 
@@ -563,10 +566,19 @@ class Worker:
         log.warning("job %s: no job of type %r is known here (known: %s); it rests", job.id, job.type, known)
         note = {"why": f"no job of type {job.type} is known to worker {self.id}"}
         low, high = UNKNOWN_MS
+        held: Job | None = job
         try:
-            now = await self._engine.now()
-            run_at = now + max(low, min(high, now - job.created_at))
-            await self._engine.commit([decide(job, Event.REST, now, by=self.id, run_at=run_at, note=note)])
+            # A signal that comes in between makes another version of it: once more, or nobody would give it back.
+            for _ in range(REST_TRIES):
+                if held is None or held.lease != job.lease or held.state is not State.ACTIVE:
+                    return
+                now = await self._engine.now()
+                run_at = now + max(low, min(high, now - job.created_at))
+                change = decide(held, Event.REST, now, by=self.id, run_at=run_at, note=note)
+                (answer,) = await self._engine.commit([change])
+                if isinstance(answer, Applied):
+                    return
+                (held,) = await self._engine.get([job.id])
         except HoldfastError as error:
             log.warning("job %s: %s", job.id, error)
 
