@@ -19,7 +19,7 @@ from holdfast.engines.tables import matches
 
 T = TypeVar("T")
 
-PAGE = 50
+PAGE = 40
 """How many jobs one call of a script takes, promotes, prunes or reads at most."""
 
 FIND_PAGE = 40
