@@ -61,6 +61,28 @@ async def test_a_stop_hands_over_without_losing_an_attempt_or_an_item(app):
     assert ran == list(range(5))
 
 
+async def test_a_stop_while_an_end_is_committed_does_not_wait_for_a_claim(engine):
+    app, writing = App("memory:", settings=type(QUICK)(poll_seconds=30), engine=engine), asyncio.Event()
+
+    async def slowly(name, args):
+        if name == "commit":
+            writing.set()
+            await asyncio.sleep(0.3)
+
+    @app.job(name="film")
+    async def film() -> str:
+        return "done"
+
+    engine.before = slowly
+    async with app.worker():
+        await asyncio.sleep(0.05)  # it has found nothing, and waits for news
+        run = await film.submit()
+        await writing.wait()
+        began = time.monotonic()
+    assert time.monotonic() - began < loop.HALT_SECONDS / 2
+    assert await run.result(0.1) == "done"
+
+
 async def test_what_fails_within_the_grace_has_failed(app):
     begun, go_on = asyncio.Event(), asyncio.Event()
 

@@ -99,10 +99,11 @@ class Worker:
         self._room = asyncio.Event()
         self._ended: list[Ended] = []
         self._settlers: set[asyncio.Task[None]] = set()
-        self._settling = 0
         self._held = 0
         """Slots that are spoken for: claims that are under way may fill them."""
-        self._claiming = 0
+        self._claiming = False
+        self._turning = 0
+        """How many turns are under way: they may bring jobs, as a claim does."""
         self._has_more = False
         """Whether the last claim found all that it asked for, so that there may be more."""
         self._stopping = False
@@ -246,13 +247,13 @@ class Worker:
                 trouble += 1
 
     async def _claim(self, free: int) -> int:
-        self._claiming += 1
+        self._claiming = True
         self._held += free
         sent = time.monotonic()
         try:
             jobs = await self._engine.claim(self.id, self.queues, free)
         finally:
-            self._claiming -= 1
+            self._claiming = False
             self._held -= free
         self._has_more = len(jobs) == free
         for job in jobs:
@@ -340,7 +341,7 @@ class Worker:
         for attempt in self._attempts.values():
             if isinstance(attempt, Away):
                 attempt.renewed()
-        if self._claiming or self._stopping:
+        if self._claiming or self._turning or self._stopping:
             return
         held = {*self._running.values(), *self._attempts}
         for lease in beat.stray:
@@ -447,32 +448,28 @@ class Worker:
             return
         attempt.end()
         self._ended.append((attempt, result, error))
-        if self._settling < SETTLERS:
-            self._settling += 1
+        if sum(not settler.done() for settler in self._settlers) < SETTLERS:
             settler = self._loop.create_task(self._settle(), name="holdfast ends")
             self._settlers.add(settler)
             settler.add_done_callback(self._settlers.discard)
 
     async def _settle(self) -> None:
         """Commit the ends that have come, and fill their slots in the same act; then those that came meanwhile."""
-        try:
-            while self._ended:
-                ended, self._ended = self._ended[:CLAIM_LIMIT], self._ended[CLAIM_LIMIT:]
-                free = min(self._free(), CLAIM_LIMIT) if self._has_more and self._may_claim() else 0
-                held = max(free, len(ended))
-                self._held += held
-                self._claiming += 1
-                try:
-                    jobs = await self._settle_all(ended, free)
-                finally:
-                    self._claiming -= 1
-                    self._held -= held
-                    self._room.set()
-                self._has_more = bool(free) and len(jobs) == free
-                for job, sent in jobs:
-                    self._take(job, sent)
-        finally:
-            self._settling -= 1
+        while self._ended:
+            ended, self._ended = self._ended[:CLAIM_LIMIT], self._ended[CLAIM_LIMIT:]
+            free = min(self._free(), CLAIM_LIMIT) if self._has_more and self._may_claim() else 0
+            held = max(free, len(ended))
+            self._held += held
+            self._turning += 1
+            try:
+                jobs = await self._settle_all(ended, free)
+            finally:
+                self._turning -= 1
+                self._held -= held
+                self._room.set()
+            self._has_more = bool(free) and len(jobs) == free
+            for job, sent in jobs:
+                self._take(job, sent)
 
     async def _settle_all(self, ended: Sequence[Ended], free: int) -> list[tuple[Job, float]]:
         """Commit these ends and claim jobs for so many slots; what was claimed, and when that was asked for."""
