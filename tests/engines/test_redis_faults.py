@@ -21,10 +21,12 @@ from holdfast import step as step_of_job
 from holdfast.conformance.dump import dump, presence_of
 from holdfast.conformance.given import StoreClock, change, claimed, current, job, step
 from holdfast.conformance.victim import work
-from holdfast.core.errors import StoreError, StoreLost
+from holdfast.core.errors import StoreBusy, StoreError, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Presence, State, Where
 from holdfast.engines.contract import WORKER
 from holdfast.engines.redis import RedisEngine
+from holdfast.engines.redis.place import place_of
+from holdfast.engines.redis.wire import Way, Wire
 from tests.proxy import Proxy
 from tests.redis_server import NoServer, Server, server
 
@@ -359,6 +361,46 @@ def test_a_server_that_keeps_its_file_loses_nothing_when_it_is_killed(own_server
         await asyncio.to_thread(own_server.restart, how)
         assert await again(lambda: dump(engine)) == before
         await engine.insert([job(CLOCK)])
+        await engine.close()
+
+    run(live())
+
+
+def test_nothing_is_asked_before_the_greeting_is_answered(redis_url: str, run):
+    """Until then nobody knows which server a connection leads to, and what is asked may name the one before it."""
+
+    async def live() -> None:
+        greeted: list[asyncio.Task[Any]] = []
+
+        async def greet(wire: Wire) -> None:
+            greeted.append(asyncio.ensure_future(wire.call("ECHO", "second")))
+            await wire.ask("ECHO", "a greeting")
+            await wire.ask("ECHO", "and another")
+            sent.append(wire.calls)
+
+        sent: list[int] = []
+        place = place_of(redis_url)
+        wire = Wire(place, Way(place), greet)
+        assert await wire.call("ECHO", "first") == b"first"
+        assert sent == [3], "CLIENT ID and the greeting"
+        assert await greeted[0] == b"second"
+        await wire.close()
+
+    run(live())
+
+
+def test_what_named_the_server_before_is_refused_and_no_loss(redis_store: str, run):
+    async def live() -> None:
+        engine = await opened(redis_store)
+        await engine.insert([job(CLOCK)])
+        store = engine._store
+        id, generation, acts, word = store.given()
+        lost = [b"lost", id.encode(), str(generation).encode(), str(acts).encode()]
+        with pytest.raises(StoreBusy, match="the server changed; nothing was written: try again"):
+            store.heard(lost, Wire(engine._place, Way(engine._place), store.greet), (id, generation - 1, acts, word))
+        assert await engine.count() == {("default", State.AVAILABLE): 1}
+        with pytest.raises(StoreLost, match="it went back by 2 acts that we had seen"):
+            store.heard(lost, engine._looks, (id, generation, acts + 2, word))
         await engine.close()
 
     run(live())

@@ -12,7 +12,7 @@ from holdfast.engines.redis import rows
 from holdfast.engines.redis.live import Seen
 from holdfast.engines.redis.place import Place
 from holdfast.engines.redis.scripts import script
-from holdfast.engines.redis.store import Store
+from holdfast.engines.redis.store import Given, Store
 from holdfast.engines.redis.wire import Wire
 from holdfast.engines.server import ALWAYS, worker_records
 from holdfast.engines.tables import matches
@@ -39,8 +39,15 @@ class Reads(Engine):
 
     async def _script(self, wire: Wire, name: str, *words: Any) -> Any:
         """Run a script; answers without how far the store has come, which is noted."""
-        answer = await wire.run(script(name), self._place.tag, lambda: (*self._store.given(), *words))
-        return self._store.heard(answer, wire)[1:]
+        given: Given
+
+        def all_words() -> Sequence[Any]:
+            nonlocal given
+            given = self._store.given()
+            return (*given, *words)
+
+        answer = await wire.run(script(name), self._place.tag, all_words)
+        return self._store.heard(answer, wire, given)[1:]
 
     async def _look(self, name: str, *words: Any) -> Any:
         return await self._call(lambda: self._script(self._looks, name, *words))

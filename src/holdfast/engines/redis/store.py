@@ -35,6 +35,9 @@ OLDEST_SERVER = (6, 2)
 SHARDED_SINCE = (7, 0)
 NO_EVICTION = "noeviction"
 
+Given = tuple[str, int, int, str]
+"""What every script is told first: the store's id, generation and seq as we know them; the word for telling news."""
+
 
 class Store:
     """What this process knows of one store: its id, the generation, how far it had come. Lives on the hub's loop."""
@@ -58,8 +61,8 @@ class Store:
         """How many servers the store has lived on."""
         return self._gen
 
-    def given(self) -> tuple[str, int, int, str]:
-        """What every script is told first."""
+    def given(self) -> Given:
+        """What a script is told now."""
         return (self._id, self._gen, self._seq, self._tells)
 
     async def greet(self, wire: Wire) -> None:
@@ -98,27 +101,28 @@ class Store:
                 raise self.lose(_went_back(knew_seq - reached) if reached >= 0 else "it is older than what we saw")
         self._id, self._gen, self._seq = id, max(self._gen, gen), max(self._seq, seq)
 
-    def heard(self, answer: Any, wire: Wire) -> Any:
+    def heard(self, answer: Any, wire: Wire, given: Given) -> Any:
         """Note how far the store has come, which every script answers first; or why nothing was done."""
         first = answer[0]
         if first == b"lost":
-            raise self._lost(wire, *answer[1:4])
+            raise self._lost(wire, given, *answer[1:4])
         if first == b"moved":
             raise Moved(mark_of(answer[1].decode()).words())
         if first > self._seq:
             self._seq = first
         return answer
 
-    def _lost(self, wire: Wire, id: bytes | None, gen: bytes | None, seq: bytes | None) -> StoreError:
+    def _lost(self, wire: Wire, given: Given, id: bytes | None, gen: bytes | None, seq: bytes | None) -> StoreError:
         if id is None or gen is None or seq is None:
             return self.lose("it was emptied")
-        if id.decode() != self._id:
+        given_id, given_gen, given_seq, _ = given
+        if id.decode() != given_id:
             return self.lose("it is another store by the same name")
-        if int(gen) != self._gen:  # not the server that we greeted last; the next greeting tells which one counts
+        if int(gen) != given_gen:  # not the server that we greeted last; the next greeting tells which one counts
             error = StoreBusy(f"{self._place.shown}: the server changed; nothing was written: try again")
             wire.cut(error)
             return error
-        return self.lose(_went_back(self._seq - int(seq)))
+        return self.lose(_went_back(given_seq - int(seq)))
 
     def lose(self, what: str) -> StoreLost:
         """Remember that this is not the store that we wrote to."""

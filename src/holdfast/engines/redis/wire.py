@@ -88,6 +88,7 @@ class Wire:
         self._way = way
         self._greet = greet
         self._connection: Connection | None = None
+        self._greeted = False
         self._waiting: deque[_Answer] = deque()
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
@@ -124,14 +125,15 @@ class Wire:
         try:
             return await self.call("EVALSHA", script.sha, 1, key, *given())
         except NoScriptError:
+            await self.connected()
             return await self.call("EVAL", script.text, 1, key, *given())
 
     async def connected(self) -> None:
-        """See that there is a connection."""
-        if self._connection is not None:
+        """See that there is a connection, and that it was greeted: until then nobody knows which server it leads to."""
+        if self._greeted:
             return
         async with self._connecting:
-            if self._connection is not None:
+            if self._greeted:
                 return
             if self._closed:
                 raise StoreClosed(f"{self._place.shown}: was closed; open it first")
@@ -153,6 +155,7 @@ class Wire:
             self.remade, self.since = self.since > 0, asyncio.get_running_loop().time()
             self.client = int(await self._send(("CLIENT", "ID")))
             await self._greet(self)
+            self._greeted = self._connection is connection
         except BaseException as error:
             self.cut(error)
             raise
@@ -206,6 +209,7 @@ class Wire:
     def cut(self, error: BaseException) -> asyncio.StreamWriter | None:
         """Give the connection up; who waits for an answer is told why there is none."""
         connection, self._connection = self._connection, None
+        self._greeted = False
         reader, self._reader = self._reader, None
         waiting, self._waiting = self._waiting, deque()
         told = error if isinstance(error, RedisError | OSError) else ConnectionError("the connection was lost")
