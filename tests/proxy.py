@@ -55,6 +55,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._flows: asyncio.Event
         self._trap: tuple[int, bool] | None = None
+        self._closed = False
         self.delay = 0.0
         """How long each message takes longer, in either direction."""
         self.refuses = False
@@ -126,12 +127,15 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _close(self) -> None:
+        self._closed = True
         self._server.close()
         for way in list(self._ways):
             way.cut()
+        await asyncio.sleep(0)  # who was just accepted comes to know of it
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # sockets are let go of in the loop's next turn
 
     async def _set(self, *, flows: bool) -> None:
         (self._flows.set if flows else self._flows.clear)()
@@ -144,12 +148,15 @@ class Proxy:
             await self._connect(reader, writer)
         except (OSError, ssl.SSLError, asyncio.IncompleteReadError):
             pass
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.refuses:
+        if self.refuses or self._closed:
             return
         await self._flows.wait()
         if self._tls is not None:

@@ -665,18 +665,21 @@ def test_many_at_once_leave_the_other_acts_alone(store):
     """Bodies have connections of their own: however many there are, no record, claim or beat waits for one."""
 
     async def scene():
+        begun, go = asyncio.Event(), asyncio.Event()
+
         async def slow(db):
-            await db.execute("select pg_sleep(0.3)")
+            begun.set()
+            await go.wait()
 
         many = [asyncio.ensure_future(store.transact(slow, f"pay#{n}")) for n in range(20)]
-        await asyncio.sleep(0.1)
+        await begun.wait()
         for n in range(10):
             await store.engine.record([step(store.job, f"plain#{n}")])
-        early = not any(task.done() for task in many)
+        assert not any(task.done() for task in many)
+        go.set()
         await asyncio.gather(*many)
-        return early
 
-    assert store.run(asyncio.wait_for(scene(), 20))
+    store.run(asyncio.wait_for(scene(), 20))
     assert len(store.records()) == 30
 
 

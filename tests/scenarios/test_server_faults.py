@@ -71,7 +71,7 @@ if __name__ == "__main__":
 
 LEASE_SECONDS = 3.0
 SETTINGS = (
-    f"dict(beat_seconds=0.3, lease_seconds={LEASE_SECONDS}, look_seconds=0.2, upkeep_seconds=0.5, poll_seconds=1.0,"
+    f"dict(beat_seconds=0.8, lease_seconds={LEASE_SECONDS}, look_seconds=0.2, upkeep_seconds=0.5, poll_seconds=1.0,"
     " grace_seconds=0.5)"
 )
 FILMS = 20

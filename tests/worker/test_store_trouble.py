@@ -1,12 +1,14 @@
 """The store is away for a while: work goes on when it is back, and nothing runs twice."""
 
 import asyncio
+import threading
 
 import pytest
 
 from holdfast import current, sleep, step, wait_for
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
+from holdfast.worker import steps
 from tests.worker.given import AT_ONCE_RETRY, events, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
@@ -217,6 +219,39 @@ async def test_a_fenced_worker_starts_no_step_and_claims_nothing(app, engine):
         engine.away = False
         await in_state(app, run, State.COMPLETED)
     assert sorted(started) == [1, 2]
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
+async def test_a_thread_that_begins_behind_the_fence_waits_there(app, engine, monkeypatch):
+    """A step was admitted, and the machine took its time to begin its thread."""
+    started, waiting, go = [], threading.Event(), threading.Event()
+
+    class Late(threading.Thread):
+        def run(self) -> None:
+            waiting.set()
+            go.wait(10)
+            super().run()
+
+    @step(name="one")
+    def one() -> None:
+        started.append(1)
+
+    async def job() -> None:
+        await one.aio()
+
+    run = await app.job(job).submit()
+    async with app.worker() as worker:
+        monkeypatch.setattr(steps.threading, "Thread", Late)
+        await until(waiting.is_set, 3)
+        monkeypatch.undo()
+        engine.away = {"beat"}
+        await until(lambda: not worker._leases.may_start(), 3)
+        go.set()
+        await asyncio.sleep(0.2)
+        assert started == []
+        engine.away = False
+        await in_state(app, run, State.COMPLETED)
+    assert started == [1]
 
 
 async def test_a_submit_in_a_job_whose_lease_was_lost_stops_it(app, engine):

@@ -330,6 +330,7 @@ async def _threaded(call: Call) -> Any:
 
     def work() -> Any:
         try:
+            _admit(call.attempt)  # a thread begins when the machine lets it: meanwhile the job may be another's
             return call.spec.function(*args, **kwargs)
         finally:
             call.threads -= 1
