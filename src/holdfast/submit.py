@@ -4,8 +4,9 @@ Must not know the App, only that it opens its store. Inside a job, what is submi
 the same however often the job is run, and a wait for it parks the job.
 """
 
+import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -16,7 +17,7 @@ from holdfast.core.codec import Signature, canonical
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, LeaseLost, WrongColour
 from holdfast.core.keys import derived_id
-from holdfast.core.model import Time
+from holdfast.core.model import Inserted, Time
 from holdfast.jobs import Jobs, Order
 from holdfast.runs import Run, failure_of
 from holdfast.steps import Key, _AsyncOne, _SyncOne, check_map
@@ -91,7 +92,7 @@ class _Job(Generic[P, R]):
     def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
 
-        A thousand go to the store in one act, on Redis sixty. Results come in the elements' order.
+        A thousand go to the store in one act, on Redis forty. Results come in the elements' order.
         """
         self._check_colour("submit_many")
         return self._submit_all(calls, options)
@@ -103,17 +104,25 @@ class _Job(Generic[P, R]):
             raise WrongColour(f"{self.type}.{what}(…) is awaited: in a def job call app.sync.{what}({self.type}, …)")
 
     async def _submit_all(self, calls: Iterable[Any], options: dict[str, Any]) -> "list[Run[R]]":
-        runs: list[Run[R]] = []
         now, at_once = await self._now(), await self._at_once()
         options = _checked(self.type, options)
         connection = options.pop("connection", None)
+        parts = self._parts(calls, options, now, at_once)
+        if connection is not None or attempt_here() is not None:
+            return [run for orders in parts for run in await self._submit(orders, connection)]
+        jobs, signature = await self._open(), self.spec.signature
+        return [Run(self._open, one.id, signature) for one in await _inserted(jobs, parts)]
+
+    def _parts(self, calls: Iterable[Any], options: dict[str, Any], now: Time, at_once: int) -> Iterator[list[Order]]:
+        """The orders, as many as go to the store in one act at a time."""
         orders: list[Order] = []
         for call in calls:
             orders.append(self._order(call if isinstance(call, tuple) else (call,), {}, now, **options))
             if len(orders) == at_once:
-                runs += await self._submit(orders, connection)
+                yield orders
                 orders = []
-        return runs + (await self._submit(orders, connection) if orders else [])
+        if orders:
+            yield orders
 
     async def _now(self) -> Time:
         """The store's time. Inside a job a store that is away for a while is waited for."""
@@ -243,6 +252,24 @@ class _Job(Generic[P, R]):
             expires_at=_moment(expires, now),
             options=options,
         )
+
+
+async def _inserted(jobs: Jobs, parts: Iterable[list[Order]]) -> list[Inserted]:
+    """Insert part after part. While the store is at one, the next one is made ready."""
+    done: list[Inserted] = []
+    under_way: asyncio.Future[list[Inserted]] | None = None
+    try:
+        for orders in parts:
+            new = jobs.new(orders, await jobs.engine.now())
+            if under_way is not None:
+                done += await under_way
+            under_way = asyncio.ensure_future(jobs.engine.insert(new))
+            await asyncio.sleep(0)  # it is handed to the store before we go on
+    except BaseException:
+        if under_way is not None:  # an element can't be submitted; those of the parts before it are
+            await asyncio.gather(under_way, return_exceptions=True)
+        raise
+    return done if under_way is None else done + await under_way
 
 
 class ChildRun(Run[R]):

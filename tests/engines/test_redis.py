@@ -25,7 +25,7 @@ from holdfast.core.moves import MOVED, HeldKey, Mark, Whole
 from holdfast.engines import engine_for, named
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.redis import RedisEngine
-from holdfast.engines.redis.engine import PAGE
+from holdfast.engines.redis.engine import CALL_WEIGHT, PAGE
 from holdfast.engines.redis.place import place_of
 from holdfast.jobs import Jobs
 from holdfast.upkeep.keeper import Keeper
@@ -306,9 +306,10 @@ def test_an_act_is_one_command(redis_store: str, run):
         await claimed(engine, CLOCK)  # all connections are made, and all scripts known
         await engine.beat(Presence(worker="w-1"))
         counted, costs = Counted(engine), []
-        await engine.insert([job(CLOCK) for _ in range(20)])
+        few = CALL_WEIGHT // 2
+        await engine.insert([job(CLOCK) for _ in range(few)])
         costs.append(("insert", counted()))
-        held = await engine.claim("w-1", ["default"], 20)
+        held = await engine.claim("w-1", ["default"], few)
         costs.append(("claim", counted()))
         await engine.record([recorded(one) for one in held])
         await engine.record([recorded(one, "b") for one in held])

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import App, HoldfastError, JobCancelled, JobFailed, current, step
 from holdfast.core.errors import Invalid, StoreError, WrongColour
-from holdfast.core.model import State
+from holdfast.core.model import State, Where
 from holdfast.worker.context import NoJob
 from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, paths
 
@@ -273,6 +273,38 @@ async def test_submitting_in_bulk_is_one_act_for_a_thousand(app, engine):
     assert (await app.jobs.get(runs[7].id)).args == "[7,1]"
     with pytest.raises(Invalid, match="takes no 'key'"):
         await job.submit_many([1], key="x")
+
+
+async def test_a_part_is_made_ready_while_the_store_is_at_the_one_before_it(app, engine, monkeypatch):
+    async def job(n: int) -> None: ...
+
+    taken, inserted = [], []
+    insert = app.engine.insert
+
+    async def slowly(jobs, parent=None):
+        inserted.append((len(jobs), "while", list(taken)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        inserted.append(("taken", list(taken)))
+        return await insert(jobs, parent)
+
+    def numbers():
+        for n in range(5):
+            taken.append(n)
+            yield n
+        yield "no number"
+
+    monkeypatch.setattr(app.engine, "insert", slowly)
+    monkeypatch.setattr(app.engine, "insert_at_once", 2)
+    with pytest.raises(Invalid, match="argument 'n' of job"):
+        await app.job(job).submit_many(numbers())
+    assert inserted == [
+        (2, "while", [0, 1]),
+        ("taken", [0, 1, 2, 3]),
+        (2, "while", [0, 1, 2, 3]),
+        ("taken", [0, 1, 2, 3, 4]),
+    ]
+    assert [one.args for one in await app.engine.find(Where())] == ["[0]", "[1]", "[2]", "[3]"]
 
 
 async def test_arguments_and_options_that_do_not_fit_are_refused_at_submit(app):

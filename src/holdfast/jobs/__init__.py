@@ -84,15 +84,18 @@ class Jobs:
         make it safe to submit them again. Raises KeyConflict when a key stands for other arguments, and LeaseLost when
         the parent lost its lease.
         """
-        now = await self.engine.now()
-        jobs = [
-            new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
-        ]
+        jobs = self.new(orders, await self.engine.now(), ids)
         if parent is not None:
             jobs = [replace(job, parent=parent.job, group=group) for job, group in zip(jobs, groups, strict=True)]
         if connection is not None:
             return await self.engine.insert_within(connection, jobs)
         return await self.engine.insert(jobs, parent)
+
+    def new(self, orders: Sequence[Order], now: Time, ids: Sequence[str] | None = None) -> list[Job]:
+        """The jobs that orders make, checked. The store knows nothing of them yet."""
+        return [
+            new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
+        ]
 
     # Looking.
 

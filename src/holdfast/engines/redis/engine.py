@@ -74,7 +74,7 @@ T = TypeVar("T")
 DUE_SECONDS = 0.05
 """For how long what a claim told of the next due job is good for the wait after it."""
 
-CALL_WEIGHT = 50
+CALL_WEIGHT = 25
 """How much work goes into one call of a script, counted in plain changes: the server does nothing else meanwhile."""
 
 CALL_SIZE = 4 << 20
@@ -102,7 +102,7 @@ class RedisEngine(Reads, Movable):
         clock="the server's",
         limit="the server's memory; a power cut loses what its appendonly file had not got, about a second",
     )
-    insert_at_once = 60
+    insert_at_once = 40
     look_seconds = 1.6
 
     def __init__(self, url: str) -> None:

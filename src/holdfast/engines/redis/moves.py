@@ -14,13 +14,13 @@ from holdfast.core.model import Entry, Job, Record
 from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.redis import rows
 
-PAGE = 50
+PAGE = 25
 """How many jobs or keys one call reads at most."""
 
-READ_WEIGHT = 500
+READ_WEIGHT = 250
 """How many entries and steps one call reads at most."""
 
-LOAD_WEIGHT = 50
+LOAD_WEIGHT = 25
 """How many jobs and steps go into one call, counted in plain changes: the server does nothing else meanwhile."""
 
 ENTRIES_WEIGHT = 10

@@ -19,10 +19,10 @@ from holdfast.engines.tables import matches
 
 T = TypeVar("T")
 
-PAGE = 40
+PAGE = 20
 """How many jobs one call of a script takes, promotes, prunes or reads at most."""
 
-FIND_PAGE = 40
+FIND_PAGE = 20
 """How many jobs one call looks at to find some: it puts several indexes in order."""
 
 
