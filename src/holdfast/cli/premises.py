@@ -9,12 +9,18 @@ import sqlite3
 import stat
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.cli.ailments import Finding, Level
 from holdfast.cli.store import path_of_engine
+from holdfast.core.durations import in_words
 from holdfast.engines.contract import Engine
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite.store import connect, file_system, schema_version
+
+if TYPE_CHECKING:
+    from holdfast.engines.postgres import reads as postgres
+    from holdfast.engines.redis import store as redis
 
 TIGHT_BYTES = 1_000_000_000
 NO_ROOM_BYTES = 50_000_000
@@ -27,7 +33,10 @@ WAL_BYTES = 256 * 1024 * 1024
 """A log larger than this has not been folded into the database for long: a reader holds it open."""
 
 CROWDED = 0.8
-"""A server that uses more than this part of the memory that it may use is a warning: full, it refuses writes."""
+"""A server that uses more than this part of its memory or connections is a warning: full, it refuses."""
+
+OLD_SECONDS = 600.0
+"""A transaction that is open for longer in the same database keeps the server from clearing away what is gone."""
 
 LONG_AGO = 1_735_689_600
 """2025 began. A clock that says earlier is not set."""
@@ -62,18 +71,61 @@ def look_at_file(engine: Engine) -> list[Finding]:
 
 
 async def look_at_server(engine: Engine) -> list[Finding]:
-    """What a Redis server says of itself: how full it is, and what its settings can lose. For other engines nothing."""
-    if engine.guarantees.name != "redis":
-        return []
-    from holdfast.engines.redis import RedisEngine  # its driver may not be installed
+    """What a server says of itself: what its settings can lose, and how full it is. For other engines nothing."""
+    match engine.guarantees.name:  # the driver of an engine that is not asked for may not be installed
+        case "redis":
+            from holdfast.engines.redis import RedisEngine
 
-    assert isinstance(engine, RedisEngine)
-    health = await engine.health()
+            assert isinstance(engine, RedisEngine)
+            return _of_redis(await engine.health())
+        case "postgres":
+            from holdfast.engines.postgres import PostgresEngine
+
+            assert isinstance(engine, PostgresEngine)
+            return _of_postgres(await engine.health())
+    return []
+
+
+def _of_redis(health: "redis.Health") -> list[Finding]:
     kept = "appendonly is yes: a killed server loses nothing, a power cut what appendfsync allows (by default a second)"
     return [
         Finding("durability", Level.WARN if health.can_lose else Level.OK, health.can_lose or kept),
         _memory(health.used, health.limit),
     ]
+
+
+def _of_postgres(health: "postgres.Health") -> list[Finding]:
+    return [
+        _durability(health.fsync, health.synchronous_commit),
+        _connections(health.connections, health.limit),
+        _transactions(health.oldest_seconds),
+    ]
+
+
+def _durability(fsync: str, commit: str) -> Finding:
+    if fsync == "off":
+        text = "fsync is off: a power cut can destroy the whole database; set fsync = on"
+        return Finding("durability", Level.WARN, text)
+    if commit == "off":
+        text = "synchronous_commit is off: a crash of the server loses the last moments of work; set it to on"
+        return Finding("durability", Level.WARN, text)
+    return Finding("durability", Level.OK, f"fsync is on, synchronous_commit is {commit}: what was committed stays")
+
+
+def _connections(taken: int, limit: int) -> Finding:
+    text = f"{taken} of {limit} are taken"
+    if taken > CROWDED * limit:
+        return Finding("connections", Level.WARN, f"{text}: raise max_connections, or put a pooler in front")
+    return Finding("connections", Level.OK, text)
+
+
+def _transactions(oldest: float | None) -> Finding:
+    if oldest is not None and oldest > OLD_SECONDS:
+        text = (
+            f"one has been open for {in_words(int(oldest * 1_000))}: rows that are gone can't be cleared away; end it"
+        )
+        return Finding("transactions", Level.WARN, f"{text} (pg_stat_activity.xact_start)")
+    return Finding("transactions", Level.OK, "none is open for long")
 
 
 def _memory(used: int, limit: int) -> Finding:

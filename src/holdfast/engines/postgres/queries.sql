@@ -9,6 +9,16 @@
 -- name: now
 select {schema}.now_ms();
 
+-- name: health
+-- the doctor: what the server's settings can lose, how many of its connections are taken, and for how many seconds
+-- somebody has held a transaction open in this database (null where that is nobody, or not ours to see)
+select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchronous_commit'),
+  (select pg_catalog.count(*) from pg_catalog.pg_stat_activity where backend_type = 'client backend'),
+  pg_catalog.current_setting('max_connections')::bigint,
+  (select pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - pg_catalog.min(xact_start))
+   from pg_catalog.pg_stat_activity
+   where datname = pg_catalog.current_database() and pid <> pg_catalog.pg_backend_pid());
+
 -- name: add_jobs
 -- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has.
 with given as materialized (

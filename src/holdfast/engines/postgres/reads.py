@@ -8,6 +8,8 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Where
@@ -25,6 +27,16 @@ PAST_ALL_IDS = "\U0010ffff"
 """Sorts behind every id: where a walk from the newest begins."""
 
 
+class Health(Struct, frozen=True):
+    """How a server is: how safe a commit is, how many connections are taken, and how old the oldest transaction is."""
+
+    fsync: str
+    synchronous_commit: str
+    connections: int
+    limit: int
+    oldest_seconds: float | None
+
+
 class Reads(Movable):
     """Looking things up, with the connection that `_look` gives."""
 
@@ -37,6 +49,11 @@ class Reads(Movable):
 
     async def _fetch(self, statement: str, *params: Any) -> list[Any]:
         return await self._look(lambda db: db.fetch(statement, *params))
+
+    async def health(self) -> Health:
+        """How the server is, for who looks after it."""
+        [row] = await self._fetch(self._sql.health)
+        return Health(*row)
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See Engine.get."""

@@ -1,0 +1,77 @@
+"""What the doctor says of a Postgres server: how safe a commit is, its connections, and transactions left open."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import asyncpg
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import main, premises
+from holdfast.engines import engine_for
+from tests.postgres_server import NoServer, server
+
+Found = dict[str, tuple[str, str]]
+
+
+def told(url: str) -> Found:
+    result = CliRunner().invoke(main, ["doctor", "--url", url, "--json"], prog_name="holdfast", catch_exceptions=False)
+    assert result.exit_code == 0, result.stdout
+    return {one["name"]: (one["level"], one["text"]) for one in json.loads(result.stdout)["checks"]}
+
+
+async def made(url: str) -> None:
+    engine = engine_for(url)
+    await engine.open()
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "says"),
+    [
+        (("fsync=on", "synchronous_commit=on"), "ok", "what was committed stays"),
+        (("fsync=on", "synchronous_commit=off"), "warn", "a crash of the server loses the last moments of work"),
+        (("fsync=off",), "warn", "a power cut can destroy the whole database; set fsync = on"),
+    ],
+)
+def test_what_the_servers_settings_can_lose_is_told(settings: tuple[str, ...], level: str, says: str):
+    try:
+        with server(*settings) as running:
+            asyncio.run(made(running.url))
+            found = told(running.url)
+    except NoServer as error:
+        pytest.skip(str(error))
+    assert found["durability"][0] == level
+    assert says in found["durability"][1]
+    assert found["connections"][0] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "alters", "says"),
+    [
+        ("connections", "CROWDED", "are taken: raise max_connections, or put a pooler in front"),
+        ("transactions", "OLD_SECONDS", "one has been open for"),
+    ],
+)
+def test_a_crowd_and_an_old_transaction_are_told(
+    postgres_store: str, monkeypatch: pytest.MonkeyPatch, name: str, alters: str, says: str
+):
+    def with_one_open(look: Callable[[], Found]) -> Found:
+        async def live() -> Found:
+            db = await asyncpg.connect(postgres_store.partition("?")[0])
+            async with db.transaction():
+                await db.fetchval("select 1")
+                found = await asyncio.to_thread(look)
+            await db.close()
+            return found
+
+        return asyncio.run(live())
+
+    asyncio.run(made(postgres_store))
+    before = told(postgres_store)[name]
+    monkeypatch.setattr(premises, alters, 0.0)
+    after = with_one_open(lambda: told(postgres_store))[name]
+    assert before[0] == "ok"
+    assert after[0] == "warn"
+    assert says in after[1]
