@@ -63,6 +63,7 @@ def test_a_server_that_can_not_be_reached_is_not_told_as_a_store_that_is_not_the
     result = cli("status", "--url", url)
     assert result.exit_code == 1
     assert "can't be reached" in result.stderr
+    assert "is the server up, and are host and port right?" in result.stderr
     assert result.stderr.count("\n") == 1
 
     told = json.loads(cli("doctor", "--url", url, "--json").stdout)

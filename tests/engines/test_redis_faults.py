@@ -484,6 +484,19 @@ def test_a_restart_of_the_server_under_four_live_workers_declares_none_dead(own_
     run(live())
 
 
+def test_a_server_that_takes_no_more_clients_says_so(own_server: Server, run):
+    async def live() -> None:
+        engine = await opened(own_server.url)
+        await engine.insert([job(CLOCK)])
+        own_server.ask("CONFIG", "SET", "maxclients", 1)
+        with pytest.raises(StoreBusy, match="max number of clients reached; raise maxclients, or run fewer processes"):
+            await opened(own_server.url)
+        await engine.insert([job(CLOCK)])
+        await engine.close()
+
+    run(live())
+
+
 def test_who_last_beat_before_a_restart_is_excused(own_server: Server, run):
     async def live() -> list[bool]:
         engine, other = await opened(own_server.url), await opened(own_server.url)

@@ -381,6 +381,8 @@ def plainly(error: BaseException, place: Place) -> BaseException:
             return StoreError(f"{where}: a file that the URL names is not there; check sslrootcert, sslcert and sslkey")
         case asyncpg.ProtocolViolationError() if "startup parameter" in told:
             return StoreError(f"{where}: {told}; a pooler is in between: add pooler=transaction to the URL")
+        case ConnectionRefusedError() | socket.gaierror():
+            return StoreError(f"{where}: can't be reached ({told}): is the server up, and are host and port right?")
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
         case _ if isinstance(error, _GONE):

@@ -26,7 +26,7 @@ from holdfast.core.errors import (
 from holdfast.core.moves import mark_of
 from holdfast.engines.redis.place import Place
 from holdfast.engines.redis.scripts import script
-from holdfast.engines.redis.wire import Wire
+from holdfast.engines.redis.wire import NotConnected, Wire
 
 log = logging.getLogger("holdfast.redis")
 
@@ -228,6 +228,10 @@ def plainly(error: BaseException, place: Place) -> BaseException:
             return StoreBusy(f"{where}: the store is moving to another node; nothing was written: try again")
         case said.TimeoutError() | TimeoutError():
             return StoreBusy(f"{where}: took too long and was given up; it may or may not be there: look, then repeat")
+        case said.ConnectionError() if "max number of clients" in told:
+            return StoreBusy(f"{where}: {told}; raise maxclients, or run fewer processes")
+        case NotConnected():
+            return StoreError(f"{where}: can't be reached ({told}): is the server up, and are host and port right?")
         case said.ConnectionError() | OSError():
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
         case said.ResponseError():

@@ -51,6 +51,10 @@ class Way:
         self.to = self._home
 
 
+class NotConnected(said.ConnectionError):
+    """There is no connection, so nothing was asked."""
+
+
 async def connect(place: Place, way: Way) -> Connection:
     """A connection that has said who we are. The caller closes it."""
     options = {getattr(socket, name): seconds for name, seconds in KEEPALIVE.items() if hasattr(socket, name)}
@@ -73,9 +77,11 @@ async def connect(place: Place, way: Way) -> Connection:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             await connection.connect()  # type: ignore[no-untyped-call]
-    except BaseException:
+    except BaseException as error:
         way.start_over()
         await connection.disconnect(nowait=True)
+        if isinstance(error, OSError | TimeoutError | said.TimeoutError) or type(error) is said.ConnectionError:
+            raise NotConnected(str(error) or "no answer in time") from error
         raise
     return connection
 
