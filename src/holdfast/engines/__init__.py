@@ -53,6 +53,9 @@ def engine_class(url: str) -> type[Engine]:
             return RedisEngine
     if scheme in _LATER:
         raise Invalid(f"{scheme}: the {_LATER[scheme]} engine is not in this version; use one of {FORMS}")
+    plain = scheme.partition("+")[0]
+    if plain in ("postgresql", "postgres", "sqlite"):
+        raise Invalid(f"{masked(url)!r}: write {plain}://…, without +{scheme.partition('+')[2]}: the driver is ours")
     raise Invalid(f"{masked(url)!r} names no store; use one of {FORMS}")
 
 
@@ -85,12 +88,7 @@ def path_of(url: str) -> Path:
 
 def masked(url: str) -> str:
     """A URL that may be shown: its password is replaced."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url.partition(":")[0] + ":…"
-    shown = url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
-    return _SECRET.sub(r"\1=***", shown)
+    return _SECRET.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", url))
 
 
 def named(url: str) -> str:
@@ -102,6 +100,9 @@ def named(url: str) -> str:
     query = urlencode([(name, value) for name, value in options if name in _WHERE])
     return urlunsplit((parts.scheme, host, parts.path, query, ""))
 
+
+_PASSWORD = re.compile(r"(://[^:@/?#]*):.*@")
+"""Up to the last @: a password may hold what belongs to another part of a URL."""
 
 _SECRET = re.compile(r"\b(\w*password)=[^&#]*")
 _WHERE = frozenset({"schema", "app", "host", "port", "dbname", "database"})

@@ -15,6 +15,7 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import cancel_children, ended, wake_parent
 from holdfast.threads import Join, Spawn, own_thread
+from holdfast.trouble import Trouble
 from holdfast.upkeep.rescue import Rescue
 from holdfast.upkeep.wake import Wake
 
@@ -57,6 +58,7 @@ class Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._stopping = False
+        self._trouble = Trouble(log, "upkeep", "upkeep goes on")
 
     def start(self) -> None:
         """Begin to look."""
@@ -91,10 +93,11 @@ class Keeper:
                     tidy_at = loop.time() + self._upkeep_seconds
                     if await self.lead(present):
                         await self.tidy(present)
+                self._trouble.pass_by()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
             except HoldfastError as error:
-                log.warning("upkeep: %s", error)
+                self._trouble.say(error)
             except Exception:
                 log.exception("upkeep: unexpected trouble; it goes on")
             try:

@@ -13,6 +13,7 @@ from holdfast.core.errors import StoreLost
 from holdfast.core.model import Beat, Presence
 from holdfast.engines.contract import Engine
 from holdfast.threads import Join, Spawn, own_thread
+from holdfast.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 
@@ -60,6 +61,7 @@ class Leases:
         self._soon = False
         self._hurry = False
         self._stopping = False
+        self._trouble = Trouble(log, "a beat was not answered", "beats are answered again")
 
     def may_start(self) -> bool:
         """Whether a new step may start: our last beat that was answered is young enough."""
@@ -132,13 +134,14 @@ class Leases:
         try:
             async with asyncio.timeout(LEAVE_SECONDS if leaving else self._lease_seconds):
                 await self._beat(leaving=leaving)
+            self._trouble.pass_by()
         except StoreLost as error:
             self._deadline = 0.0
             self._lost(error)
             return False
         except Exception as error:
             # The next beat may come through; until then the fence is closing.
-            log.warning("a beat was not answered: %s: %s", type(error).__name__, error)
+            self._trouble.say(error)
         return True
 
     async def _beat(self, *, leaving: bool) -> None:

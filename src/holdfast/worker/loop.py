@@ -20,6 +20,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
 from holdfast.jobs.family import go_on, say_stopped, wake_parent
+from holdfast.trouble import Trouble
 from holdfast.worker.attempt import (
     CANCELLED,
     ENDED,
@@ -228,7 +229,8 @@ class Worker:
     async def _claims(self) -> None:
         topics = [queue_topic(queue) for queue in self.queues]
         most = min(CLAIM_LIMIT, max(1, self.at_once // PARTS))
-        mark, trouble = 0, 0
+        mark, tries = 0, 0
+        trouble = Trouble(log, f"{self.id}: can't claim", f"{self.id}: claims again")
         while not self._stopping:
             self._room.clear()
             free = min(self._free(), most)
@@ -238,13 +240,14 @@ class Worker:
             try:
                 if await self._claim(free) < free and not self._stopping:
                     mark = await self._engine.wait(topics, self._poll_seconds, mark)
-                trouble = 0
+                tries = 0
+                trouble.pass_by()
             except StoreLost as error:
                 self._lose(error)
             except Exception as error:
-                log.warning("%s: can't claim: %s: %s", self.id, type(error).__name__, error)
-                await asyncio.sleep(STORE_RETRY_SECONDS[min(trouble, len(STORE_RETRY_SECONDS) - 1)])
-                trouble += 1
+                trouble.say(error)
+                await asyncio.sleep(STORE_RETRY_SECONDS[min(tries, len(STORE_RETRY_SECONDS) - 1)])
+                tries += 1
 
     async def _claim(self, free: int) -> int:
         self._claiming = True

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 
 from holdfast.core.errors import Invalid
+from holdfast.engines.server import parts_of
 
 SCHEMA = "holdfast"
 CONNECTIONS = 6
@@ -38,12 +39,7 @@ class Place(Struct, frozen=True):
 
 def place_of(url: str) -> Place:
     """What a store's URL says, or Invalid."""
-    try:
-        parts = urlsplit(url)
-        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        _ = parts.port  # a port that is no number is refused here
-    except ValueError as error:
-        raise Invalid(f"{url.partition(':')[0]}:… is not a URL: {error}") from error
+    parts, given = parts_of(url)
     options = dict(given)
     unknown = sorted(set(options) - _OURS - _DRIVERS)
     if unknown:

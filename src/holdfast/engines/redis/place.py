@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 
 from holdfast.core.errors import Invalid
+from holdfast.engines.server import parts_of
 
 APP = "holdfast"
 PORT = 6379
@@ -43,12 +44,8 @@ class Place(Struct, frozen=True):
 
 def place_of(url: str) -> Place:
     """What a store's URL says, or Invalid."""
-    try:
-        parts = urlsplit(url)
-        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-        port = parts.port or PORT
-    except ValueError as error:
-        raise Invalid(f"{url.partition(':')[0]}:… is not a URL: {error}") from error
+    parts, options = parts_of(url)
+    given, port = dict(options), parts.port or PORT
     unknown = sorted(set(given) - _OURS - _DRIVERS)
     if unknown:
         raise Invalid(f"{shown(url)}: there is no option {unknown[0]!r}; there are app, {', '.join(sorted(_DRIVERS))}")
