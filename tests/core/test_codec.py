@@ -1366,3 +1366,29 @@ def test_a_value_that_would_come_back_as_another_type_is_refused(value: Any, hin
 def test_a_union_whose_members_json_can_tell_apart_is_fine() -> None:
     for value in (Still("x"), 5, None, ["a"]):
         assert decode(encode(value, Still | int | list[str] | None), Still | int | list[str] | None) == value
+
+
+ODD = st.sampled_from(
+    ["true", "null", "1.0", '"1"', "1e400", '"\\ud800"', '"\\u0000"', "[1]", "{}", "9" * 30, "-0", "x"]
+)
+FOUR = st.tuples(
+    st.integers().map(str) | ODD, st.floats().map(json.dumps) | ODD, st.text().map(json.dumps) | ODD, ODD
+).map(list)
+
+
+@given((FOUR | st.lists(ODD)).map(lambda texts: f"[{','.join(texts)}]") | st.sampled_from(["{}", "1", ""]))
+def test_plain_arguments_are_read_in_one_go_and_to_the_same_values(text: str):
+    def function(a: int, b: float, c: str, d: bool) -> None: ...
+
+    quick, thorough = Signature(function), Signature(function)
+    thorough.__dict__["_plain_types"] = []
+
+    def read(signature: Signature) -> Any:
+        try:
+            args, kwargs = signature.decode(text)
+        except BadValue as error:
+            return str(error)
+        return [(type(value), repr(value)) for value in args], kwargs
+
+    assert quick._plain_types == [int, float, str, bool]
+    assert read(quick) == read(thorough)

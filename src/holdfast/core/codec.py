@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cached_property, lru_cache, partial, reduce
 from io import IOBase
 from operator import or_
-from types import UnionType
+from types import NoneType, UnionType
 from typing import IO, Annotated, Any, Generic, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -57,7 +57,7 @@ def decode(text: str | bytes, hint: Any = Any) -> Any:
     return Codec[Any](hint).decode(text)
 
 
-_PLAIN = frozenset({bool, float, int, str})
+_PLAIN = frozenset({bool, float, int, str, NoneType})
 """Hints whose values are written as they are, and read as the same value again."""
 
 
@@ -132,6 +132,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.name = function.__name__
+        self._where = f"the arguments of {self.name}"
         self._function = function
         self._signature = inspect.signature(function)
         kinds, parameters = inspect.Parameter, self._signature.parameters.values()
@@ -157,10 +158,13 @@ class Signature:
 
     def copied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         """The canonical text of a call, and what `decode` would make of it, or BadValue."""
-        given, defaults, codecs = self._bind(args, kwargs), self._defaults, self._codecs
         if self._all_required:
-            places = [codecs[name].part(given[name], ARGUMENT_DEPTH) for name in self._places]
+            if kwargs or len(args) != len(self._places):
+                given = self._bind(args, kwargs)
+                args = [given[name] for name in self._places]
+            places = [codec.part(value, ARGUMENT_DEPTH) for codec, value in zip(self._in_place, args, strict=True)]
             return self._joined([text for text, _ in places], {}), tuple([copy for _, copy in places]), {}
+        given, defaults, codecs = self._bind(args, kwargs), self._defaults, self._codecs
         more = [codecs[self._more].part(value, ARGUMENT_DEPTH) for value in given.pop(self._more, ())]
         others = given.pop(self._others, {})
         parts = {name: codecs[name].part(value, ARGUMENT_DEPTH) for name, value in given.items()}
@@ -177,6 +181,11 @@ class Signature:
 
     def decode(self, text: str | bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, to be passed as `*args, **kwargs`, or BadValue. Defaults are left to the call."""
+        if self._plain_types:
+            with suppress(*_UNREADABLE):
+                found = _decode_plainly(text)
+                if isinstance(found, list) and [type(value) for value in found] == self._plain_types:
+                    return tuple(found), {}  # As below, in a fifth of the time.
         places, named = self._split(text)
         beyond = len(places) - len(self._places)
         if beyond > 0 and not self._more:
@@ -211,6 +220,17 @@ class Signature:
         return codecs | {"return": Codec[Any](hints.get("return", Any), f"result of {self.name}")}
 
     @cached_property
+    def _in_place(self) -> list[Codec[Any]]:
+        return [self._codecs[name] for name in self._places]
+
+    @cached_property
+    def _plain_types(self) -> list[Any]:
+        """The hints of all parameters, if each must be given and is one whose values are read as they are."""
+        hints = [codec.hint for codec in self._in_place]
+        plain = self._all_required and all(isinstance(hint, type) and hint in _PLAIN for hint in hints)
+        return hints if plain else []
+
+    @cached_property
     def _defaults(self) -> dict[str, str]:
         """The texts of the defaults. One that can't be stored, such as a sentinel, has none."""
         texts = {}
@@ -236,7 +256,7 @@ class Signature:
             raise BadValue(f"{self.name}: {clipped(str(error))}; look at its parameters") from None
 
     def _joined(self, places: list[str], named: Mapping[str, str]) -> str:
-        where = f"the arguments of {self.name}"
+        where = self._where
         if named:
             items = ",".join(f"{written(name, where)}:{named[name]}" for name in sorted(named))
             places.append('{"**":{' + items + "}}")
@@ -251,7 +271,7 @@ class Signature:
                 last = msgspec.json.decode(places[-1], type=dict[str, msgspec.Raw])
                 if last.keys() == {"**"}:
                     return places[:-1], msgspec.json.decode(last["**"], type=dict[str, msgspec.Raw])
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        except _UNREADABLE as error:
             raise BadValue(f"the arguments of {self.name}: {clipped(str(error))}; give a JSON array") from error
         return places, {}
 
@@ -274,6 +294,8 @@ class _StructReader:
 
 
 _MISFITS = (pydantic.ValidationError, pydantic.errors.PydanticUserError, OverflowError, UnicodeError)
+_UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+_decode_plainly = msgspec.json.Decoder().decode
 _CONFIG = pydantic.ConfigDict(val_json_bytes="base64", allow_inf_nan=False)
 _STREAMS = (Iterator, AsyncIterable, Awaitable, IOBase, IO, type)
 
