@@ -295,7 +295,7 @@ holdfast move --from sqlite:///jobs.db --to postgresql://user@host/database
 ```
 
 - Workers stand still meanwhile, and whoever submits to the old store gets an error that names the new one. 20,000 jobs
-  took about 15 seconds.
+  took 8 to 24 seconds ([how long](moving.md)).
 - Jobs keep their ids, history, recorded steps, waits, signals and keys, and go on at their next item.
 - Your own tables stay where they are. What transactional steps write with `tx()` is SQL of that database: it has to be
   brought over, and perhaps rewritten, by you.
