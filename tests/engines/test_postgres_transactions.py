@@ -1,6 +1,7 @@
 """Submitting inside the caller's own transaction: commit makes the job, rollback leaves nothing, on every driver."""
 
 import asyncio
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -234,6 +235,22 @@ def test_what_is_no_connection_and_a_store_without_transactions_are_refused(post
             await other.double.submit(1, connection=object())
         assert await count(app) == 0
         await other.close()
+        await app.close()
+
+    run(live())
+
+
+@pytest.mark.parametrize("begun", ASYNC, ids=lambda begun: begun.__name__)
+def test_a_connection_to_a_database_without_the_store_is_refused(postgres_store: str, run, begun: Any):
+    async def live() -> None:
+        app: Any = app_on(postgres_store)
+        await app.open()
+        with pytest.raises(
+            Invalid, match="connection: it leads to a database without this store; give one to postgres"
+        ):
+            async with begun(re.sub(r"/\w+($|\?)", r"/template1\1", place_of(postgres_store).dsn)) as connection:
+                await app.double.submit(1, connection=connection)
+        assert await count(app) == 0
         await app.close()
 
     run(live())

@@ -16,7 +16,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.core.errors import Moved, StoreBusy, StoreClosed, StoreError
+from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreError
 from holdfast.core.model import (
     OUTRUN,
     PAGE_LIMIT,
@@ -64,7 +64,7 @@ from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import Place, place_of, with_schema
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.reads import Reads
-from holdfast.engines.postgres.store import Connection, Texts, drop, is_there, mark_told, prepare, shift
+from holdfast.engines.postgres.store import Connection, Texts, drop, is_elsewhere, is_there, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
 from holdfast.engines.rows import job_of
 from holdfast.engines.server import DEAF_POLL_SECONDS, TIDY_SECONDS, ServerClock, is_past
@@ -351,6 +351,10 @@ class PostgresEngine(Reads, Transactional):
         except Exception as error:
             if (mark := mark_told(error)) is not None:
                 raise Moved(mark_of(mark).words()) from error
+            if is_elsewhere(error):
+                raise Invalid(
+                    f"connection: it leads to a database without this store; give one to {self._place.shown}"
+                ) from error
             raise
         topics = {job.id: queue_topic(job.queue) for job, one in zip(jobs, answers, strict=True) if one.new}
         await self._hub.call(lambda: self._follower.expect(topics))

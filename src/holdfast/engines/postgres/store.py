@@ -392,12 +392,22 @@ def plainly(error: BaseException, place: Place) -> BaseException:
 
 def mark_told(error: BaseException) -> str | None:
     """What the mark of a move says, where it was the guard that refused; also as the caller's own driver tells it."""
-    source: Any = getattr(error, "orig", None) or error  # SQLAlchemy wraps what its driver raised
-    state = getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
+    source, state = _said(error)
     if state != GUARDED:
         return None
     told = getattr(getattr(source, "diag", None), "message_primary", None)
     return told or getattr(source, "message", None) or str(source)
+
+
+def is_elsewhere(error: BaseException) -> bool:
+    """Whether a caller's connection leads to a database in which this store is not."""
+    return _said(error)[1] in (asyncpg.UndefinedTableError.sqlstate, asyncpg.InvalidSchemaNameError.sqlstate)
+
+
+def _said(error: BaseException) -> tuple[Any, str | None]:
+    """What a driver raised, whichever it is, and the state that the server told it."""
+    source: Any = getattr(error, "orig", None) or error  # SQLAlchemy wraps what its driver raised
+    return source, getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
 
 
 def socket_of(db: Connection) -> Any:
