@@ -60,7 +60,7 @@ class App:
         FORKING.add(self)
 
     def __repr__(self) -> str:
-        return f"<App {self.url}>"
+        return f"<App {self.place()}>"
 
     def use(self, url: str) -> None:
         """Keep the jobs in another store than this App was made for. Only before it was first used."""

@@ -265,9 +265,15 @@ async def _inserted(jobs: Jobs, parts: Iterable[list[Order]]) -> list[Inserted]:
                 done += await under_way
             under_way = asyncio.ensure_future(jobs.engine.insert(new))
             await asyncio.sleep(0)  # it is handed to the store before we go on
-    except BaseException:
+    except Exception as error:
         if under_way is not None:  # an element can't be submitted; those of the parts before it are
-            await asyncio.gather(under_way, return_exceptions=True)
+            (answer,) = await asyncio.gather(under_way, return_exceptions=True)
+            if isinstance(answer, Exception) and answer is not error:
+                raise answer from error
+        raise
+    except asyncio.CancelledError:
+        if under_way is not None:
+            under_way.cancel()
         raise
     return done if under_way is None else done + await under_way
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import re
 from collections.abc import Callable
 
 import asyncpg
@@ -10,6 +12,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import main, premises
 from holdfast.engines import engine_for
+from holdfast.engines.postgres.place import place_of
 from tests.postgres_server import NoServer, server
 
 Found = dict[str, tuple[str, str]]
@@ -75,3 +78,28 @@ def test_a_crowd_and_an_old_transaction_are_told(
     assert before[0] == "ok"
     assert after[0] == "warn"
     assert says in after[1]
+
+
+def test_a_role_of_few_rights_counts_the_same_and_says_what_it_can_not_see(postgres_store: str):
+    async def live() -> Found:
+        place = place_of(postgres_store)
+        db = await asyncpg.connect(place.dsn)
+        role, schema = f"few_{os.getpid()}", place.schema
+        await db.execute(f"create role {role} login")
+        try:
+            await db.execute(f"grant usage on schema {schema} to {role}")
+            await db.execute(f"grant select, insert, update, delete on all tables in schema {schema} to {role}")
+            async with db.transaction():
+                await db.fetchval("select 1")
+                url = re.sub("//[^@]*@", f"//{role}@", postgres_store)
+                found = await asyncio.to_thread(told, url)
+                all_seen = await asyncio.to_thread(told, postgres_store)
+        finally:
+            await db.execute(f"drop owned by {role}; drop role {role}")
+            await db.close()
+        assert found["connections"] == all_seen["connections"]
+        return found
+
+    asyncio.run(made(postgres_store))
+    found = asyncio.run(live())
+    assert "those of others can't be seen without the role pg_read_all_stats" in found["transactions"][1]

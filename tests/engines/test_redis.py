@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 from msgspec.structs import replace
+from redis.exceptions import MovedError
 
 from holdfast import App, Settings, step
 from holdfast.conformance.given import StoreClock, change, children, claimed, current, done, job
@@ -27,6 +28,7 @@ from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis.engine import CALL_WEIGHT, PAGE
 from holdfast.engines.redis.place import place_of
+from holdfast.engines.redis.wire import Way
 from holdfast.jobs import Jobs
 from holdfast.upkeep.keeper import Keeper
 from tests.redis_server import NoServer, Server, cluster, server
@@ -68,6 +70,21 @@ async def until(condition: Any, seconds: float = PATIENCE_SECONDS) -> Any:
 @step
 async def double(n: int) -> int:
     return 2 * n
+
+
+def test_who_lost_its_node_asks_the_urls_and_the_last_one_in_turn():
+    way = Way(place_of("redis://home:1/0"))
+    home, owner = ("home", 1), ("owner", 2)
+    way.start_over(home)
+    assert way.to == home
+    way.follow(MovedError("5 owner:2"))
+    asked = []
+    for _ in range(4):
+        way.start_over(way.to)
+        asked.append(way.to)
+    assert asked == [home, owner, home, owner]
+    way.start_over(home)
+    assert way.to == owner, "who was asking another node knows nothing of this one"
 
 
 # URLs.

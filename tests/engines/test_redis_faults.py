@@ -25,6 +25,7 @@ from holdfast.core.errors import StoreBusy, StoreError, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Presence, State, Where
 from holdfast.engines.contract import WORKER
 from holdfast.engines.redis import RedisEngine
+from holdfast.engines.redis.engine import CALL_WEIGHT
 from holdfast.engines.redis.place import place_of
 from holdfast.engines.redis.wire import Way, Wire
 from tests.proxy import Proxy
@@ -480,6 +481,35 @@ def test_a_restart_of_the_server_under_four_live_workers_declares_none_dead(own_
             await worker.__aexit__(None, None, None)
         for app in apps:
             await app.close()
+
+    run(live())
+
+
+def test_only_those_hear_of_trouble_whose_own_call_had_it(redis_store: str, run, monkeypatch: pytest.MonkeyPatch):
+    """What several callers ask for goes in several calls; one of them finds a busy server, the others are done."""
+
+    async def live() -> None:
+        engine = await opened(redis_store)
+        script, calls = engine._script, []
+
+        async def busy_at_first(wire: Wire, name: str, *words: Any) -> Any:
+            calls.append(name)
+            if name in ("insert", "commit") and calls.count(name) == 2:
+                raise redis.exceptions.BusyLoadingError("LOADING")
+            return await script(wire, name, *words)
+
+        monkeypatch.setattr(engine, "_script", busy_at_first)
+        jobs = [job(CLOCK) for _ in range(200)]
+        told = await asyncio.gather(*(engine.insert([one]) for one in jobs), return_exceptions=True)
+        there = await engine.get([one.id for one in jobs])
+        refused = [isinstance(one, StoreBusy) and "nothing was written" in str(one) for one in told]
+        assert refused == [one is None for one in there]
+        assert 0 < sum(refused) <= CALL_WEIGHT
+        held = await engine.claim("w-1", ["default"], 60)
+        calls.clear()
+        with pytest.raises(StoreError, match="only a part of it was written: look, then repeat"):
+            await engine.commit([change(CLOCK, one, Event.COMPLETE) for one in held])
+        await engine.close()
 
     run(live())
 

@@ -2,11 +2,13 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from holdfast.core.errors import StoreClosed
 from holdfast.core.model import Beat, Lease, Presence, Running
-from holdfast.engines import server
+from holdfast.engines import engine_for, hub, server
 from holdfast.engines.contract import PAUSE, QUIET
 from holdfast.engines.server import (
     ALWAYS,
@@ -23,6 +25,7 @@ from holdfast.engines.server import (
     is_suspect,
     worker_records,
 )
+from tests.proxy import Proxy
 
 NOW = 1_000_000
 BEAT, LEASE = 2_000, 15_000
@@ -212,3 +215,27 @@ def test_coming_back_ends_when_nobody_wants_it_any_more(no_pauses: None, run: An
 
     assert not run(body())
     assert len(tried) == 3
+
+
+@pytest.mark.parametrize("store", ["postgres_store", "redis_store"])
+def test_a_close_on_a_silent_network_answers_who_waits(
+    store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(hub, "CLOSE_SECONDS", 2.0)
+    url = request.getfixturevalue(store)
+
+    async def live() -> None:
+        with Proxy(urlsplit(url).port or 0) as proxy:
+            engine = engine_for(proxy.through(url))
+            await engine.open()
+            await asyncio.gather(*(engine.get(["nobody"]) for _ in range(5)))
+            proxy.hold()
+            asked = [asyncio.ensure_future(engine.get(["nobody"])) for _ in range(20)]
+            await asyncio.sleep(0.05)
+            await engine.close()
+            async with asyncio.timeout(5):
+                told = await asyncio.gather(*asked, return_exceptions=True)
+            assert {type(one) for one in told} == {StoreClosed}
+            assert "was closed; what was under way may or may not be there" in str(told[0])
+
+    asyncio.run(live())

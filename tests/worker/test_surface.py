@@ -275,6 +275,26 @@ async def test_submitting_in_bulk_is_one_act_for_a_thousand(app, engine):
         await job.submit_many([1], key="x")
 
 
+async def test_a_cancelled_bulk_submit_waits_for_nothing(app, engine, monkeypatch):
+    async def job(n: int) -> None: ...
+
+    async def never(jobs, parent=None):
+        await asyncio.sleep(60)
+
+    def numbers():
+        yield from range(2)
+        submitting.cancel()
+        yield from range(2)
+
+    monkeypatch.setattr(app.engine, "insert", never)
+    monkeypatch.setattr(app.engine, "insert_at_once", 2)
+    submitting = asyncio.ensure_future(app.job(job).submit_many(numbers()))
+    async with asyncio.timeout(5):
+        await asyncio.wait([submitting])
+    assert submitting.cancelled()
+    assert "***" in repr(App("postgresql://me:s3cret@127.0.0.1:1/d"))
+
+
 async def test_a_part_is_made_ready_while_the_store_is_at_the_one_before_it(app, engine, monkeypatch):
     async def job(n: int) -> None: ...
 

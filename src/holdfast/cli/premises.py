@@ -98,7 +98,7 @@ def _of_postgres(health: "postgres.Health") -> list[Finding]:
     return [
         _durability(health.fsync, health.synchronous_commit),
         _connections(health.connections, health.limit),
-        _transactions(health.oldest_seconds),
+        _transactions(health.oldest_seconds, sees_all=health.sees_all),
     ]
 
 
@@ -119,12 +119,15 @@ def _connections(taken: int, limit: int) -> Finding:
     return Finding("connections", Level.OK, text)
 
 
-def _transactions(oldest: float | None) -> Finding:
+def _transactions(oldest: float | None, *, sees_all: bool) -> Finding:
     if oldest is not None and oldest > OLD_SECONDS:
         text = (
             f"one has been open for {in_words(int(oldest * 1_000))}: rows that are gone can't be cleared away; end it"
         )
         return Finding("transactions", Level.WARN, f"{text} (pg_stat_activity.xact_start)")
+    if not sees_all:
+        text = "none of ours is open for long; those of others can't be seen without the role pg_read_all_stats"
+        return Finding("transactions", Level.OK, text)
     return Finding("transactions", Level.OK, "none is open for long")
 
 

@@ -5,10 +5,11 @@
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
 from holdfast.core.errors import Invalid
 from holdfast.engines.contract import Clock, Engine, system_clock
+from holdfast.engines.server import parts_of
 
 FORMS = (
     '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute), '
@@ -69,7 +70,7 @@ def path_of(url: str) -> Path:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise Invalid(f"{url!r} is not a URL: {error}") from error
+        raise Invalid(f"{masked(url)!r} is not a URL: {error}") from error
     if parts.query or parts.fragment:
         raise Invalid(f"{masked(url)!r}: a store's URL takes no '?' or '#'; write them as %3F and %23")
     path = unquote(parts.path)
@@ -88,21 +89,28 @@ def path_of(url: str) -> Path:
 
 def masked(url: str) -> str:
     """A URL that may be shown: its password is replaced."""
-    return _SECRET.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", url))
+    if url.partition(":")[0] in ("file", "sqlite"):
+        return url
+    # Up to the last @: a password may hold what belongs to another part of a URL, and a URL may be written wrongly.
+    head, at, where = url.rpartition("@")
+    scheme, slashes, user = head.partition("://")
+    if at and not slashes:
+        url = f"***@{where}"
+    elif ":" in user:
+        url = f"{scheme}://{user.partition(':')[0]}:***@{where}"
+    return _SECRET.sub(r"\1=***", url)
 
 
 def named(url: str) -> str:
     """A store's name that may be shown to anybody and kept anywhere: where it is, and neither user nor password."""
-    parts = urlsplit(url)
-    if parts.scheme in ("file", "sqlite"):
-        return ("file:" if parts.scheme == "file" else "sqlite:///") + str(path_of(url))
-    host, options = parts.netloc.rpartition("@")[2], parse_qsl(parts.query)
+    scheme = url.partition(":")[0]
+    if scheme in ("file", "sqlite"):
+        return ("file:" if scheme == "file" else "sqlite:///") + str(path_of(url))
+    parts, options = parts_of(url)
+    host = parts.netloc.rpartition("@")[2]
     query = urlencode([(name, value) for name, value in options if name in _WHERE])
     return urlunsplit((parts.scheme, host, parts.path, query, ""))
 
 
-_PASSWORD = re.compile(r"(://[^:@/?#]*):.*@")
-"""Up to the last @: a password may hold what belongs to another part of a URL."""
-
-_SECRET = re.compile(r"\b(\w*password)=[^&#]*")
+_SECRET = re.compile(r"\b(\w*(?:password|passwd|pwd))=[^&#]*", re.IGNORECASE)
 _WHERE = frozenset({"schema", "app", "host", "port", "dbname", "database"})

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from holdfast.core.errors import StoreClosed
@@ -95,20 +96,26 @@ class Hub:
 
     async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._sort()
-        ours = asyncio.current_task()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS / 2):
-                while left := [task for task in self._tasks if task is not ours and not _is_endless(task)]:
-                    await asyncio.wait(left)
-            endless_ones = list(self._tasks)
-            for task in endless_ones:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS / 2):
+                    while left := [task for task in self._tasks if not _is_endless(task)]:
+                        await asyncio.wait(left)
+            given_up = list(self._tasks)
+            for task in given_up:
                 task.cancel()
-            if endless_ones:  # one that is just connecting has a socket to let go of
-                await asyncio.wait(endless_ones, timeout=CLOSE_SECONDS / 4)
+            if given_up:  # one that is just connecting has a socket to let go of
+                await asyncio.wait(given_up, timeout=CLOSE_SECONDS / 4)
             await last()
             await asyncio.sleep(0)  # what was ended without a word is let go of in the loop's next turn
         finally:
             self.loop.stop()
+
+    def give_up(self, batch: Sequence[Ticket[Any]]) -> None:
+        """Answer those whom we can't wait for any longer."""
+        for ticket in batch:
+            ticket.error = StoreClosed(f"{self._name}: was closed; what was under way may or may not be there")
+        hand_back(batch)
 
     async def _finish(self) -> None:
         while left := [task for task in self._tasks if not _is_endless(task)]:
@@ -165,6 +172,11 @@ class Line:
             while batch:
                 try:
                     await self._run(batch)
+                except asyncio.CancelledError:  # the hub is being closed, and has waited for us long enough
+                    batch += self.waiting
+                    self.waiting.clear()
+                    self._hub.give_up(batch)
+                    raise
                 except BaseException as error:
                     for ticket in batch:
                         ticket.error = error

@@ -10,14 +10,20 @@
 select {schema}.now_ms();
 
 -- name: health
--- the doctor: what the server's settings can lose, how many of its connections are taken, and for how many seconds
--- somebody has held a transaction open in this database (null where that is nobody, or not ours to see)
+-- the doctor: what the server's settings can lose, how many of its connections are taken and can be, for how many
+-- seconds somebody has held a transaction open in this database (null: nobody), and whether that is ours to see
 select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchronous_commit'),
-  (select pg_catalog.count(*) from pg_catalog.pg_stat_activity where backend_type = 'client backend'),
-  pg_catalog.current_setting('max_connections')::bigint,
+  (select pg_catalog.sum(numbackends)::bigint from pg_catalog.pg_stat_database),
+  pg_catalog.current_setting('max_connections')::bigint
+    - pg_catalog.current_setting('superuser_reserved_connections')::bigint,
   (select pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - pg_catalog.min(xact_start))
    from pg_catalog.pg_stat_activity
-   where datname = pg_catalog.current_database() and pid <> pg_catalog.pg_backend_pid());
+   where datname = pg_catalog.current_database() and pid <> pg_catalog.pg_backend_pid()),
+  pg_catalog.pg_has_role('pg_read_all_stats', 'usage')
+    or not exists (
+      select 1 from pg_catalog.pg_stat_activity
+      where datname = pg_catalog.current_database() and usename <> current_user
+    );
 
 -- name: add_jobs
 -- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has.

@@ -35,6 +35,7 @@ class Health(Struct, frozen=True):
     connections: int
     limit: int
     oldest_seconds: float | None
+    sees_all: bool
 
 
 class Reads(Movable):

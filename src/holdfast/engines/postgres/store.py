@@ -26,6 +26,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.moves import mark_of
 from holdfast.engines.postgres.place import Place
+from holdfast.engines.server import CHECK
 from holdfast.engines.sql import migrations, queries
 
 log = logging.getLogger("holdfast.postgres")
@@ -163,7 +164,11 @@ async def connect(place: Place, settings: Mapping[str, str] = SETTINGS, *, hurri
             max_cached_statement_lifetime=0,
             server_settings=None if place.pooled else dict(settings),
         )
+    except TimeoutError as error:
+        raise StoreError(f"{place.shown}: can't be reached (no answer in {CONNECT_SECONDS:g} s): {CHECK}") from error
     except Exception as error:
+        if isinstance(error, ValueError) and not isinstance(error, asyncpg.InterfaceError | OSError | UnicodeError):
+            raise Invalid(f"{place.shown}: an option of the URL can't be read; check the port and the like") from None
         raise plainly(error, place) from error
 
 
@@ -382,7 +387,7 @@ def plainly(error: BaseException, place: Place) -> BaseException:
         case asyncpg.ProtocolViolationError() if "startup parameter" in told:
             return StoreError(f"{where}: {told}; a pooler is in between: add pooler=transaction to the URL")
         case ConnectionRefusedError() | socket.gaierror():
-            return StoreError(f"{where}: can't be reached ({told}): is the server up, and are host and port right?")
+            return StoreError(f"{where}: can't be reached ({told}): {CHECK}")
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
         case _ if isinstance(error, _GONE):

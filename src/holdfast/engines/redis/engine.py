@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
-from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreClosed, StoreError
+from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreClosed, StoreError
 from holdfast.core.model import (
     OUTRUN,
     PAGE_LIMIT,
@@ -81,6 +81,9 @@ CALL_SIZE = 4 << 20
 """How many bytes go into one call."""
 ROUNDS = 200
 """How many calls one act may consist of, as a bound that is never reached."""
+
+Part = tuple[int, list[Any]]
+"""How many things one call is asked for, and its words."""
 
 SCRATCH = "holdfast-scratch-"
 """How the apps of tests begin."""
@@ -238,23 +241,36 @@ class RedisEngine(Reads, Movable):
             except Exception as error:
                 ticket.error = error
 
-    async def _in_calls(self, tickets: Sequence[Ticket[Any]], name: str, parts: Iterator[list[Any]]) -> list[Any]:
+    async def _in_calls(self, name: str, parts: Iterable[Part]) -> list[Any]:
         """Do what several callers asked for in as few calls as is bearable, sent together.
 
-        Answers as far as the first call that had trouble. All tickets bear that error; who is answered loses it again.
+        Answers for each thing that was asked for: with what its call said of it, or with the trouble that this call
+        had. The others may have been carried out.
         """
-        calls = (self._script(self._acts, name, *words) for words in parts)
+        parts = list(parts)
+        calls = [self._script(self._acts, name, *words) for _, words in parts]
         found: list[Any] = []
-        for answer in await asyncio.gather(*calls, return_exceptions=True):
+        for (asked, _), answer in zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(answer, RedisError | OSError | TimeoutError | HoldfastError):
-                told = plainly(answer, self._place)
-                for ticket in tickets:
-                    ticket.error = told
-                break
-            if isinstance(answer, BaseException):
+                found += [plainly(answer, self._place)] * asked
+            elif isinstance(answer, BaseException):
                 raise answer
-            found += answer
+            else:
+                found += answer
         return found
+
+    def _deal(self, tickets: Sequence[Ticket[Any]], found: Iterable[Any], read: Callable[[Any, Any], Any]) -> None:
+        """Deal out answers, in order; `read` makes one of what was asked for and what was said of it."""
+        found = iter(found)
+        for ticket in tickets:
+            mine = list(islice(found, len(ticket.work)))
+            troubles = [row for row in mine if isinstance(row, Exception)]
+            if not troubles:
+                ticket.answer = [read(one, row) for one, row in zip(ticket.work, mine, strict=True)]
+            elif len(troubles) < len(mine) and isinstance(troubles[0], StoreBusy):
+                ticket.error = StoreError(f"{self._place.shown}: only a part of it was written: look, then repeat")
+            else:
+                ticket.error = troubles[0]
 
     # Writing.
 
@@ -264,9 +280,11 @@ class RedisEngine(Reads, Movable):
             jobs, parent = ticket.work
             lease = (False, 0) if parent is None else (parent.job, parent.epoch)
             orders.append((len(jobs), rows.pack((*lease, [rows.job_row(job) for job in jobs]))))
-        for ticket, answer in zip(tickets, await self._in_calls(tickets, "insert", _parts(orders)), strict=False):
+        for ticket, answer in zip(tickets, await self._in_calls("insert", _parts(orders)), strict=True):
             jobs, parent = ticket.work
-            ticket.error = None
+            if isinstance(answer, Exception):
+                ticket.error = answer
+                continue
             match answer[0]:
                 case 0:
                     ticket.error = LeaseLost(
@@ -282,16 +300,16 @@ class RedisEngine(Reads, Movable):
     async def _run_commits(self, tickets: Sequence[Ticket[Any]]) -> None:
         changes = [change for ticket in tickets for change in ticket.work]
         parts = _parts((rows.weight(change), rows.change_row(change)) for change in changes)
-        found = await self._in_calls(tickets, "commit", parts)
-        _answer(tickets, (rows.answer_of(row, one.job.id) for row, one in zip(found, changes, strict=False)))
+        self._deal(
+            tickets, await self._in_calls("commit", parts), lambda change, row: rows.answer_of(row, change.job.id)
+        )
 
     async def _run_records(self, tickets: Sequence[Ticket[Any]]) -> None:
         steps = [step for ticket in tickets for step in ticket.work]
         words = (
             (step.job, step.epoch, step.path, rows.STEP_LETTERS[step.state], rows.step_row(step)) for step in steps
         )
-        found = await self._in_calls(tickets, "record", _parts((1, *one) for one in words))
-        _answer(tickets, (_recorded(step, row) for step, row in zip(steps, found, strict=False)))
+        self._deal(tickets, await self._in_calls("record", _parts((1, *one) for one in words)), _recorded)
 
     async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
         """The commit and the claim are sent one behind the other, and answered in one go."""
@@ -484,14 +502,6 @@ async def _unopened(place: Place) -> AsyncIterator[Wire]:
         await wire.close()
 
 
-def _answer(tickets: Sequence[Ticket[Any]], answers: Iterator[Any]) -> None:
-    """Deal out answers, in order; who would get only a part of theirs keeps the error."""
-    for ticket in tickets:
-        mine = list(islice(answers, len(ticket.work)))
-        if len(mine) == len(ticket.work):
-            ticket.answer, ticket.error = mine, None
-
-
 def _recorded(step: Step, row: Any) -> Recorded | Conflict:
     if row == 1:
         return Recorded(step, True)
@@ -500,17 +510,18 @@ def _recorded(step: Step, row: Any) -> Recorded | Conflict:
     return Recorded(rows.step_of(step.job, step.path, row[1]), False)
 
 
-def _parts(weighed: Any) -> Iterator[list[Any]]:
+def _parts(weighed: Any) -> Iterator[Part]:
     """Words for several calls: (weight, word …) in groups that one call can bear."""
     words: list[Any] = []
-    weight = size = 0
+    count = weight = size = 0
     for one, *more in weighed:
         length = sum(len(word) for word in more if isinstance(word, bytes | str))
         if words and (weight + one > CALL_WEIGHT or size + length > CALL_SIZE):
-            yield words
-            words, weight, size = [], 0, 0
+            yield count, words
+            words, count, weight, size = [], 0, 0, 0
         words += more
+        count += 1
         weight += one
         size += length
     if words:
-        yield words
+        yield count, words

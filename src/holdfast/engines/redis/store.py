@@ -27,6 +27,7 @@ from holdfast.core.moves import mark_of
 from holdfast.engines.redis.place import Place
 from holdfast.engines.redis.scripts import script
 from holdfast.engines.redis.wire import NotConnected, Wire
+from holdfast.engines.server import CHECK
 
 log = logging.getLogger("holdfast.redis")
 
@@ -231,7 +232,7 @@ def plainly(error: BaseException, place: Place) -> BaseException:
         case said.ConnectionError() if "max number of clients" in told:
             return StoreBusy(f"{where}: {told}; raise maxclients, or run fewer processes")
         case NotConnected():
-            return StoreError(f"{where}: can't be reached ({told}): is the server up, and are host and port right?")
+            return StoreError(f"{where}: can't be reached ({told}): {CHECK}")
         case said.ConnectionError() | OSError():
             return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
         case said.ResponseError():

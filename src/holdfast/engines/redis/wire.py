@@ -33,22 +33,24 @@ MOVES = 5
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 _Answer = asyncio.Future[Any]
+Node = tuple[str, int]
 
 
 class Way:
     """Which node to ask: the one of the URL, until a cluster has told us another."""
 
     def __init__(self, place: Place) -> None:
-        self._home = (place.host, place.port)
-        self.to = self._home
+        self._home: Node = (place.host, place.port)
+        self._last = self.to = self._home
 
     def follow(self, error: MovedError) -> None:
         """The store is on this node."""
         self.to = (error.host or self.to[0], int(error.port))
 
-    def start_over(self) -> None:
-        """That node is not there: ask the one of the URL."""
-        self.to = self._home
+    def start_over(self, gone: Node) -> None:
+        """That node is not there: ask the one of the URL; and if that is gone, the last one that had the store."""
+        if gone == self.to:  # else somebody else has found out before us
+            self.to, self._last = (self._last, gone) if gone == self._home else (self._home, gone)
 
 
 class NotConnected(said.ConnectionError):
@@ -58,10 +60,10 @@ class NotConnected(said.ConnectionError):
 async def connect(place: Place, way: Way) -> Connection:
     """A connection that has said who we are. The caller closes it."""
     options = {getattr(socket, name): seconds for name, seconds in KEEPALIVE.items() if hasattr(socket, name)}
-    kind = SSLConnection if place.tls else Connection
+    kind, node = SSLConnection if place.tls else Connection, way.to
     connection = kind(
-        host=way.to[0],
-        port=way.to[1],
+        host=node[0],
+        port=node[1],
         db=place.db,
         username=place.user,
         password=place.password,
@@ -78,7 +80,7 @@ async def connect(place: Place, way: Way) -> Connection:
         async with asyncio.timeout(CONNECT_SECONDS):
             await connection.connect()  # type: ignore[no-untyped-call]
     except BaseException as error:
-        way.start_over()
+        way.start_over(node)
         await connection.disconnect(nowait=True)
         if isinstance(error, OSError | TimeoutError | said.TimeoutError) or type(error) is said.ConnectionError:
             raise NotConnected(str(error) or "no answer in time") from error
@@ -120,7 +122,7 @@ class Wire:
                 self._way.follow(error)
                 self.cut(error)
             except ReadOnlyError as error:  # the node became a replica; nor was it here
-                self._way.start_over()
+                self._way.start_over(self._way.to)
                 self.cut(error)
                 raise
         raise AssertionError("not reached")
