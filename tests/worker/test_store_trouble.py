@@ -221,16 +221,30 @@ async def test_a_fenced_worker_starts_no_step_and_claims_nothing(app, engine):
     assert sorted(started) == [1, 2]
 
 
+class LateThreads:
+    """A machine that takes its time to begin the thread of a step."""
+
+    def __init__(self) -> None:
+        self.waiting, self.go = threading.Event(), threading.Event()
+
+    async def hold(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Wait until a thread would begin; it does when it is told to go."""
+        late = self
+
+        class Late(threading.Thread):
+            def run(self) -> None:
+                late.waiting.set()
+                late.go.wait(10)
+                super().run()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(steps.threading, "Thread", Late)
+            await until(self.waiting.is_set, 3)
+
+
 @pytest.mark.parametrize("engine", ["memory", "sqlite"], indirect=True)
 async def test_a_thread_that_begins_behind_the_fence_waits_there(app, engine, monkeypatch):
-    """A step was admitted, and the machine took its time to begin its thread."""
-    started, waiting, go = [], threading.Event(), threading.Event()
-
-    class Late(threading.Thread):
-        def run(self) -> None:
-            waiting.set()
-            go.wait(10)
-            super().run()
+    started, late = [], LateThreads()
 
     @step(name="one")
     def one() -> None:
@@ -241,15 +255,61 @@ async def test_a_thread_that_begins_behind_the_fence_waits_there(app, engine, mo
 
     run = await app.job(job).submit()
     async with app.worker() as worker:
-        monkeypatch.setattr(steps.threading, "Thread", Late)
-        await until(waiting.is_set, 3)
-        monkeypatch.undo()
+        await late.hold(monkeypatch)
         engine.away = {"beat"}
         await until(lambda: not worker._leases.may_start(), 3)
-        go.set()
+        late.go.set()
         await asyncio.sleep(0.2)
         assert started == []
         engine.away = False
+        await in_state(app, run, State.COMPLETED)
+    assert started == [1]
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+@pytest.mark.parametrize("effect", [None, "once"])
+async def test_a_step_that_was_given_up_before_its_thread_began_never_begins(app, engine, monkeypatch, effect):
+    started, late = [], LateThreads()
+
+    @step(name="one", timeout=0.1, **({} if effect is None else {"effect": effect, "key": "k"}))
+    def one() -> None:
+        started.append(1)
+
+    async def job() -> str:
+        try:
+            await one.aio()
+        except TimeoutError:
+            late.go.set()
+            await asyncio.sleep(0.1)
+        return "gave up"
+
+    run = await app.job(job).submit()
+    async with app.worker():
+        await late.hold(monkeypatch)
+        assert await run.result(5) == "gave up"
+    assert started == []
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_an_effect_whose_thread_had_not_begun_at_the_stop_is_not_in_doubt(app, engine, monkeypatch):
+    started, late = [], LateThreads()
+
+    @step(name="one", effect="once", key="k")
+    def one() -> None:
+        started.append(1)
+
+    async def job() -> None:
+        await one.aio()
+
+    run = await app.job(job).submit()
+    async with app.worker() as worker:
+        await late.hold(monkeypatch)
+        stopping = asyncio.ensure_future(worker.stop(0.0))
+        await until(lambda: all(attempt.stop is not None for attempt in worker._attempts.values()), 3)
+        late.go.set()
+        await stopping
+    assert started == []
+    async with app.worker():
         await in_state(app, run, State.COMPLETED)
     assert started == [1]
 

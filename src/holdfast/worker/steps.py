@@ -57,6 +57,8 @@ class Call:
         self._value: Any = None
         self.keyed = key is not None
         self.threads = 0
+        self.begun = False
+        """Whether its body has ever begun, in a thread."""
         self.has_intents = spec.effect == "once" or (spec.undo is not None and spec.effect != TRANSACTION)
         given = key(*args, **kwargs) if callable(key) else key
         parent = PATH.get()
@@ -181,10 +183,14 @@ class Call:
         try:
             yield
         except BaseException:
-            if self.spec.effect == "once":
-                self.attempt.doubts.remove(self.path)
-                self.attempt.drops.append(self.path)
+            self.take_back()
             raise
+
+    def take_back(self) -> None:
+        """The effect has not begun, and won't: there is nothing to ask a person about."""
+        if self.spec.effect == "once":
+            self.attempt.doubts.remove(self.path)
+            self.attempt.drops.append(self.path)
 
     def next_try(self, error: BaseException, failures: int) -> float | None:
         """Seconds until the next try; None when this failure is final."""
@@ -327,16 +333,26 @@ async def _awaited(call: Call) -> Any:
 async def _threaded(call: Call) -> Any:
     args, kwargs = call.arguments()
     await call.is_still()
+    turn = threading.Lock()
+    """Who takes it is first: the body begins, or we have given it up, and it never begins."""
 
     def work() -> Any:
         try:
             _admit(call.attempt)  # a thread begins when the machine lets it: meanwhile the job may be another's
+            if not turn.acquire(blocking=False):
+                return None
+            call.begun = True
             return call.spec.function(*args, **kwargs)
         finally:
             call.threads -= 1
 
     call.threads += 1
-    return await in_thread(call.context(), work)
+    try:
+        return await in_thread(call.context(), work)
+    except BaseException:
+        if turn.acquire(blocking=False) and not call.begun and call.attempt.stop is not None:
+            call.take_back()
+        raise
 
 
 async def _isolated(call: Call) -> Any:
