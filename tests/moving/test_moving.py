@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from holdfast import App
+from holdfast import App, Settings
 from holdfast.cli import main
 from holdfast.conformance.dump import Dump, dump
 from holdfast.core.errors import KeyConflict, Moved
@@ -26,6 +26,7 @@ from holdfast.core.model import Event, Record, State, Where
 from holdfast.core.moves import MOVED, HeldKey
 from holdfast.engines import engine_class, named
 from holdfast.jobs import Jobs, Order
+from holdfast.jobs.draining import OURS
 from holdfast.jobs.moving import Side, move
 from tests.moving import killed, pipeline
 from tests.moving.pipeline import SCENES, Pipeline, drawn, in_engine, in_pipeline
@@ -184,9 +185,37 @@ def test_the_old_store_says_where_its_jobs_are(tmp_path: Path):
     asyncio.run(submit())
     (tmp_path / "app.py").write_text(f"from holdfast import App\napp = App({old!r})\n")
     result = CliRunner().invoke(main, ["worker", f"{tmp_path}/app.py:app"], prog_name="holdfast")
-    assert result.exit_code == 1
+    assert result.exit_code == 3, "there is no use in starting it again"
     assert result.stderr.count("\n") == 1
     assert "new.db" in result.stderr
+    for verb in ("status", "jobs", "queues", "workers", "review", "ask"):
+        result = CliRunner().invoke(main, [verb, "--url", old], prog_name="holdfast")
+        assert result.exit_code == 0, result.output
+        assert result.stderr.startswith("holdfast: this store's jobs were moved to sqlite:///"), verb
+
+
+def test_a_worker_of_a_store_that_was_drained_and_moved_ends(tmp_path: Path):
+    old, new = f"sqlite:///{tmp_path}/old.db", f"sqlite:///{tmp_path}/new.db"
+    some(old)
+    app = App(old, settings=Settings(beat_seconds=0.1))
+
+    async def live() -> None:
+        async with app.worker() as worker:
+            command = [sys.executable, "-m", "holdfast.cli", "move", "--from", old, "--to", new, "--drain", "20s"]
+            await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=PROCESS_SECONDS)
+            async with asyncio.timeout(10):
+                assert isinstance(await worker.until_lost(), Moved)
+
+    asyncio.run(live())
+
+
+def test_the_doctor_tells_of_a_drain_that_was_cut_off(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/old.db"
+    some(url)
+    asyncio.run(in_engine(url, lambda engine: engine.put_record("quiet/w-1", OURS, 0)))
+    result = CliRunner().invoke(main, ["doctor", "--url", url], prog_name="holdfast")
+    assert "drained: 1 worker was told to claim nothing for a move (w-1)" in result.stdout
+    assert "take it back: holdfast move --from THIS-STORE --give-up" in result.stdout
 
 
 def test_the_doctor_says_that_jobs_were_moved(tmp_path: Path):

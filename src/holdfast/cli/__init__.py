@@ -101,7 +101,7 @@ Examples:
   holdfast show 4f2a91bc
 
 \b
-Exit codes: 0 done, 1 the thing asked for failed, 2 the call was wrong, 3 a worker's store lost work.
+Exit codes: 0 done, 1 the thing asked for failed, 2 the call was wrong, 3 a worker's store lost work, or was moved.
 """,
 )
 @click.version_option(package_name="holdfast", message="%(prog)s %(version)s")

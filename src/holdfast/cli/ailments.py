@@ -13,7 +13,9 @@ from holdfast.app import App
 from holdfast.cli.overview import QueueSummary, how_alive, summaries
 from holdfast.cli.words import ago, counted, short, span
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.engines.contract import QUIET
 from holdfast.jobs import Jobs
+from holdfast.jobs.draining import OURS
 from holdfast.jobs.moving import mark_in
 
 RECOUNT_LIMIT = 100_000
@@ -68,8 +70,22 @@ async def look_at_jobs(jobs: Jobs) -> list[Finding]:
         await _expired(jobs, now),
         await _overdue(jobs, now),
         *_queues(queues),
+        *await _drained(jobs),
         _review(queues),
     ]
+
+
+async def _drained(jobs: Jobs) -> list[Finding]:
+    """Workers that a drain keeps from claiming. One that was cut off leaves them so."""
+    quiet = [record.name.removeprefix(QUIET) for record in await jobs.engine.records(QUIET) if record.value == OURS]
+    if not quiet:
+        return []
+    told = counted(len(quiet), "worker was", "workers were")
+    text = (
+        f"{told} told to claim nothing for a move ({', '.join(quiet[:3])}): if none is going on, repeat it, or take it "
+        "back: holdfast move --from THIS-STORE --give-up"
+    )
+    return [Finding("drained", Level.WARN, text)]
 
 
 async def look_at_app(jobs: Jobs, app: App) -> list[Finding]:

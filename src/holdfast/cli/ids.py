@@ -4,13 +4,14 @@ Ids of one moment begin alike and end differently, so lists show the ends. A beg
 an end by a walk from the newest job, which is bounded.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.cli.store import in_store
+from holdfast.cli.store import engine_at, place_of_store, within
 from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError, Invalid, NotFound
 from holdfast.core.keys import check_id
@@ -94,7 +95,8 @@ def job_ids(*states: State) -> Complete:
             return await jobs.engine.find(Where(states=states, newest_first=True))
 
         try:
-            newest = in_store(ctx.params.get("url"), look)
+            engine = engine_at(url := ctx.params.get("url"))
+            newest = asyncio.run(within(engine, place_of_store(engine, url), look))
         except HoldfastError:
             return []
         typed = incomplete.lower()

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import click
 
-from holdfast.cli.store import engine_at, whoami, within
+from holdfast.cli.store import NoStore, engine_at, whoami, within
 from holdfast.cli.words import BAR_WIDTH, console, counted, say_json
 from holdfast.core.durations import milliseconds
-from holdfast.core.errors import Refused
+from holdfast.core.errors import Invalid, Refused
 from holdfast.engines import named
 from holdfast.jobs import Jobs
 from holdfast.jobs.draining import drain as drain_store
@@ -67,6 +67,8 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
         return
     if target_url is None:
         raise click.UsageError("name the new store with --to URL")
+    if named(source_url) == named(target_url):
+        raise Invalid(f"--from and --to are one store, {named(source_url)}; name another one with --to")
     seconds = None if drain is None else milliseconds(drain) / 1_000
     screen = Screen(quiet=as_json)
     began = time.monotonic()
@@ -83,6 +85,8 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
 
     try:
         report = _run(within(source, named(source_url), work))
+    except NoStore:
+        raise NoStore(f"there is no store at {named(source_url)}; check --from") from None
     finally:
         screen.end()
     _tell(report, named(source_url), named(target_url), time.monotonic() - began, as_json)
@@ -128,7 +132,8 @@ def _tell(report: Report, source: str, target: str, seconds: float, as_json: boo
     parts = [counted(report.entries, "entry", "entries"), counted(report.steps, "step"), counted(report.keys, "key")]
     out.print(f"moved {counted(report.jobs, 'job')} to {target}", soft_wrap=True)
     out.print(f"verified: {', '.join(parts)}, {counted(report.records, 'record')}; sha256 {report.digest[:16]}…")
-    out.print(f"now: start your workers with $HOLDFAST_URL set to it; {source} is closed, and says so", soft_wrap=True)
+    ended = f"{source} is closed, and its workers end"
+    out.print(f"now: start your workers with $HOLDFAST_URL set to it; {ended}", soft_wrap=True)
 
 
 class Screen:

@@ -11,7 +11,7 @@ from rich.live import Live
 from holdfast.cli.ids import find_id, job_ids
 from holdfast.cli.overview import Overview, detail, look, picture
 from holdfast.cli.shapes import status_shape
-from holdfast.cli.store import engine_at, json_option, place_of_store, url_option, within
+from holdfast.cli.store import engine_at, json_option, place_of_store, say_moved, url_option, within
 from holdfast.cli.words import console, say_json
 from holdfast.core.lifecycle import SETTLED
 from holdfast.engines.contract import job_topic, queue_topic
@@ -49,6 +49,7 @@ def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
     place = place_of_store(engine, url)
 
     async def work(jobs: Jobs) -> None:
+        await say_moved(jobs)
         whole = None if id is None else await find_id(jobs, id)
         if watch:
             await _watch(jobs, whole, place)

@@ -19,6 +19,7 @@ from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
 from holdfast.engines.file import FileEngine, FileReader
 from holdfast.jobs import Jobs
+from holdfast.jobs.moving import mark_in
 from holdfast.settings import store_url
 
 T = TypeVar("T")
@@ -69,7 +70,19 @@ def place_of_store(engine: Engine, url: str | None) -> str:
 def in_store(url: str | None, work: Callable[[Jobs], Awaitable[T]], *, write: bool = False, create: bool = False) -> T:
     """Open the store, do the work, and close it again, from a verb's blocking code. See `engine_at` and `within`."""
     engine = engine_at(url, write=write, create=create)
-    return asyncio.run(within(engine, place_of_store(engine, url), work, create=create))
+
+    async def told(jobs: Jobs) -> T:
+        if not write and not create:  # who writes is refused in the same words
+            await say_moved(jobs)
+        return await work(jobs)
+
+    return asyncio.run(within(engine, place_of_store(engine, url), told, create=create))
+
+
+async def say_moved(jobs: Jobs) -> None:
+    """Say to who looks at a store that its jobs are elsewhere, beside what is shown."""
+    if (marked := await mark_in(jobs.engine)) and not marked[0].archive:
+        click.echo(f"holdfast: {marked[0].words()}", err=True)
 
 
 async def within(engine: Engine, place: str, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:

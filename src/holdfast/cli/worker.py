@@ -15,7 +15,7 @@ import click
 from holdfast.app import App
 from holdfast.cli.calls import CALLED_WRONGLY, STORE_LOST, LostStore
 from holdfast.cli.load import load_app
-from holdfast.core.errors import StoreLost
+from holdfast.core.errors import Moved, StoreLost
 from holdfast.engines import engine_class
 from holdfast.worker.loop import Worker
 
@@ -53,8 +53,8 @@ SIGTERM or Ctrl-C: claims nothing more, lets work finish within the grace, hands
 A second one stops at once. Neither costs an attempt or a finished step.
 
 \b
-Exit code 3: the store was emptied, or went back to an older state, while the worker ran.
-It has stopped its jobs and written nothing more. Look before you start it again.
+Exit code 3: the store was emptied, or went back to an older state, while the worker ran, or
+its jobs were moved elsewhere. It has written nothing more. Look before you start it again.
 """
 )
 @click.argument("target", metavar="MODULE:APP")
@@ -82,7 +82,7 @@ def worker(target: str, queues: str | None, at_once: int, processes: int, url: s
         asyncio.run(_work(app, names, at_once))
     except KeyboardInterrupt:
         click.echo("stopped")
-    except StoreLost as error:
+    except (StoreLost, Moved) as error:
         raise LostStore(str(error)) from error
 
 
@@ -135,7 +135,7 @@ async def _work(app: App, queues: list[str] | None, at_once: int) -> None:
         raise lost_store
 
 
-def _end_with_what_is_left(lost: StoreLost | None) -> None:
+def _end_with_what_is_left(lost: StoreLost | Moved | None) -> None:
     """A job that swallows its cancel, or that blocks a thread, must not keep this process: it was handed over."""
     time.sleep(LEFT_SECONDS)
     if lost is None:

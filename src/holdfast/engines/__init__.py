@@ -5,11 +5,10 @@
 
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from holdfast.core.errors import Invalid
 from holdfast.engines.contract import Clock, Engine, system_clock
-from holdfast.engines.server import parts_of
 
 FORMS = (
     '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute), '
@@ -85,6 +84,24 @@ def path_of(url: str) -> Path:
     if not path or path.endswith("/") or "\0" in path:
         raise Invalid(f"{masked(url)!r} names no file")
     return Path(path).absolute()
+
+
+def parts_of(url: str) -> tuple[SplitResult, list[tuple[str, str]]]:
+    """A server's URL in its parts, and its options; or Invalid, which shows nothing that may belong to a password."""
+    scheme, _, rest = url.partition(":")
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        _ = parts.port  # one that is no number is refused here
+        is_one = rest.startswith("//") and parts.netloc.count("@") == url.count("@") <= 1 and url.isprintable()
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise Invalid(
+            f"{scheme}:… is not a URL: write {scheme}://user:password@host:port/…, and in a password @ as %40, : as "
+            "%3A, / as %2F, # as %23 and ? as %3F"
+        )
+    return parts, options
 
 
 def masked(url: str) -> str:

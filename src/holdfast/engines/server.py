@@ -7,11 +7,9 @@ else: the engines only gather what was seen.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
-from holdfast.core.errors import Invalid
 from holdfast.core.model import Beat, Lease, Presence, Record, Time
 from holdfast.engines.contract import PAUSE, QUIET, WORKER
 
@@ -36,31 +34,11 @@ TIDY_SECONDS = 60.0
 SILENT_LEASES = 20
 """The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
 
-Options = list[tuple[str, str]]
-
 CHECK = "is the server up, and are host and port right?"
 """What to look at when there is no connection."""
 
 ALWAYS = float("inf")
 """For how long there has been no trouble, when none is known of."""
-
-
-def parts_of(url: str) -> tuple[SplitResult, Options]:
-    """A server's URL in its parts, and its options; or Invalid, which shows nothing that may belong to a password."""
-    scheme, _, rest = url.partition(":")
-    try:
-        parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        _ = parts.port  # one that is no number is refused here
-        is_one = rest.startswith("//") and parts.netloc.count("@") == url.count("@") <= 1 and url.isprintable()
-    except ValueError:
-        is_one = False
-    if not is_one:
-        raise Invalid(
-            f"{scheme}:… is not a URL: write {scheme}://user:password@host:port/…, and in a password @ as %40, : as "
-            "%3A, / as %2F, # as %23 and ? as %3F"
-        )
-    return parts, options
 
 
 class ServerClock:

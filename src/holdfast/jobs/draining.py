@@ -51,7 +51,8 @@ async def drain(engine: Engine, name: str, seconds: float | None, tell: Tell) ->
     if workers and seconds is None:
         raise Refused(
             f"{_counted(len(workers), 'worker')} at work on {name} ({_some([one.worker for one in workers])}); stop "
-            "them, or let them finish what they run: --drain"
+            "them, or let them finish what they run: --drain. Nothing was moved; one that was just killed counts for "
+            "some seconds more"
         )
     try:
         await _wait_for(engine, name, seconds or 0.0, tell)

@@ -197,12 +197,16 @@ class _Move:
     async def _check_empty(self) -> None:
         jobs = sum((await self._target.count()).values())
         if jobs or await self._target.keys(limit=1):
-            what = f"{jobs:,} jobs" if jobs else "keys of jobs that are gone"
+            what = f"{jobs:,} {'job' if jobs == 1 else 'jobs'}" if jobs else "keys of jobs that are gone"
             raise Refused(f"{self._to} is not empty: it has {what}; nothing was moved: name a new store with --to")
 
     def _strange(self, mark: Mark) -> str:
         if mark.away:
-            return f"{self._to}: {mark.words()}"
+            goes = "were moved" if mark.done else "are being moved"
+            return (
+                f"{self._to} is closed: its own jobs {goes} to {mark.store}; nothing was moved: name a new store with "
+                "--to, such as another schema= or app= there"
+            )
         return (
             f"{self._to} is half filled by another move, from {mark.store}; nothing was moved: remove it, "
             "or name a new store with --to"

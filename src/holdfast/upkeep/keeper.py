@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from holdfast.core.codec import canonical, parse
-from holdfast.core.errors import HoldfastError, StoreLost
+from holdfast.core.errors import HoldfastError, Moved, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
@@ -96,6 +96,8 @@ class Keeper:
                 self._trouble.pass_by()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
+            except Moved:  # there is nothing to tidy any more; a worker hears of it with its beats
+                pass
             except HoldfastError as error:
                 self._trouble.say(error)
             except Exception:
@@ -153,6 +155,8 @@ class Keeper:
             for record in await self._engine.records(LEADER):
                 if record.name == LEADER and parse(record.value)["worker"] == self._worker:
                     await self._engine.put_record(LEADER, None, record.version)
+        except Moved:
+            pass
         except Exception as error:
             log.warning("upkeep: the lead could not be given up: %s", error)
 

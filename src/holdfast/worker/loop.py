@@ -15,9 +15,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.core.errors import HoldfastError, Invalid, StoreError, StoreLost
+from holdfast.core.errors import HoldfastError, Invalid, Moved, StoreError, StoreLost
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
+from holdfast.core.moves import MOVED, mark_of
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
 from holdfast.jobs.family import go_on, say_stopped, wake_parent
 from holdfast.trouble import Trouble
@@ -108,7 +109,7 @@ class Worker:
         self._has_more = False
         """Whether the last claim found all that it asked for, so that there may be more."""
         self._stopping = False
-        self.lost: StoreLost | None = None
+        self.lost: StoreLost | Moved | None = None
         """Why this worker stopped by itself: what it wrote is gone from the store, and it may write nothing more."""
         self._is_lost = asyncio.Event()
         self._quiet = False
@@ -183,13 +184,13 @@ class Worker:
         for attempt in list(self._attempts.values()):
             attempt.halt(RELEASED)
 
-    async def until_lost(self) -> StoreLost:
+    async def until_lost(self) -> StoreLost | Moved:
         """Wait until this worker has stopped by itself because its store is lost; in good times for ever."""
         await self._is_lost.wait()
         assert self.lost is not None
         return self.lost
 
-    def _lose(self, error: StoreLost) -> None:
+    def _lose(self, error: StoreLost | Moved) -> None:
         """Stop for good, and say so once: others may run our jobs under the same epochs, and no fence holds us back."""
         if self.lost is not None:
             return
@@ -197,7 +198,10 @@ class Worker:
         told = (
             "%s: its store is lost: it claims nothing more, and stops its %d running jobs, which can't be written: %s"
         )
-        log.critical(told, self.id, len(self._attempts), error)
+        if isinstance(error, Moved):
+            log.warning("%s: stops: %s", self.id, error)
+        else:
+            log.critical(told, self.id, len(self._attempts), error)
         self.abort()
         self._is_lost.set()
 
@@ -340,7 +344,12 @@ class Worker:
 
     def _told(self, beat: Beat) -> None:
         """The rest of what it says. While a claim is under way, what looks stray may be what it brings."""
+        if beat.quiet != self._quiet:
+            told = "%s: was told to claim nothing more, as for a move" if beat.quiet else "%s: may claim again"
+            log.warning(told, self.id)
         self._quiet = beat.quiet
+        if beat.quiet:
+            self._aside(self._look_whether_moved())
         for attempt in self._attempts.values():
             if isinstance(attempt, Away):
                 attempt.renewed()
@@ -350,6 +359,15 @@ class Worker:
         for lease in beat.stray:
             if lease not in held:
                 self._aside(self._release(lease, "its worker held it and did not know of it"))
+
+    async def _look_whether_moved(self) -> None:
+        """Where its jobs are elsewhere for good, a worker has nothing left to do."""
+        try:
+            for record in await self._engine.records(MOVED):
+                if record.name == MOVED and (mark := mark_of(record.value)).done:
+                    self._lose(Moved(mark.words()))
+        except HoldfastError as error:
+            log.debug("whether the store was moved is not known: %s", error)
 
     def _aside(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

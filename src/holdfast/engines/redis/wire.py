@@ -99,7 +99,7 @@ class Wire:
         self._greeted = False
         self._waiting: deque[_Answer] = deque()
         self._reader: asyncio.Task[None] | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[None] | None = None
         self._closed = False
         self.since = 0.0
         """When this connection was made, by the loop's clock."""
@@ -140,19 +140,28 @@ class Wire:
         """See that there is a connection, and that it was greeted: until then nobody knows which server it leads to."""
         if self._greeted:
             return
-        async with self._connecting:
-            if self._greeted:
+        if self._closed:
+            raise StoreClosed(f"{self._place.shown}: was closed; open it first")
+        if self._connecting is None:  # who comes while we are at it shares what comes of it
+            self._connecting = asyncio.get_running_loop().create_task(self._follow())
+            self._connecting.add_done_callback(self._connected)
+        await asyncio.shield(self._connecting)
+
+    def _connected(self, task: "asyncio.Task[None]") -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # who asked for it may be gone: then nobody reads it
+
+    async def _follow(self) -> None:
+        """Connect, to the node that has the store."""
+        for left in reversed(range(MOVES)):
+            try:
+                await self._connect()
                 return
-            if self._closed:
-                raise StoreClosed(f"{self._place.shown}: was closed; open it first")
-            for left in reversed(range(MOVES)):
-                try:
-                    await self._connect()
-                    return
-                except MovedError as error:
-                    self._way.follow(error)
-                    if not left:
-                        raise
+            except MovedError as error:
+                self._way.follow(error)
+                if not left:
+                    raise
 
     async def _connect(self) -> None:
         connection = await connect(self._place, self._way)
@@ -232,6 +241,9 @@ class Wire:
     async def close(self) -> None:
         """Let go of the connection for good."""
         self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting], timeout=HANG_UP_SECONDS)
         reader = self._reader
         writer = self.cut(ConnectionError("closed"))
         if reader is not None:
