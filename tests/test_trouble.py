@@ -18,6 +18,10 @@ def test_what_goes_on_is_told_once_a_minute_and_so_is_its_end(caplog: pytest.Log
     now = 103.5
     trouble.pass_by()
     trouble.pass_by()
+    for _ in range(5):
+        trouble.say(ValueError("odd"))
+        trouble.pass_by()
+    now = 161.0
     trouble.say(ValueError("odd"))
 
     assert [record.getMessage() for record in caplog.records] == [

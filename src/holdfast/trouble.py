@@ -14,21 +14,23 @@ class Trouble:
         self._log = log
         self._what, self._over = what, over
         self._clock = clock
-        self._kind: type[Exception] | None = None
-        self._began = self._told = 0.0
+        self._told: dict[type[Exception], float] = {}
+        self._began: float | None = None
+        self._has_spoken = False
 
     def say(self, error: Exception) -> None:
-        """It went wrong. Another kind of error is told at once."""
-        now = self._clock()
-        if self._kind is None:
+        """It went wrong. Each kind of error is told once a minute, also when it comes and goes."""
+        now, kind = self._clock(), type(error)
+        if self._began is None:
             self._began = now
-        if type(error) is not self._kind or now - self._told >= REPEAT_SECONDS:
-            self._log.warning("%s: %s: %s", self._what, type(error).__name__, error)
-            self._told = now
-        self._kind = type(error)
+        if kind not in self._told or now - self._told[kind] >= REPEAT_SECONDS:
+            self._log.warning("%s: %s: %s", self._what, kind.__name__, error)
+            self._told[kind] = now
+            self._has_spoken = True
 
     def pass_by(self) -> None:
         """It went well."""
-        if self._kind is not None:
-            self._kind = None
-            self._log.warning("%s, after %.1f s", self._over, self._clock() - self._began)
+        if self._began is not None:
+            if self._has_spoken:
+                self._log.warning("%s, after %.1f s", self._over, self._clock() - self._began)
+            self._began, self._has_spoken = None, False
