@@ -267,3 +267,33 @@ def test_processes_that_migrate_at_once_do_it_once(postgres_store: str, run, the
             return await db.fetchval("select count(*) from job")
 
     assert run(jobs()) == 3
+
+
+def test_a_store_that_is_made_between_two_looks_is_not_somebody_elses(postgres_store: str, run):
+    place = place_of(postgres_store)
+
+    class Meanwhile:
+        """A connection whose first answer is old when it comes: somebody has just made the store."""
+
+        def __init__(self, db: Any) -> None:
+            self._db, self._looks = db, 0
+
+        async def fetchval(self, statement: str, *given: Any) -> Any:
+            answer = await self._db.fetchval(statement, *given)
+            self._looks += 1
+            if self._looks == 1:
+                engine = PostgresEngine(postgres_store)
+                await engine.open()
+                await engine.close()
+            return answer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._db, name)
+
+    async def live() -> None:
+        db = await asyncpg.connect(place.dsn)
+        texts = store.Texts(place.schema)
+        assert await store._version(Meanwhile(db), place, texts) == texts.migrations()[-1][0]
+        await db.close()
+
+    run(live())

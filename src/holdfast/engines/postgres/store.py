@@ -248,12 +248,13 @@ async def _refuse_server(db: Connection, place: Place) -> None:
 async def _version(db: Connection, place: Place, texts: Texts) -> int:
     """The last migration that this schema has had; 0 for one that is not there, or empty."""
     if not await db.fetchval(_IS_THERE, place.schema):
-        if await db.fetchval(_STRANGERS, place.schema):
+        if not await db.fetchval(_STRANGERS, place.schema):
+            return 0
+        if not await db.fetchval(_IS_THERE, place.schema):  # else somebody has just made it, between our two looks
             raise StoreForeign(
                 f"{place.shown}: that schema holds somebody else's tables; nothing was written: "
                 "name another one with ?schema="
             )
-        return 0
     try:
         row = await db.fetchrow(texts.version)
     except asyncpg.UndefinedColumnError:
