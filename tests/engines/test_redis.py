@@ -405,7 +405,7 @@ def test_callers_who_come_together_share_a_call(redis_store: str, run):
         await engine.close()
         return counted()
 
-    assert run(live()) <= 4
+    assert run(live()) <= 8, "not a call for each of the forty; one takes no more than CALL_WEIGHT"
 
 
 def test_one_callers_conflict_is_not_the_others(redis_store: str, run):
