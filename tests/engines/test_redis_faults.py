@@ -27,7 +27,7 @@ from holdfast.engines.contract import WORKER
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis.engine import CALL_WEIGHT
 from holdfast.engines.redis.place import place_of
-from holdfast.engines.redis.wire import Way, Wire
+from holdfast.engines.redis.wire import NotConnected, Way, Wire
 from tests.proxy import Proxy
 from tests.redis_server import NoServer, Server, server
 
@@ -385,6 +385,29 @@ def test_nothing_is_asked_before_the_greeting_is_answered(redis_url: str, run):
         assert await wire.call("ECHO", "first") == b"first"
         assert sent == [3], "CLIENT ID and the greeting"
         assert await greeted[0] == b"second"
+        await wire.close()
+
+    run(live())
+
+
+def test_callers_share_one_attempt_to_connect(redis_url: str, run, monkeypatch: pytest.MonkeyPatch):
+    """Where a server accepts and says nothing, each attempt takes long: one after another they would wait for ever."""
+    tried: list[Way] = []
+
+    async def in_vain(place: Any, way: Way) -> Any:
+        tried.append(way)
+        await asyncio.sleep(0.05)
+        raise NotConnected("no answer in time")
+
+    async def live() -> None:
+        place = place_of(redis_url)
+        wire = Wire(place, Way(place), lambda _: asyncio.sleep(0))
+        monkeypatch.setattr("holdfast.engines.redis.wire.connect", in_vain)
+        told = await asyncio.gather(*(wire.call("PING") for _ in range(20)), return_exceptions=True)
+        assert [type(one) for one in told] == [NotConnected] * 20
+        assert len(tried) == 1
+        monkeypatch.undo()
+        assert await wire.call("ECHO", "again") == b"again"
         await wire.close()
 
     run(live())

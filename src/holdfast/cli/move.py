@@ -67,12 +67,12 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
         return
     if target_url is None:
         raise click.UsageError("name the new store with --to URL")
-    if named(source_url) == named(target_url):
-        raise Invalid(f"--from and --to are one store, {named(source_url)}; name another one with --to")
     seconds = None if drain is None else milliseconds(drain) / 1_000
     screen = Screen(quiet=as_json)
     began = time.monotonic()
     source, target = engine_at(source_url, write=True), engine_at(target_url, create=True)
+    if named(source_url) == named(target_url):
+        raise Invalid(f"--from and --to are one store, {named(source_url)}; name another one with --to")
 
     async def work(_: Jobs) -> Report:
         async def both(_: Jobs) -> Report:
