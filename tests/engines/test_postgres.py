@@ -295,6 +295,32 @@ def test_a_floor_skips_nothing_and_takes_nothing_twice(postgres_store: str, run)
     run(drain())
 
 
+def test_no_act_of_a_drain_walks_over_the_whole_table(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_module, "BULK_JOBS", 500)
+
+    async def drain() -> None:
+        engine = await opened(postgres_store)
+        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        for _ in range(4):
+            await engine.insert([job(CLOCK) for _ in range(500)])
+        counted = """select relname, seq_tup_read, n_tup_del from pg_stat_user_tables
+          where schemaname = $1 and relname in ('job', 'name') order by relname"""
+        held = await engine.claim("w-1", ["default"], 100)
+        while held:
+            await engine.record([step(one) for one in held])
+            _, held = await engine.turn([change(CLOCK, one, Event.COMPLETE) for one in held], "w-1", ["default"], 100)
+        await engine.close()
+
+        async def all_counted() -> Any:
+            found = [tuple(row) for row in await raw.fetch(counted, place_of(postgres_store).schema)]
+            return found if found[0][2] == 2_000 else None
+
+        assert await until(all_counted) == [("job", 0, 2_000), ("name", 0, 0)]
+        await raw.close()
+
+    run(drain())
+
+
 def test_the_planner_is_told_of_many_new_jobs(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_module, "BULK_JOBS", 500)
 

@@ -66,6 +66,18 @@ create table {schema}.job (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
   autovacuum_analyze_scale_factor = 0.05);
 
+-- What the planner chooses by. To sample the other columns too, after every bulk of inserts, would cost as much as these.
+do $$
+declare
+  col text;
+begin
+  for col in select attname from pg_attribute where attrelid = '{schema}.job'::regclass and attnum > 0 loop
+    execute format('alter table %s alter %I set statistics %s', '{schema}.job', col,
+      case when col in ('n', 'queue', 'priority', 'parent', 'state', 'run_at', 'worker') then 10 else 0 end);
+  end loop;
+end $$;
+alter table {schema}.name alter id set statistics 10, alter n set statistics 10;
+
 create index job_ready on {schema}.job (queue, priority desc, run_at, n) where state = 'available';
 create index job_due on {schema}.job (queue, run_at, n)
   where state in ('scheduled', 'retryable', 'pending') and run_at is not null;
@@ -238,7 +250,7 @@ create view {schema}.told as
 -- Take: available → active, for jobs that the caller has locked.
 create function {schema}.take(claimer text, wanted text, picked bigint[], now_at bigint)
 returns setof {schema}.live language plpgsql volatile
-set search_path = pg_catalog set plan_cache_mode = force_generic_plan as $$
+set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 begin
   return query
     with taken as (
@@ -263,10 +275,11 @@ end $$;
 -- Claim: what is due in these queues is promoted, then jobs are taken, queue after queue, until there are `most`.
 -- In the middle of a long drain of the first queue it may begin where the last claim began (`from_level` and the next
 -- two, see `floor.py`), so that what was claimed since, and can't be vacuumed yet, is not walked over again and again.
+-- No walk over the whole table, ever: a look for a higher priority, which the planner believes many to have, would be one.
 create function {schema}.claim(
   claimer text, queues text[], most bigint, due_most bigint, from_level bigint, from_run_at bigint, from_n bigint)
 returns setof {schema}.live language plpgsql volatile
-set search_path = pg_catalog set plan_cache_mode = force_generic_plan as $$
+set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 declare
   now_at bigint := {schema}.now_ms();
   wanted text;
