@@ -114,14 +114,14 @@ class Signal(Struct, frozen=True):
     at: Time
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, gc=False):
     """The right to write for a job. An older epoch is refused whole."""
 
     job: str
     epoch: int
 
 
-class Options(Struct, frozen=True, omit_defaults=True):
+class Options(Struct, frozen=True, omit_defaults=True, gc=False):
     """What the caller asked for and only the worker and upkeep read."""
 
     retry: Retry = Retry()
@@ -133,7 +133,7 @@ class Options(Struct, frozen=True, omit_defaults=True):
     meta: Mapping[str, str] = {}
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class Job(Struct, frozen=True, kw_only=True, gc=False):
     """One job: what was asked, and where it stands."""
 
     # What was asked: written once.
@@ -195,7 +195,7 @@ class StepState(StrEnum):
     FAILED = "failed"
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class Step(Struct, frozen=True, kw_only=True, gc=False):
     """The record of one step or item of a job, known by its path (`keys.step_path`)."""
 
     job: str
@@ -209,7 +209,7 @@ class Step(Struct, frozen=True, kw_only=True):
     finished_at: Time | None = None
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """One line of a job's history: what made this version."""
 
     job: str
@@ -223,7 +223,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     note: Mapping[str, Any] = {}
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One atomic act on one job, made by `lifecycle.decide` and carried out by an engine.
 
     `job` is the job as it will be. The engine itself counts `version`, merges `inbox` and marks `arrived`, because
@@ -249,7 +249,7 @@ class Change(Struct, frozen=True, kw_only=True):
     inserts: tuple[Job, ...] = ()
 
 
-class Applied(Struct, frozen=True):
+class Applied(Struct, frozen=True, gc=False):
     """The change is durable. `missing` counts the group's children still out, when this one arrived at its parent."""
 
     version: int
@@ -274,14 +274,14 @@ class Conflict(Struct, frozen=True):
     epoch: int = 0
 
 
-class Inserted(Struct, frozen=True):
+class Inserted(Struct, frozen=True, gc=False):
     """The job that stands for what was inserted: this one, or the one that was there before."""
 
     id: str
     new: bool
 
 
-class Recorded(Struct, frozen=True):
+class Recorded(Struct, frozen=True, gc=False):
     """The step record that stands. `first` is False when another write had won before."""
 
     step: Step

@@ -109,6 +109,9 @@ class Attempt:
     once: dict[str, concurrent.futures.Future[Step]] = made(dict)
     """Effects that are under way, by their paths: who asks for one again waits for it."""
     root: asyncio.Task[Any] | None = None
+    """The task of the handler itself."""
+    tasks: set[asyncio.Task[Any]] = made(set)
+    """Other tasks that are stopped with it: those that run its steps."""
     parking: object = None
     isolate: Callable[..., Awaitable[str]]
     """Runs a step in a process of its own: the worker's pool."""
@@ -145,12 +148,14 @@ class Attempt:
     _said_first: tuple[str, int] = ("", 0)
     _together: Together | None = None
     _lines: Lines = made(Lines)
+    _lock: threading.Lock = made(threading.Lock)
 
     def __init__(
         self,
         job: Job,
         spec: JobSpec,
         engine: Engine,
+        loop: asyncio.AbstractEventLoop,
         *,
         claimed: float,
         may_start: Callable[[], bool],
@@ -160,8 +165,8 @@ class Attempt:
         self.job = job
         self.spec = spec
         self.engine = engine
-        self.loop = asyncio.get_running_loop()
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.lease = job.lease
+        self.loop = loop
         self.chance = chance
         self._started = claimed  # by our clock, when the claim was sent: the store's answer took its time
         self._moved = claimed
@@ -170,7 +175,6 @@ class Attempt:
         self._may_start = may_start
         self._changed = changed
         self._log_due = claimed + LOG_SECONDS
-        self._lock = threading.Lock()
 
     def load(self, steps: Iterable[Step]) -> None:
         """Take over what earlier leases of this job recorded. Once, before the handler runs."""
@@ -348,12 +352,13 @@ class Attempt:
     def end(self) -> None:
         """The handler has come to its end: what it left running may do nothing more. On the loop."""
         self._stop(ENDED)
-        self._cancel()
+        if vars(self).get("tasks"):
+            self._cancel()
 
     def let_go(self) -> None:
         """Forget the tasks, which know us: or only the garbage collector could free either."""
         self.root = None
-        self.tasks.clear()
+        vars(self).pop("tasks", None)
 
     def pause(self, seconds: float) -> None:
         """Wait, in a thread of the job, but not longer than until this attempt is stopped."""
@@ -374,6 +379,8 @@ class Attempt:
         if now < self._cancel_again:
             return
         self._cancel_again = now + CANCEL_AGAIN_SECONDS
+        if self.root is not None:
+            self.root.cancel()
         for task in list(self.tasks):
             task.cancel()
 

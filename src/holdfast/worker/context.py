@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -21,8 +21,16 @@ from holdfast.worker.lines import Capturing
 
 T = TypeVar("T")
 
-RUNNING: "weakref.WeakSet[Attempt]" = weakref.WeakSet()
-"""All attempts of this process, to tell a stray thread that it has lost its job."""
+
+class House(Protocol):
+    """Where attempts run: a worker, or the process of an isolated job."""
+
+    def has_attempts(self) -> bool:
+        """Whether any attempt runs in it."""
+
+
+HOUSES: "weakref.WeakSet[House]" = weakref.WeakSet()
+"""All of this process, to tell a stray thread that it has lost its job."""
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 PATH: ContextVar[str] = ContextVar("holdfast_path", default="")
@@ -166,4 +174,4 @@ def loop_here() -> bool:
 
 def attempts_anywhere() -> bool:
     """Whether any attempt runs in this process."""
-    return len(RUNNING) > 0
+    return any(house.has_attempts() for house in list(HOUSES))

@@ -32,8 +32,8 @@ from holdfast.worker.attempt import (
     SUSPENDED,
     Attempt,
 )
-from holdfast.worker.context import CAPTURING, RUNNING
-from holdfast.worker.handler import guarded, handled, within
+from holdfast.worker.context import CAPTURING, HOUSES
+from holdfast.worker.handler import Work, guarded, handled, within
 from holdfast.worker.isolation.away import Away
 from holdfast.worker.isolation.pool import Pool
 from holdfast.worker.leases import Leases
@@ -127,6 +127,9 @@ class Worker:
             lease_seconds=lease_seconds,
         )
         self._loop: asyncio.AbstractEventLoop
+        # What every attempt is given, bound once.
+        self._may_start, self._tell, self._isolate = self._leases.may_start, self._leases.news, self._pool.run
+        HOUSES.add(self)
 
     # Starting and stopping.
 
@@ -205,6 +208,10 @@ class Worker:
         self.abort()
         self._is_lost.set()
 
+    def has_attempts(self) -> bool:
+        """See House."""
+        return bool(self._attempts)
+
     def is_busy(self) -> bool:
         """Whether anything runs here: a job, or what follows from the end of one."""
         return self._is_running() or bool(self._releases)
@@ -263,15 +270,17 @@ class Worker:
             self._claiming = False
             self._held -= free
         self._has_more = len(jobs) == free
-        for job in jobs:
-            self._take(job, sent)
+        self._take(jobs, sent)
         return len(jobs)
 
-    def _take(self, job: Job, sent: float) -> None:
-        if self._leases.is_over(sent):  # no beat has named it, so nobody could tell us that it is lost
-            self._aside(self._release(job.lease, "the answer to its claim came too late"))
+    def _take(self, jobs: Sequence[Job], sent: float) -> None:
+        """Begin what a claim brought that was sent at this time."""
+        if self._leases.is_over(sent):  # no beat has named them, so nobody could tell us that they are lost
+            for job in jobs:
+                self._aside(self._release(job.lease, "the answer to its claim came too late"))
         else:
-            self._begin(job, sent)
+            for job in jobs:
+                self._begin(job, sent)
 
     async def _wait_for_room(self) -> None:
         try:
@@ -415,20 +424,20 @@ class Worker:
             job,
             spec,
             self._engine,
+            self._loop,
             claimed=claimed,
-            may_start=self._leases.may_start,
-            changed=self._leases.news,
+            may_start=self._may_start,
+            changed=self._tell,
             chance=self._chance,
         )
-        attempt.isolate = self._pool.run
+        attempt.isolate = self._isolate
         if isinstance(attempt, Away):
             attempt.pool, attempt.until = self._pool, self._leases.until
         if job.epoch > 1:
             for lease, older in self._attempts.items():
                 if lease.job == job.id:  # it was taken from us, and came back before we heard of it
                     older.lose(LOST)
-        self._attempts[job.lease] = attempt
-        RUNNING.add(attempt)
+        self._attempts[attempt.lease] = attempt
         if self._stopping:
             attempt.halt(RELEASED)
         return attempt
@@ -448,14 +457,14 @@ class Worker:
     def _handle(self, attempt: Attempt) -> None:
         """Run the handler to its end, in a task of its own."""
         if attempt.stop is not None:
-            self._go_on(attempt.job.lease, self._end(attempt, None, None))
+            self._go_on(attempt.lease, self._end(attempt, None, None))
             return
-        work = attempt.run if isinstance(attempt, Away) else partial(handled, attempt)
-        run = guarded(attempt, lambda: within(attempt, work()))
+        work: Work = Away.run if isinstance(attempt, Away) else handled
+        limit = attempt.job.options.timeout_ms
+        run = guarded(attempt, work if limit is None else partial(within, limit, work))
         task = self._loop.create_task(run, name=f"holdfast handler {attempt.job.id}")
-        attempt.tasks.add(task)
         attempt.root = task
-        self._running[task] = attempt.job.lease
+        self._running[task] = attempt.lease
         task.add_done_callback(partial(self._handled, attempt))
 
     def _handled(self, attempt: Attempt, task: "asyncio.Task[tuple[str | None, BaseException | None]]") -> None:
@@ -465,7 +474,7 @@ class Worker:
         if isinstance(error, asyncio.CancelledError) and attempt.stop is None and self._tasks[0].cancelling():
             attempt.stop = RELEASED  # not by the job: the loop is ending around us
         if attempt.stop is not None or attempt.closing or attempt.is_writing():
-            self._go_on(attempt.job.lease, self._end(attempt, result, error))
+            self._go_on(attempt.lease, self._end(attempt, result, error))
             return
         attempt.end()
         self._ended.append((attempt, result, error))
@@ -482,6 +491,7 @@ class Worker:
             held = max(free, len(ended))
             self._held += held
             self._turning += 1
+            sent = time.monotonic()
             try:
                 jobs = await self._settle_all(ended, free)
             finally:
@@ -489,32 +499,30 @@ class Worker:
                 self._held -= held
                 self._room.set()
             self._has_more = bool(free) and len(jobs) == free
-            for job, sent in jobs:
-                self._take(job, sent)
+            self._take(jobs, sent)
 
-    async def _settle_all(self, ended: Sequence[Ended], free: int) -> list[tuple[Job, float]]:
-        """Commit these ends and claim jobs for so many slots; what was claimed, and when that was asked for."""
-        sent = time.monotonic()
+    async def _settle_all(self, ended: Sequence[Ended], free: int) -> Sequence[Job]:
+        """Commit these ends and claim jobs for so many slots; what was claimed."""
         try:
             now = await self._engine.now()
             changes = [outcome(*one, now=now, by=self.id, chance=self._chance) for one in ended]
         except Exception:
             for one in ended:
-                self._go_on(one[0].job.lease, self._end(*one))
+                self._go_on(one[0].lease, self._end(*one))
             return []
         try:
             answers, jobs = await self._engine.turn(changes, self.id, self.queues, free)
         except Exception:
             # One of them may be to blame, or the store is away: each tries by itself, for as long as it takes.
             for (attempt, _, _), change in zip(ended, changes, strict=True):
-                self._go_on(attempt.job.lease, self._commit(attempt, change))
+                self._go_on(attempt.lease, self._commit(attempt, change))
             return []
         for (attempt, _, _), change, answer in zip(ended, changes, answers, strict=True):
             if change.arrives or not isinstance(answer, Applied):
-                self._go_on(attempt.job.lease, self._committed(attempt, change, answer))
+                self._go_on(attempt.lease, self._committed(attempt, change, answer))
             else:
                 self._over(attempt)
-        return [(job, sent) for job in jobs]
+        return jobs
 
     async def _end(self, attempt: Attempt, result: str | None, error: BaseException | None) -> None:
         """The end of one attempt by itself: one that was stopped, or while the store is away."""
@@ -566,8 +574,7 @@ class Worker:
         """Nothing more is to be done about an attempt."""
         if attempt.parking is not None:
             Parking.of(attempt).close()
-        self._attempts.pop(attempt.job.lease, None)
-        RUNNING.discard(attempt)
+        self._attempts.pop(attempt.lease, None)
         attempt.let_go()
 
     async def _say_stopped(self, attempt: Attempt) -> None:

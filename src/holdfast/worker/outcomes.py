@@ -35,14 +35,15 @@ def outcome(
     """
     job, steps, drift = attempt.job, attempt.log_record(), attempt.drift()
     note: dict[str, Any] = {"drift": drift} if drift else {}
+    if error is None and stop is None:
+        return decide(job, Event.COMPLETE, now, by=by, result=result, note=note, steps=steps)
     if attempt.doubts and (stop == DOUBTED or error is not None):
         return _doubted(attempt, error, now, by, note, steps)
     drops = tuple(attempt.drops)
     if stop is not None:
         note |= {"steps": len(attempt.records), "why": stop}
         return decide(job, Event.RELEASE, now, by=by, note=note, steps=steps, drops=drops)
-    if error is None:
-        return decide(job, Event.COMPLETE, now, by=by, result=result, note=note, steps=steps)
+    assert error is not None
     told = error_of(error)
     note |= {"error": f"{told.type}: {told.message}", "attempt": job.attempt}
     event = failure_event(job, told.type, retryable=not is_final(error))

@@ -268,7 +268,7 @@ async def _run_async(call: Call, body: Body) -> Any:
     token = PATH.set(call.path)
     # A task that this call brings into the attempt is cancelled with it. Those of a map are in it already.
     task = None if call.item else asyncio.current_task()
-    if task in attempt.tasks:
+    if task is attempt.root or task in attempt.tasks:
         task = None
     if task is not None:
         attempt.tasks.add(task)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Raw
@@ -22,7 +21,7 @@ from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.jobs.family import go_on
 from holdfast.worker.attempt import Attempt, Stopped
-from holdfast.worker.context import RUNNING
+from holdfast.worker.context import HOUSES
 from holdfast.worker.faults import error_of, is_final, storable
 from holdfast.worker.handler import guarded, handled
 from holdfast.worker.isolation.line import Asking, LineEngine, Trouble
@@ -85,6 +84,11 @@ class Host:
         self._attempt: Hosted | None = None
         self._asking: Asking | None = None
         self._lock = threading.Lock()
+        HOUSES.add(self)
+
+    def has_attempts(self) -> bool:
+        """See House."""
+        return self._attempt is not None
 
     def hear(self, word: Fence | Stop | Answer | Refusal | Progress) -> None:
         """What the worker says meanwhile. On the thread that listens."""
@@ -110,9 +114,7 @@ class Host:
         executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
         asyncio.get_running_loop().set_default_executor(executor)
         attempt = self._made(function, signature, send, telling)
-        RUNNING.add(attempt)
-        root = asyncio.create_task(guarded(attempt, partial(handled, attempt)), name=f"holdfast {attempt.job.type}")
-        attempt.tasks.add(root)
+        root = asyncio.create_task(guarded(attempt, handled), name=f"holdfast {attempt.job.type}")
         attempt.root = root
         with self._lock:
             self._attempt, why = attempt, self._why
@@ -126,7 +128,6 @@ class Host:
         attempt.end()
         Parking.of(attempt).close()
         worn = not await _is_tidy(attempt, executor)
-        RUNNING.discard(attempt)
         self._attempt = None
         return _outcome(attempt, stop, result, error, worn=worn)
 
@@ -147,6 +148,7 @@ class Host:
             job,
             spec,
             LineEngine(asking),
+            asyncio.get_running_loop(),
             claimed=self.word.claimed,
             may_start=lambda: time.monotonic() < self._until,
             changed=lambda: telling.latest(lambda: Doing(attempt.running())),
