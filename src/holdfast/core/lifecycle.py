@@ -225,8 +225,9 @@ def allowed(event: Event, state: State) -> bool:
     return state in EVENT_ROWS[event].sources
 
 
-_LEFT: dict[str, Any] = {"worker": None, "claimed_at": None}
+_OWNERS = frozenset(row.event for row in EVENTS if row.lease is LeaseRule.NEEDS)
 _OWNER_AND_VERSION = frozenset({Event.SUSPEND, Event.REST})
+_DROP_FAILED = frozenset({Event.FAIL, Event.OVERRUN, Event.REPLAY})
 
 
 def decide(
@@ -262,12 +263,12 @@ def decide(
     if before not in row.sources:
         raise NotAllowed(f"job {job.id}: {event} is not possible while it is {before}; {_ways_out(before)}")
     after = row.targets[0]
-    new = _made_of(job, event, now, by, result, error, run_at, waits, progressed, recovery, args)
-    owner = row.lease is LeaseRule.NEEDS
+    new = _made_of(job, event, after, now, by, result, error, run_at, waits, progressed, recovery, args)
+    owner = event in _OWNERS
     return Change(
         event=event,
         before=before,
-        job=replace(job, state=after, **new),
+        job=replace(job, **new),
         at=now,
         by=by,
         epoch=job.epoch if owner else None,
@@ -275,8 +276,8 @@ def decide(
         note=note or {},
         steps=steps,
         drops=drops,
-        drops_failed=event in (Event.FAIL, Event.OVERRUN, Event.REPLAY),
-        edits=event is Event.REPLAY and args is not None,
+        drops_failed=event in _DROP_FAILED,
+        edits=args is not None and event is Event.REPLAY,
         signal=signal,
         takes=takes,
         arrives=job.parent is not None and after in SETTLED,
@@ -287,6 +288,7 @@ def decide(
 def _made_of(
     job: Job,
     event: Event,
+    after: State,
     now: Time,
     by: str,
     result: str | None,
@@ -297,13 +299,15 @@ def _made_of(
     recovery: bool,
     args: tuple[str, str] | None,
 ) -> dict[str, Any]:
-    """What an event makes of a job besides its state."""
-    new: dict[str, Any] = dict(_LEFT) if job.state is State.ACTIVE else {}
+    """What an event makes of a job."""
+    new: dict[str, Any] = {"state": after}
+    if job.state is State.ACTIVE:
+        new["worker"] = new["claimed_at"] = None
     match event:
+        case Event.COMPLETE | Event.RESOLVE:
+            new["result"], new["error"] = result, None
         case Event.CLAIM:
             new |= {"epoch": job.epoch + 1, "worker": by, "claimed_at": now}
-        case Event.COMPLETE | Event.RESOLVE:
-            new |= {"result": result, "error": None}
         case Event.FAIL | Event.OVERRUN:
             assert run_at is not None, "when to try again"
             new |= {"attempt": job.attempt + 1, "error": error, "run_at": run_at}
@@ -333,9 +337,9 @@ def _made_of(
                 new |= {"args": args[0], "digest": args[1]}
         case _:
             pass
-    if EVENT_ROWS[event].targets[0] in TERMINAL:
+    if after in TERMINAL:
         keep_ms = job.options.keep_ms
-        new |= {"finished_at": now, "waits": (), "prune_at": None if keep_ms is None else now + keep_ms}
+        new["finished_at"], new["waits"], new["prune_at"] = now, (), None if keep_ms is None else now + keep_ms
     return new
 
 

@@ -9,7 +9,7 @@ EVERYTHING = "*"
 """A topic that wakes everybody, for when too much happened to name it."""
 
 MEMORY_LIMIT = 4_096
-"""How many topics are remembered for waiters that come a little later; who asks for an older one wakes early."""
+"""So many topics at least are remembered for waiters that come a little later; who asks for older ones wakes early."""
 
 
 class Bell:
@@ -19,6 +19,9 @@ class Bell:
         self._lock = threading.Lock()
         self._mark = 1
         self._rung: dict[str, int] = {}
+        self._rung_before: dict[str, int] = {}
+        self._before = 0
+        """The mark up to which topics are in `_rung_before`, which is forgotten as a whole."""
         self._forgotten = 0
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
 
@@ -26,18 +29,16 @@ class Bell:
         """Wake who waits for any of these topics, and remember them for who comes next."""
         with self._lock:
             self._mark += 1
-            woken: set[asyncio.Future[None]] = set()
-            for topic in topics:
-                self._rung.pop(topic, None)
-                self._rung[topic] = self._mark
-                if topic == EVERYTHING:
-                    self._forgotten = self._mark
-                    woken.update(*self._waiting.values())
-                elif topic in self._waiting:
-                    woken |= self._waiting[topic]
-            while len(self._rung) > MEMORY_LIMIT:
-                oldest = next(iter(self._rung))
-                self._forgotten = max(self._forgotten, self._rung.pop(oldest))
+            rung = dict.fromkeys(topics, self._mark)
+            self._rung |= rung
+            heard = [topic for topic in rung if topic in self._waiting]
+            if EVERYTHING in rung:
+                self._forgotten = self._mark
+                heard = list(self._waiting)
+            woken = dict.fromkeys(future for topic in heard for future in self._waiting[topic])
+            if len(self._rung) > MEMORY_LIMIT:
+                self._forgotten = max(self._forgotten, self._before)
+                self._rung_before, self._rung, self._before = self._rung, {}, self._mark
         for future in woken:
             try:
                 future.get_loop().call_soon_threadsafe(_wake, future)
@@ -50,7 +51,7 @@ class Bell:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._lock:
-            if self._forgotten > after or any(self._rung.get(topic, 0) > after for topic in topics):
+            if self._forgotten > after or any(self._last(topic) > after for topic in topics):
                 return self._mark
             for topic in topics:
                 self._waiting.setdefault(topic, set()).add(future)
@@ -65,6 +66,9 @@ class Bell:
                     if not self._waiting[topic]:
                         del self._waiting[topic]
         return self._mark
+
+    def _last(self, topic: str) -> int:
+        return self._rung.get(topic) or self._rung_before.get(topic, 0)
 
 
 def _wake(future: asyncio.Future[Any]) -> None:

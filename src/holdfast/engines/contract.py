@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from msgspec import DecodeError, Struct, json
@@ -405,6 +404,8 @@ class Movable(Engine):
 def check_row(row: Struct) -> None:
     """Refuse what not every store could keep as it is: the same words on all of them, before anything is written."""
     for place, value in enumerate(astuple(row)):
+        if not value:
+            continue
         kind = type(value)
         if kind is str:
             if value.isascii() and "\0" not in value:
@@ -412,12 +413,12 @@ def check_row(row: Struct) -> None:
         elif kind is int:
             if -(1 << 63) <= value < 1 << 63:
                 continue
-        elif kind in _PLAIN or value == ():
+        elif kind in _PLAIN:
             continue
         _check_field(row.__struct_fields__[place], value)
 
 
-_PLAIN = frozenset({NoneType, bool, Options, State, StepState, Event})
+_PLAIN = frozenset({bool, Options, State, StepState, Event})
 
 
 def _check_field(name: str, value: object) -> None:
@@ -492,16 +493,18 @@ def check_changes(changes: Sequence[Change]) -> None:
             _check_nested("note", change.note)
         if change.steps:
             check_steps(change.steps)
-        if change.inserts:
-            check_jobs(change.inserts)
         if change.signal is not None:
             _check_nested("signal", change.signal)
-        if len(change.inserts) > NEW_JOBS_LIMIT:
-            raise Invalid(
-                f"{len(change.inserts)} new jobs in one change of job {change.job.id}; up to {NEW_JOBS_LIMIT}"
-            )
-        if any(job.key is not None for job in change.inserts):
-            raise Invalid(f"a change of job {change.job.id} brings a job with a key; insert that one by itself")
+        if change.inserts:
+            _check_inserts(change)
+
+
+def _check_inserts(change: Change) -> None:
+    check_jobs(change.inserts)
+    if len(change.inserts) > NEW_JOBS_LIMIT:
+        raise Invalid(f"{len(change.inserts)} new jobs in one change of job {change.job.id}; up to {NEW_JOBS_LIMIT}")
+    if any(job.key is not None for job in change.inserts):
+        raise Invalid(f"a change of job {change.job.id} brings a job with a key; insert that one by itself")
 
 
 def check_load(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> None:

@@ -42,9 +42,6 @@ GROUP_SIZE = 16 << 20
 NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None)
 """What `change_jobs` is given when it is to claim nothing."""
 
-VERSION, OWNER = 15, 20
-"""Where a row of `change_jobs` tells a changed job's version and who held it."""
-
 Order = tuple[Sequence[Job], Lease | None]
 
 _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
@@ -134,19 +131,19 @@ class Acts:
         columns = rows.shared_columns(
             [rows.change_row(change, change.job, sets_inbox=False) for change in changes], rows.CHANGE_WIDTH
         )
-        found = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
-        made = {row[1]: row for row in found if row[0] is None}
-        claimed = found if not made else [row for row in found if row[0] is not None]
+        told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
+        made = _made(told)
         refused = [change for change in changes if change.job.id not in made]
         why = await self._why(refused) if refused else {}
         answers: list[Applied | Conflict] = []
         for change in changes:
-            row = made.get(change.job.id)
-            if row is None:
+            job = made.get(change.job.id)
+            if job is None:
                 answers.append(why[change.job.id])
             else:
-                self._note(change, row[OWNER])
-                answers.append(Applied(row[VERSION]))
+                version, owner = job
+                self._note(change, owner)
+                answers.append(Applied(version))
         return answers, claimed
 
     async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
@@ -186,8 +183,8 @@ class Acts:
             return answers
         await self._write_cargo(going)
         columns = rows.shared_columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
-        made = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
-        assert len(made) == len(going), "a row that we hold was changed by somebody else"
+        (told,) = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
+        assert len(_made(told)) == len(going), "a row that we hold was changed by somebody else"
         for change, head, _ in going:
             self._note(change, head.worker)
         missing = await self._arrive(going)
@@ -322,6 +319,12 @@ def _lost(head: Head | None) -> Conflict:
 def is_turn(changes: Sequence[Change]) -> bool:
     """Whether changes can be made in one statement: none brings anything along, and none is about another one's job."""
     return all(_is_light(change) for change in changes) and len({change.job.id for change in changes}) == len(changes)
+
+
+def _made(told: Row) -> dict[str, tuple[int, str | None]]:
+    """The changed jobs, of the first row of `change_jobs`: their versions now, and who held them before."""
+    ids, versions, owners = told[-3:]
+    return {} if ids is None else dict(zip(ids, zip(versions, owners, strict=True), strict=True))
 
 
 def _is_plain(order: Order) -> bool:

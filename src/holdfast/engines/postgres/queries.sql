@@ -145,7 +145,8 @@ for update;
 -- name: change_jobs
 -- commit, turn: the one statement besides the claim that writes a state. Compares what each change expects with the job
 -- as it is when we hold its row, so that of several at the same time one wins. A turn claims in the same act, a commit
--- for no queue; a claimed job is told from a changed one by its number, which only that has.
+-- for no queue. The first row tells of all changed jobs at once: ids, versions, and who held them; the others are the
+-- claimed jobs.
 with change as materialized (
   select given.id, {schema}.same(given.expects_epoch, $2) as expects_epoch,
     {schema}.same(given.expects_version, $3) as expects_version, {schema}.same(given.state, $4) as state,
@@ -158,8 +159,7 @@ with change as materialized (
     {schema}.same(given.error, $17) as error, {schema}.same(given.result, $18) as result,
     {schema}.same(given.at, $19) as at, {schema}.same(given.event, $20) as event,
     {schema}.same(given.before, $21) as before, {schema}.same(given.actor, $22) as actor,
-    {schema}.same(given.note, $23) as note, name.n, job.worker as owner, job.claimed_at as owned_at,
-    job.epoch as owned_epoch, job.untold
+    {schema}.same(given.note, $23) as note, name.n
   from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[],
     $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
     $13::boolean[], $14::text[], $15::boolean[], $16::text[], $17::text[], $18::text[], $19::bigint[], $20::text[],
@@ -167,68 +167,81 @@ with change as materialized (
   as given (id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at,
     finished_at, prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note)
   cross join lateral (select n from {schema}.name where name.id = given.id offset 0) as name
-  cross join lateral (
-    select worker, claimed_at, epoch, untold from {schema}.job where job.n = name.n offset 0
+), going as materialized (
+  -- jobs that go on, with their leases as they were: an update tells only of what it made
+  select change.*, job.worker as owner, job.claimed_at as owned_at, job.epoch as owned_epoch, job.untold
+  from change cross join lateral (
+    select worker, claimed_at, epoch, untold from {schema}.job where job.n = change.n offset 0
   ) as job
+  where finished_at is null
 ), moved as (
-  update {schema}.job set state = change.state, version = job.version + 1, run_at = change.run_at,
-    epoch = change.epoch, attempt = change.attempt, recoveries = change.recoveries, worker = change.worker,
-    claimed_at = change.claimed_at, prune_at = change.prune_at, arrived = job.arrived or change.arrives,
-    waits = change.waits, inbox = case when change.sets_inbox then change.inbox else job.inbox end,
-    error = change.error, result = change.result, untold = null
-  from change
-  where job.n = change.n and change.finished_at is null
-    and job.n = any(array(select n from change where finished_at is null))  -- by the key, however small the table looks
+  update {schema}.job set state = going.state, version = job.version + 1, run_at = going.run_at,
+    epoch = going.epoch, attempt = going.attempt, recoveries = going.recoveries, worker = going.worker,
+    claimed_at = going.claimed_at, prune_at = going.prune_at, arrived = job.arrived or going.arrives,
+    waits = going.waits, inbox = case when going.sets_inbox then going.inbox else job.inbox end,
+    error = going.error, result = going.result, untold = null
+  from going
+  where job.n = going.n
+    and job.n = any(array(select n from going))  -- by the key, however small the table looks
     and (expects_epoch is null or (job.epoch = expects_epoch and job.state = 'active'))
     and (expects_version is null or job.version = expects_version)
-  returning job.n, job.version, job.queue, change.id
+  returning job.n, job.id, job.version, job.queue, going.before, going.state, going.owner, going.owned_at,
+    going.owned_epoch, going.untold, going.at, going.event, going.actor, going.epoch, going.note, false as is_plain
 ), gone as (
   delete from {schema}.job using change
   where job.n = change.n and change.finished_at is not null
     and job.n = any(array(select n from change where finished_at is not null))
     and (expects_epoch is null or (job.epoch = expects_epoch and job.state = 'active'))
     and (expects_version is null or job.version = expects_version)
-  returning job.*, job.untold is not null and change.event = 'complete' and change.actor = job.worker
-    and change.at = change.finished_at and change.epoch = job.epoch and change.note is null as is_plain
+  returning job.*, change.before, change.state as ended_as, change.run_at as ended_run_at,
+    change.epoch as ended_epoch, change.attempt as ended_attempt, change.recoveries as ended_recoveries,
+    change.worker as ended_worker, change.claimed_at as ended_claimed_at, change.waits as ended_waits,
+    change.result as ended_result, change.error as ended_error, change.finished_at as ended_at,
+    change.prune_at as ended_prune_at,
+    case when change.sets_inbox then change.inbox else job.inbox end as ended_inbox, change.arrives,
+    change.at, change.event, change.actor, change.note,
+    job.untold is not null and change.event = 'complete' and change.actor = job.worker
+      and change.at = change.finished_at and change.epoch = job.epoch and change.note is null as is_plain
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
-  select gone.n, gone.id, gone.type, gone.queue, gone.args, gone.digest, gone.priority, gone.key, gone.key_until,
-    gone.parent, gone.family, gone.created_at, gone.expires_at, gone.options, change.state, gone.version + 1,
-    change.run_at, change.epoch, change.attempt, change.recoveries, change.worker, change.claimed_at, change.waits,
-    change.result, change.error, change.finished_at, change.prune_at,
-    case when change.sets_inbox then change.inbox else gone.inbox end, gone.arrived or change.arrives,
-    gone.first_state, gone.first_epoch, case when is_plain then gone.untold end,
-    case when is_plain then gone.claimed_at end, case when is_plain then gone.worker end
-  from gone join change using (n)
+  select n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
+    ended_as, version + 1, ended_run_at, ended_epoch, ended_attempt, ended_recoveries, ended_worker, ended_claimed_at,
+    ended_waits, ended_result, ended_error, ended_at, ended_prune_at, ended_inbox, arrived or arrives, first_state,
+    first_epoch, case when is_plain then untold end, case when is_plain then claimed_at end,
+    case when is_plain then worker end
+  from gone
 ), made as materialized (
-  select n, id, version, queue, false as is_plain from moved
+  select n, id, version, queue, before, state, owner, owned_at, owned_epoch, untold, at, event, actor, epoch, note,
+    is_plain
+  from moved
   union all
-  select n, id, version + 1, queue, is_plain from gone
+  select n, id, version + 1, queue, before, ended_as, worker, claimed_at, epoch, untold, at, event, actor, ended_epoch,
+    note, is_plain
+  from gone
 ), told as (
   -- the claim that had no row so far, then the change itself
   insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
-  select made.n, untold, owned_at, 'claim', 'available', 'active', owner, owned_epoch, null
-  from made join change using (id) where untold is not null and not is_plain
+  select n, untold, owned_at, 'claim', 'available', 'active', owner, owned_epoch, null
+  from made where untold is not null and not is_plain
   union all
-  select made.n, made.version, at, event, before, state, actor, epoch, note
-  from made join change using (id) where not is_plain
+  select n, version, at, event, before, state, actor, epoch, note from made where not is_plain
   on conflict (n, version) do nothing  -- a signal that came in between has told of the claim already
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
-  select queue, state, pg_catalog.sum(jobs) from (
-    select queue, before as state, -1 as jobs from made join change using (id)
-    union all
-    select queue, state, 1 from made join change using (id)
-  ) as moves group by queue, state having pg_catalog.sum(jobs) <> 0
+  select moves.queue, one.state, pg_catalog.sum(one.jobs)
+  from (select queue, before, state, pg_catalog.count(*) as jobs from made group by queue, before, state) as moves
+  cross join lateral (values (moves.before, -moves.jobs), (moves.state, moves.jobs)) as one (state, jobs)
+  group by moves.queue, one.state having pg_catalog.sum(one.jobs) operator(pg_catalog.<>) 0
 )
-select null::bigint, made.id, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
-  null::bigint, null, null, made.version, null::bigint, null::bigint, null::bigint, null::bigint, change.owner,
-  null::bigint, null, null, null, null::bigint, null::bigint, null, null::boolean
-from made join change using (id)
+select null::bigint, null, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
+  null::bigint, null, null, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null, null::bigint,
+  null, null, null, null::bigint, null::bigint, null, null::boolean, pg_catalog.array_agg(id),
+  pg_catalog.array_agg(version), pg_catalog.array_agg(owner)
+from made
 union all
-select * from {schema}.claim($24, $25, $26, $27, $28, $29, $30);
+select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28, $29, $30) as claim;
 
 -- name: lock_family
 -- commit: suspending on children; nobody arrives until we have committed
@@ -416,12 +429,22 @@ order by name.id desc limit $2;
 
 -- name: find_live
 select * from {schema}.live
-where state = $5 and id > $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+where state = $5 and state <> 'active' and id > $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
 order by id limit $2;
 
 -- name: find_live_newest
 select * from {schema}.live
-where state = $5 and id < $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+where state = $5 and state <> 'active' and id < $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id desc limit $2;
+
+-- name: find_active
+select * from {schema}.live
+where state = 'active' and id > $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id limit $2;
+
+-- name: find_active_newest
+select * from {schema}.live
+where state = 'active' and id < $1 and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
 order by id desc limit $2;
 
 -- name: find_ended

@@ -82,10 +82,12 @@ class Reads(Movable):
             return await pick("find_children", where.parent, states)
         if not where.states:
             return await pick("find")
-        walks = [
-            await pick("find_ended" if state in TERMINAL else "find_live", state.value)
-            for state in dict.fromkeys(where.states)
-        ]
+        walks = []
+        for state in dict.fromkeys(where.states):
+            if state is State.ACTIVE:
+                walks.append(await pick("find_active"))
+            else:
+                walks.append(await pick("find_ended" if state in TERMINAL else "find_live", state.value))
         return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), most))
 
     async def count(self) -> Mapping[tuple[str, State], int]:

@@ -55,6 +55,7 @@ SETTINGS = {
     "default_transaction_isolation": "read committed",
     "client_encoding": "UTF8",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",  # our statements have one good plan each, and are long to plan
     "lock_timeout": "15s",
     "statement_timeout": "60s",
     "idle_in_transaction_session_timeout": "30s",
@@ -67,7 +68,7 @@ SETTINGS = {
 BODY_SETTINGS = {
     name: value
     for name, value in SETTINGS.items()
-    if name not in ("search_path", "default_transaction_isolation", "jit")
+    if name not in ("search_path", "default_transaction_isolation", "jit", "plan_cache_mode")
 }
 
 _PACKAGE = "holdfast.engines.postgres"

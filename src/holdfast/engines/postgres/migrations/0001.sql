@@ -83,7 +83,7 @@ create index job_due on {schema}.job (queue, run_at, n)
   where state in ('scheduled', 'retryable', 'pending') and run_at is not null;
 create index job_backing_off on {schema}.job (queue, run_at) where state = 'available' and recoveries > 1;
 create index job_held on {schema}.job (worker) where state = 'active';
-create index job_state on {schema}.job (state, id);
+create index job_state on {schema}.job (state, id) where state <> 'active';  -- those are few, and in `job_held`
 create index job_parent on {schema}.job (parent, id) where parent is not null;
 create index job_expiring on {schema}.job (expires_at) where expires_at is not null;
 
@@ -247,35 +247,11 @@ create view {schema}.told as
   select n, version, finished_at, 'complete', 'active', state, told_by, epoch, null
   from {schema}.done where told_claim is not null;
 
--- Take: available → active, for jobs that the caller has locked.
-create function {schema}.take(claimer text, wanted text, picked bigint[], now_at bigint)
-returns setof {schema}.live language plpgsql volatile
-set search_path = pg_catalog set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-begin
-  return query
-    with taken as (
-      update {schema}.job set state = 'active', version = job.version + 1, epoch = job.epoch + 1,
-        worker = claimer, claimed_at = now_at, untold = job.version + 1
-      where job.n = any(picked)
-      returning job.*
-    ), counted as (
-      insert into {schema}.tally (queue, state, jobs)
-      select wanted, 'available', -count(*) from taken having count(*) > 0
-      union all
-      select wanted, 'active', count(*) from taken having count(*) > 0
-    )
-    select job.n, job.id, job.type, job.queue,
-      coalesce(job.args, (select body.args from {schema}.body where body.n = job.n)) as args, job.digest,
-      job.priority, job.key, job.key_until, job.parent, job.family, job.created_at, job.expires_at, job.options,
-      job.state, job.version, job.run_at, job.epoch, job.attempt, job.recoveries, job.worker, job.claimed_at,
-      job.waits, job.result, job.error, job.finished_at, job.prune_at, job.inbox, job.arrived
-    from taken as job order by job.priority desc, job.run_at, job.n;
-end $$;
-
--- Claim: what is due in these queues is promoted, then jobs are taken, queue after queue, until there are `most`.
--- In the middle of a long drain of the first queue it may begin where the last claim began (`from_level` and the next
--- two, see `floor.py`), so that what was claimed since, and can't be vacuumed yet, is not walked over again and again.
--- No walk over the whole table, ever: a look for a higher priority, which the planner believes many to have, would be one.
+-- Claim: what is due in these queues is promoted, then jobs are taken, available → active, queue after queue, until there
+-- are `most`. In the middle of a long drain of the first queue it may begin where the last claim began (`from_level` and
+-- the next two, see `floor.py`), so that what was claimed since, and can't be vacuumed yet, is not walked over again and
+-- again. No walk over the whole table, ever: a look for a higher priority, which the planner believes many to have, would
+-- be one.
 create function {schema}.claim(
   claimer text, queues text[], most bigint, due_most bigint, from_level bigint, from_run_at bigint, from_n bigint)
 returns setof {schema}.live language plpgsql volatile
@@ -285,59 +261,80 @@ declare
   wanted text;
   left_over bigint := most;
   picked bigint[];
+  from_floor boolean;
 begin
   foreach wanted in array queues loop
     if exists (select 1 from {schema}.record where name = 'pause/' || wanted and value is not null) then
       continue;
     end if;
-    if from_level is not null and wanted = queues[1] and not exists (
+    from_floor := from_level is not null and wanted = queues[1] and not exists (
       select 1 from {schema}.job where state = 'available' and queue = wanted and priority > from_level
-    ) then
-      picked := array(
-        select job.n from {schema}.job
-        where state = 'available' and queue = wanted and priority = from_level
-          and (run_at, n) >= (from_run_at, from_n) and run_at <= now_at
-          and (expires_at is null or expires_at > now_at)
-        order by run_at, n limit left_over for update skip locked
-      );
-      return query select * from {schema}.take(claimer, wanted, picked, now_at);
-      left_over := left_over - cardinality(picked);
-      exit when left_over <= 0;
-    end if;
-    -- promote: scheduled, retryable → available; activate: pending → available
-    if exists (
-      select 1 from {schema}.job
-      where state in ('scheduled', 'retryable', 'pending') and queue = wanted and run_at <= now_at
-    ) then
-      with due as (
-        select job.n, job.state as before from {schema}.job
-        where state in ('scheduled', 'retryable', 'pending') and queue = wanted and run_at <= now_at
-          and (expires_at is null or expires_at > now_at)
-        order by run_at, n limit due_most for update skip locked
-      ), moved as (
-        update {schema}.job set state = 'available', version = job.version + 1, waits = null,
-          run_at = case when due.before = 'pending' then now_at else job.run_at end
-        from due where job.n = due.n
-        returning job.n, job.version, job.epoch, due.before
-      ), told as (
-        insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
-        select n, version, now_at, case when before = 'pending' then 'activate' else 'promote' end, before,
-          'available', 'time', epoch, null
-        from moved
-      )
-      insert into {schema}.tally (queue, state, jobs)
-      select wanted, before, -count(*) from moved group by before
-      union all
-      select wanted, 'available', count(*) from moved having count(*) > 0;
-    end if;
-    picked := array(
-      select job.n from {schema}.job
-      where state = 'available' and queue = wanted and run_at <= now_at
-        and (expires_at is null or expires_at > now_at)
-      order by priority desc, run_at, n limit left_over for update skip locked
     );
-    return query select * from {schema}.take(claimer, wanted, picked, now_at);
-    left_over := left_over - cardinality(picked);
+    loop
+      if from_floor then
+        picked := array(
+          select job.n from {schema}.job
+          where state = 'available' and queue = wanted and priority = from_level
+            and (run_at, n) >= (from_run_at, from_n) and run_at <= now_at
+            and (expires_at is null or expires_at > now_at)
+          order by run_at, n limit left_over for update skip locked
+        );
+      else
+        -- promote: scheduled, retryable → available; activate: pending → available
+        if exists (
+          select 1 from {schema}.job
+          where state in ('scheduled', 'retryable', 'pending') and queue = wanted and run_at <= now_at
+        ) then
+          with due as (
+            select job.n, job.state as before from {schema}.job
+            where state in ('scheduled', 'retryable', 'pending') and queue = wanted and run_at <= now_at
+              and (expires_at is null or expires_at > now_at)
+            order by run_at, n limit due_most for update skip locked
+          ), moved as (
+            update {schema}.job set state = 'available', version = job.version + 1, waits = null,
+              run_at = case when due.before = 'pending' then now_at else job.run_at end
+            from due where job.n = due.n
+            returning job.n, job.version, job.epoch, due.before
+          ), told as (
+            insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
+            select n, version, now_at, case when before = 'pending' then 'activate' else 'promote' end, before,
+              'available', 'time', epoch, null
+            from moved
+          )
+          insert into {schema}.tally (queue, state, jobs)
+          select wanted, before, -count(*) from moved group by before
+          union all
+          select wanted, 'available', count(*) from moved having count(*) > 0;
+        end if;
+        picked := array(
+          select job.n from {schema}.job
+          where state = 'available' and queue = wanted and run_at <= now_at
+            and (expires_at is null or expires_at > now_at)
+          order by priority desc, run_at, n limit left_over for update skip locked
+        );
+      end if;
+      return query
+        with taken as (
+          update {schema}.job set state = 'active', version = job.version + 1, epoch = job.epoch + 1,
+            worker = claimer, claimed_at = now_at, untold = job.version + 1
+          where job.n = any(picked)
+          returning job.*
+        ), counted as (
+          insert into {schema}.tally (queue, state, jobs)
+          select wanted, 'available', -count(*) from taken having count(*) > 0
+          union all
+          select wanted, 'active', count(*) from taken having count(*) > 0
+        )
+        select job.n, job.id, job.type, job.queue,
+          coalesce(job.args, (select body.args from {schema}.body where body.n = job.n)), job.digest,
+          job.priority, job.key, job.key_until, job.parent, job.family, job.created_at, job.expires_at, job.options,
+          job.state, job.version, job.run_at, job.epoch, job.attempt, job.recoveries, job.worker, job.claimed_at,
+          job.waits, job.result, job.error, job.finished_at, job.prune_at, job.inbox, job.arrived
+        from taken as job order by job.priority desc, job.run_at, job.n;
+      left_over := left_over - cardinality(picked);
+      exit when left_over <= 0 or not from_floor;
+      from_floor := false;
+    end loop;
     exit when left_over <= 0;
   end loop;
 end $$;
