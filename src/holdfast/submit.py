@@ -6,6 +6,7 @@ the same however often the job is run, and a wait for it parks the job.
 
 import asyncio
 import functools
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime
@@ -39,6 +40,9 @@ OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta",
 RESERVED = frozenset({*OPTIONS, "unique"})
 """Names that a job's parameter can't have: options that are there, or that are kept for it."""
 
+
+PARTS_UNDER_WAY = 2
+"""How many parts of a `submit_many` are with the store at a time."""
 
 UNBOUND = 1_000
 """How many items of a map outside a job are waited for at once."""
@@ -255,27 +259,31 @@ class _Job(Generic[P, R]):
 
 
 async def _inserted(jobs: Jobs, parts: Iterable[list[Order]]) -> list[Inserted]:
-    """Insert part after part. While the store is at one, the next one is made ready."""
+    """Insert part after part. While the store is at two of them, the next one is made ready."""
     done: list[Inserted] = []
-    under_way: asyncio.Future[list[Inserted]] | None = None
+    under_way: deque[asyncio.Future[list[Inserted]]] = deque()
     try:
         for orders in parts:
             new = jobs.new(orders, await jobs.engine.now())
-            if under_way is not None:
-                done += await under_way
-            under_way = asyncio.ensure_future(jobs.engine.insert(new))
+            if len(under_way) == PARTS_UNDER_WAY:
+                done += await under_way[0]
+                under_way.popleft()
+            under_way.append(asyncio.ensure_future(jobs.engine.insert(new)))
             await asyncio.sleep(0)  # it is handed to the store before we go on
+        for part in under_way:
+            done += await part
     except Exception as error:
-        if under_way is not None:  # an element can't be submitted; those of the parts before it are
-            (answer,) = await asyncio.gather(under_way, return_exceptions=True)
-            if isinstance(answer, Exception) and answer is not error:
-                raise answer from error
+        # An element can't be submitted, or a part can't: when we say so, nothing is under way any more.
+        answers = await asyncio.gather(*under_way, return_exceptions=True)
+        first = next((answer for answer in answers if isinstance(answer, Exception)), error)
+        if first is not error:
+            raise first from error
         raise
     except asyncio.CancelledError:
-        if under_way is not None:
-            under_way.cancel()
+        for part in under_way:
+            part.cancel()
         raise
-    return done if under_way is None else done + await under_way
+    return done
 
 
 class ChildRun(Run[R]):

@@ -44,6 +44,9 @@ NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None)
 
 Order = tuple[Sequence[Job], Lease | None]
 
+Known = dict[str, tuple[str | None, str | None]]
+"""Jobs that are not new, by their ids: who has their key, and that one's digest; neither where the id was there."""
+
 _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
@@ -91,7 +94,7 @@ class Acts:
             answers += answer
         return answers
 
-    async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> dict[str, Row]:
+    async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> Known:
         """Like `_add`, for a part of an order whose earlier parts took these keys: within an order a key holds."""
         bound = [job for job in jobs if job.key is not None and (job.type, job.key) in taken]
         found = await self._add([job for job in jobs if job not in bound])
@@ -99,19 +102,18 @@ class Acts:
             known = {row[0] for row in await self._db.fetch(self._sql.heads, [job.id for job in bound])}
             for job in bound:
                 holder = taken[job.type, job.key or ""]
-                found[job.id] = (job.id, False, *((None, None) if job.id in known else (holder.id, holder.digest)))
-        taken.update({(job.type, job.key): job for job in jobs if job.key is not None and found[job.id][1]})
+                found[job.id] = (None, None) if job.id in known else (holder.id, holder.digest)
+        taken.update({(job.type, job.key): job for job in jobs if job.key is not None and job.id not in found})
         return found
 
-    async def _add(self, jobs: Sequence[Job]) -> dict[str, Row]:
-        """Write new jobs; answer with what became of each: (id, is it new, who has its key, that one's digest)."""
+    async def _add(self, jobs: Sequence[Job]) -> Known:
+        """Write new jobs; answer with those that are not new."""
         if not jobs:
             return {}
         columns = rows.shared_columns([rows.job_row(job) for job in jobs], rows.JOB_WIDTH)
-        found = {row[0]: row for row in await self._db.fetch(self._sql.add_jobs, *columns)}
-        for job in jobs:
-            if job.run_at is not None and found[job.id][1]:
-                self.news.add(queue_topic(job.queue))
+        found = {id: (holder, digest) for id, holder, digest in await self._db.fetch(self._sql.add_jobs, *columns)}
+        due = {job.queue for job in jobs if job.run_at is not None and job.id not in found}
+        self.news.update(map(queue_topic, due))
         return found
 
     # commit
@@ -358,19 +360,25 @@ def _once(jobs: Iterable[Job]) -> list[Job]:
     return list(first.values())
 
 
-def _answer(jobs: Sequence[Job], found: dict[str, Row]) -> list[Inserted] | Exception:
+def _answer(jobs: Sequence[Job], found: Known) -> list[Inserted] | Exception:
     """What an order's caller is told."""
     answer: list[Inserted] = []
     for job in jobs:
-        _, new, holder, digest = found[job.id]
+        if job.id not in found:
+            answer.append(Inserted(job.id, new=True))
+            continue
+        holder, digest = found[job.id]
         if holder is not None and digest != job.digest:
             return KeyConflict(key_conflict(job, holder))
-        answer.append(Inserted(job.id if holder is None else holder, new))
+        answer.append(Inserted(job.id if holder is None else holder, new=False))
     return answer
 
 
 def _orders_apart(orders: Sequence[Order], places: Sequence[int]) -> Iterator[list[int]]:
     """Orders in groups, in none of which an id or a key is there twice."""
+    if len(places) == 1:
+        yield list(places)
+        return
     group: list[int] = []
     seen: set[Any] = set()
     for place in places:

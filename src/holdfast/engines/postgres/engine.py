@@ -181,7 +181,7 @@ class PostgresEngine(Reads, Transactional):
         self._transactions = transactions = Transactions(hub, self._place, self._sql)
         hub.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
         self._lines = {
-            "insert": Line(hub, self._run_insert),
+            "insert": Line(hub, self._run_insert, at_once=2),
             "commit": Line(hub, self._run_commit),
             "record": Line(hub, self._run_record),
             "turn": Line(hub, self._run_turns, at_once=2, limit=1),

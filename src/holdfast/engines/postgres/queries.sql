@@ -26,7 +26,8 @@ select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchron
     );
 
 -- name: add_jobs
--- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has.
+-- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has:
+-- the answer is these, with who has the key.
 with given as materialized (
   select $1::text[] as id, $2::text[] as type, $3::text[] as queue, $4::bigint[] as priority, $5::text[] as parent,
     $6::text[] as family, $7::bigint[] as expires_at, $8::text[] as state, $9::bigint[] as version,
@@ -75,7 +76,7 @@ with given as materialized (
   returning type, key, job, digest
 ), named as (
   insert into {schema}.name (id, n)
-  select id, (({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n')
+  select id, (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n')
   from (
     select new.id from new left join keyed on keyed.type = new.type and keyed.key = new.key
     where new.key is null or keyed.job = new.id
@@ -110,8 +111,9 @@ with given as materialized (
   insert into {schema}.tally (queue, state, jobs)
   select queue, state, pg_catalog.count(*) from named join new using (id) group by queue, state
 )
-select new.id, named.id is not null, keyed.job, keyed.digest
-from new left join named using (id) left join keyed on keyed.type = new.type and keyed.key = new.key;
+select new.id, keyed.job, keyed.digest
+from new left join named using (id) left join keyed on keyed.type = new.type and keyed.key = new.key
+where named.id is null;
 
 -- name: there
 -- insert in a caller's transaction: has it been committed?
