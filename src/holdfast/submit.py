@@ -90,13 +90,15 @@ class _Job(Generic[P, R]):
     async def _submit_one(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: tuple[Any, ...], connection: Any
     ) -> "Run[R]":
-        (run,) = await self._submit([self._order(args, kwargs, await self._now(), *options)], connection)
+        order = self._order(await self._now(), *options)
+        (run,) = await self._submit([replace(order, args=self.spec.signature.encode(args, kwargs))], connection)
         return run
 
     def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
 
-        A thousand go to the store in one act, on Redis forty. Results come in the elements' order.
+        A thousand go to the store in one act, on Redis forty, and two acts may be under way: if one fails, those
+        before it are there, and the next one may be. Results come in the elements' order.
         """
         self._check_colour("submit_many")
         return self._submit_all(calls, options)
@@ -111,22 +113,26 @@ class _Job(Generic[P, R]):
         now, at_once = await self._now(), await self._at_once()
         options = _checked(self.type, options)
         connection = options.pop("connection", None)
-        parts = self._parts(calls, options, now, at_once)
+        order, parts = self._order(now, **options), self._parts(calls, at_once)
         if connection is not None or attempt_here() is not None:
-            return [run for orders in parts for run in await self._submit(orders, connection)]
+            return [
+                run
+                for texts in parts
+                for run in await self._submit([replace(order, args=text) for text in texts], connection)
+            ]
         jobs, signature = await self._open(), self.spec.signature
-        return [Run(self._open, one.id, signature) for one in await _inserted(jobs, parts)]
+        return [Run(self._open, one.id, signature) for one in await _inserted(jobs, order, parts)]
 
-    def _parts(self, calls: Iterable[Any], options: dict[str, Any], now: Time, at_once: int) -> Iterator[list[Order]]:
-        """The orders, as many as go to the store in one act at a time."""
-        orders: list[Order] = []
+    def _parts(self, calls: Iterable[Any], at_once: int) -> Iterator[list[str]]:
+        """The calls as text, as many as go to the store in one act at a time."""
+        encode, texts = self.spec.signature.encode, []
         for call in calls:
-            orders.append(self._order(call if isinstance(call, tuple) else (call,), {}, now, **options))
-            if len(orders) == at_once:
-                yield orders
-                orders = []
-        if orders:
-            yield orders
+            texts.append(encode(call if isinstance(call, tuple) else (call,), {}))
+            if len(texts) == at_once:
+                yield texts
+                texts = []
+        if texts:
+            yield texts
 
     async def _now(self) -> Time:
         """The store's time. Inside a job a store that is away for a while is waited for."""
@@ -200,7 +206,7 @@ class _Job(Generic[P, R]):
         orders: list[Order] = []
         while (one := tally.take()) is not None:
             try:
-                order = self._order((one.item,), {}, now)
+                order = replace(self._order(now), args=self.spec.signature.encode((one.item,), {}))
             except Invalid as error:
                 tally.fail(one, error)
                 continue
@@ -224,8 +230,6 @@ class _Job(Generic[P, R]):
 
     def _order(
         self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         now: Time,
         key: str | None = None,
         key_for: Duration | None = None,
@@ -237,6 +241,7 @@ class _Job(Generic[P, R]):
         meta: dict[str, str] | None = None,
         expires: Duration | datetime | None = None,
     ) -> Order:
+        """What these options ask for; the arguments are left to be put in."""
         if delay is not None and at is not None:
             raise Invalid(f"{self.type}.submit: give delay or at, not both")
         if isinstance(tags, str):
@@ -246,7 +251,6 @@ class _Job(Generic[P, R]):
             options = replace(options, tags=tuple(tags), meta=meta or {})
         return Order(
             type=self.type,
-            args=self.spec.signature.encode(args, kwargs),
             encoded=True,
             queue=queue or self.spec.queue,
             priority=priority,
@@ -258,13 +262,13 @@ class _Job(Generic[P, R]):
         )
 
 
-async def _inserted(jobs: Jobs, parts: Iterable[list[Order]]) -> list[Inserted]:
+async def _inserted(jobs: Jobs, order: Order, parts: Iterable[list[str]]) -> list[Inserted]:
     """Insert part after part. While the store is at two of them, the next one is made ready."""
     done: list[Inserted] = []
     under_way: deque[asyncio.Future[list[Inserted]]] = deque()
     try:
-        for orders in parts:
-            new = jobs.new(orders, await jobs.engine.now())
+        for texts in parts:
+            new = jobs.alike(order, texts, await jobs.engine.now())
             if len(under_way) == PARTS_UNDER_WAY:
                 done += await under_way[0]
                 under_way.popleft()

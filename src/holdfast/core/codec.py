@@ -154,6 +154,9 @@ class Signature:
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The canonical text of a call, or BadValue."""
+        if self._plain_types and not kwargs and [type(value) for value in args] == self._plain_types:
+            texts = [written(value, codec.where) for codec, value in zip(self._in_place, args, strict=True)]
+            return sized(f"[{','.join(texts)}]", self._where)  # As below, in a third of the time.
         return self.copied(args, kwargs)[0]
 
     def copied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]]:

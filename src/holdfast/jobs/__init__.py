@@ -97,6 +97,11 @@ class Jobs:
             new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
         ]
 
+    def alike(self, order: Order, args: Sequence[str], now: Time) -> list[Job]:
+        """The jobs that one order makes with each of these arguments, which are encoded already."""
+        job = new_job(order, "", now)
+        return [replace(job, id=self._ids(now), args=text, digest=digest(order.type, text)) for text in args]
+
     # Looking.
 
     async def get(self, id: str) -> Job:

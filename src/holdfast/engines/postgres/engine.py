@@ -80,6 +80,9 @@ SCRATCH = "holdfast_scratch_"
 BULK_JOBS = 2_000
 """After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
 
+FRESH_SECONDS = 60.0
+"""How long what the planner was told counts: while jobs go on to come it is told again when they are twice as many."""
+
 DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
 """For how many days to come there are partitions, and how often that is seen to."""
 
@@ -124,7 +127,7 @@ class PostgresEngine(Reads, Transactional):
 
     def _reset(self) -> None:
         self._clock = ServerClock()
-        self._inserted = 0
+        self._inserted, self._bulk, self._analyzed_at = 0, BULK_JOBS, -FRESH_SECONDS
         self._days_at = -DAYS_SECONDS
         self._tidied_at = -TIDY_SECONDS
         self._floor = Floor()
@@ -232,9 +235,13 @@ class PostgresEngine(Reads, Transactional):
             ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
 
     def _grown(self, jobs: int) -> None:
+        """So many jobs are new: the planner may have to hear of it."""
+        now = time.monotonic()
+        if now > self._analyzed_at + FRESH_SECONDS:
+            self._bulk = BULK_JOBS
         self._inserted += jobs
-        if self._inserted >= BULK_JOBS:
-            self._inserted = 0
+        if self._inserted >= self._bulk:
+            self._inserted, self._bulk, self._analyzed_at = 0, 2 * self._bulk, now
             self._hub.spawn(self._analyze())
 
     async def _run_commit(self, tickets: Sequence[Ticket[Any]]) -> None:

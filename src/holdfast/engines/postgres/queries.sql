@@ -52,16 +52,17 @@ with given as materialized (
     {schema}.same(own.args, given.args) as args, {schema}.same(own.digest, given.digest) as digest,
     {schema}.same(own.key, given.key) as key, {schema}.same(own.key_until, given.key_until) as key_until,
     {schema}.same(own.created_at, given.created_at) as created_at,
-    {schema}.same(own.options, given.options) as options, own.nth
+    {schema}.same(own.options, given.options) as options,
+    (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
   from given cross join lateral unnest(
     given.id, given.type, given.queue, given.priority, given.parent, given.family, given.expires_at, given.state,
     given.version, given.run_at, given.epoch, given.attempt, given.recoveries, given.worker, given.claimed_at,
     given.finished_at, given.prune_at, given.arrived, given.waits, given.inbox, given.error, given.result,
     given.args, given.digest, given.key, given.key_until, given.created_at, given.options
-  ) with ordinality as own (
+  ) as own (
     id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
-    created_at, options, nth
+    created_at, options
   )
 ), keyed as (
   insert into {schema}.key as held (type, key, job, digest, until, created_at)
@@ -76,16 +77,17 @@ with given as materialized (
   returning type, key, job, digest
 ), named as (
   insert into {schema}.name (id, n)
-  select id, (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n')
-  from (
-    select new.id from new left join keyed on keyed.type = new.type and keyed.key = new.key
-    where new.key is null or keyed.job = new.id
-    order by nth
-  ) as ordered
+  select new.id, new.n from new left join keyed on keyed.type = new.type and keyed.key = new.key
+  where new.key is null or keyed.job = new.id
   on conflict (id) do nothing
-  returning id, n
+  returning id
+), added as not materialized (
+  -- mostly all of them, and then nothing is compared
+  select * from new
+  where (select pg_catalog.count(*) from named) = (select pg_catalog.count(*) from new)
+    or id in (select id from named)
 ), bodies as (
-  insert into {schema}.body (n, args) select n, args from named join new using (id) where pg_catalog.length(args) > 1000
+  insert into {schema}.body (n, args) select n, args from added where pg_catalog.length(args) > 1000
 ), jobs as (
   insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
@@ -93,7 +95,7 @@ with given as materialized (
   select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
     parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
     claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
-  from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
+  from added where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
@@ -101,19 +103,20 @@ with given as materialized (
   select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
     parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
     claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
-  from named join new using (id) where state in ('completed', 'discarded', 'cancelled')
+  from added where state in ('completed', 'discarded', 'cancelled')
 ), families as (
   insert into {schema}.family (parent, name, total, arrived)
-  select parent, coalesce(family, ''), pg_catalog.count(*), 0 from named join new using (id) where parent is not null
+  select parent, coalesce(family, ''), pg_catalog.count(*), 0 from added where parent is not null
   group by 1, 2 order by 1, 2
   on conflict (parent, name) do update set total = family.total + excluded.total
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
-  select queue, state, pg_catalog.count(*) from named join new using (id) group by queue, state
+  select queue, state, pg_catalog.count(*) from added group by queue, state
 )
 select new.id, keyed.job, keyed.digest
-from new left join named using (id) left join keyed on keyed.type = new.type and keyed.key = new.key
-where named.id is null;
+from new left join keyed on keyed.type = new.type and keyed.key = new.key
+where (select pg_catalog.count(*) from named) < (select pg_catalog.count(*) from new)
+  and new.id not in (select id from named);
 
 -- name: there
 -- insert in a caller's transaction: has it been committed?
