@@ -38,7 +38,7 @@ from holdfast.engines.contract import queue_topic
 from holdfast.engines.postgres import PostgresEngine
 
 MILLION = 1_000_000
-SLOTS = 200
+SLOTS = 600
 SUBMITTERS, SUBMITTING = 32, 4
 """How many submit at the same time, and in how many processes."""
 SETTLE_SECONDS = 5.0
@@ -299,7 +299,7 @@ def main() -> int:
     parser.add_argument("url")
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has pgqueuer, procrastinate and dbos")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--jobs", type=int, default=30_000)
     parser.add_argument("--million", type=int, nargs="?", const=MILLION, default=0, metavar="JOBS")
     parser.add_argument("--held", type=int, default=0, metavar="JOBS")
     parser.add_argument("--kills", type=int, default=20)

@@ -41,8 +41,8 @@ RESERVED = frozenset({*OPTIONS, "unique"})
 """Names that a job's parameter can't have: options that are there, or that are kept for it."""
 
 
-PARTS_UNDER_WAY = 2
-"""How many parts of a `submit_many` are with the store at a time."""
+PARTS_UNDER_WAY = 3
+"""How many parts of a `submit_many` are handed to the store before an answer is waited for."""
 
 UNBOUND = 1_000
 """How many items of a map outside a job are waited for at once."""
@@ -97,8 +97,8 @@ class _Job(Generic[P, R]):
     def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
 
-        A thousand go to the store in one act, on Redis forty, and two acts may be under way: if one fails, those
-        before it are there, and the next one may be. Results come in the elements' order.
+        A thousand go to the store in one act, on Redis forty, and a few acts may be under way: if one fails, those
+        before it are there, and the next ones may be. Results come in the elements' order.
         """
         self._check_colour("submit_many")
         return self._submit_all(calls, options)
@@ -263,7 +263,7 @@ class _Job(Generic[P, R]):
 
 
 async def _inserted(jobs: Jobs, order: Order, parts: Iterable[list[str]]) -> list[Inserted]:
-    """Insert part after part. While the store is at two of them, the next one is made ready."""
+    """Insert part after part. While the store is at some, the next one is made ready."""
     done: list[Inserted] = []
     under_way: deque[asyncio.Future[list[Inserted]]] = deque()
     try:

@@ -185,10 +185,12 @@ class Signature:
     def decode(self, text: str | bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, to be passed as `*args, **kwargs`, or BadValue. Defaults are left to the call."""
         if self._plain_types:
-            with suppress(*_UNREADABLE):
+            try:
                 found = _decode_plainly(text)
-                if isinstance(found, list) and [type(value) for value in found] == self._plain_types:
-                    return tuple(found), {}  # As below, in a fifth of the time.
+            except _UNREADABLE:
+                found = None
+            if isinstance(found, list) and [type(value) for value in found] == self._plain_types:
+                return tuple(found), {}  # As below, in a tenth of the time.
         places, named = self._split(text)
         beyond = len(places) - len(self._places)
         if beyond > 0 and not self._more:

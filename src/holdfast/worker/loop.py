@@ -44,7 +44,7 @@ from holdfast.worker.undo import undo_spec
 
 log = logging.getLogger("holdfast.worker")
 
-CLAIM_LIMIT = 100
+CLAIM_LIMIT = 200
 """How many jobs one claim takes at most, however many slots are free."""
 
 UNKNOWN_MS = (2_000, 600_000)
@@ -101,6 +101,8 @@ class Worker:
         self._room = asyncio.Event()
         self._ended: list[Ended] = []
         self._settlers: set[asyncio.Task[None]] = set()
+        self._settling = 0
+        """How many of them have not come to their end."""
         self._held = 0
         """Slots that are spoken for: claims that are under way may fill them."""
         self._claiming = False
@@ -478,13 +480,20 @@ class Worker:
             return
         attempt.end()
         self._ended.append((attempt, result, error))
-        if sum(not settler.done() for settler in self._settlers) < SETTLERS:
+        if self._settling < SETTLERS:
+            self._settling += 1
             settler = self._loop.create_task(self._settle(), name="holdfast ends")
             self._settlers.add(settler)
             settler.add_done_callback(self._settlers.discard)
 
     async def _settle(self) -> None:
         """Commit the ends that have come, and fill their slots in the same act; then those that came meanwhile."""
+        try:
+            await self._settle_on()
+        finally:
+            self._settling -= 1
+
+    async def _settle_on(self) -> None:
         while self._ended:
             ended, self._ended = self._ended[:CLAIM_LIMIT], self._ended[CLAIM_LIMIT:]
             free = min(self._free(), CLAIM_LIMIT) if self._has_more and self._may_claim() else 0

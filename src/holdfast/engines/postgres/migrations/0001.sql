@@ -260,7 +260,8 @@ declare
   now_at bigint := {schema}.now_ms();
   wanted text;
   left_over bigint := most;
-  picked bigint[];
+  picked tid[];  -- we hold these rows, so they stay where they are
+  taken_now bigint;
   from_floor boolean;
 begin
   foreach wanted in array queues loop
@@ -273,7 +274,7 @@ begin
     loop
       if from_floor then
         picked := array(
-          select job.n from {schema}.job
+          select job.ctid from {schema}.job
           where state = 'available' and queue = wanted and priority = from_level
             and (run_at, n) >= (from_run_at, from_n) and run_at <= now_at
             and (expires_at is null or expires_at > now_at)
@@ -307,7 +308,7 @@ begin
           select wanted, 'available', count(*) from moved having count(*) > 0;
         end if;
         picked := array(
-          select job.n from {schema}.job
+          select job.ctid from {schema}.job
           where state = 'available' and queue = wanted and run_at <= now_at
             and (expires_at is null or expires_at > now_at)
           order by priority desc, run_at, n limit left_over for update skip locked
@@ -317,7 +318,7 @@ begin
         with taken as (
           update {schema}.job set state = 'active', version = job.version + 1, epoch = job.epoch + 1,
             worker = claimer, claimed_at = now_at, untold = job.version + 1
-          where job.n = any(picked)
+          where job.ctid = any(picked)
           returning job.*
         ), counted as (
           insert into {schema}.tally (queue, state, jobs)
@@ -331,7 +332,8 @@ begin
           job.state, job.version, job.run_at, job.epoch, job.attempt, job.recoveries, job.worker, job.claimed_at,
           job.waits, job.result, job.error, job.finished_at, job.prune_at, job.inbox, job.arrived
         from taken as job order by job.priority desc, job.run_at, job.n;
-      left_over := left_over - cardinality(picked);
+      get diagnostics taken_now = row_count;
+      left_over := left_over - taken_now;
       exit when left_over <= 0 or not from_floor;
       from_floor := false;
     end loop;
