@@ -401,9 +401,12 @@ class Movable(Engine):
 # What all engines check and say in the same words.
 
 
-def check_row(row: Struct) -> None:
-    """Refuse what not every store could keep as it is: the same words on all of them, before anything is written."""
-    for place, value in enumerate(astuple(row)):
+def check_row(row: Struct, since: int = 0) -> None:
+    """Refuse what not every store could keep as it is: the same words on all of them, before anything is written.
+
+    `since` leaves out the fields before that one.
+    """
+    for place, value in enumerate(astuple(row)[since:], since):
         if not value:
             continue
         kind = type(value)
@@ -488,7 +491,7 @@ def at_most(limit: int, most: int) -> int:
 def check_changes(changes: Sequence[Change]) -> None:
     """Refuse changes that no engine could carry out whole."""
     for change in changes:
-        check_row(change.job)
+        check_row(change.job, 0 if change.edits else _STANDS)
         if change.note:
             _check_nested("note", change.note)
         if change.steps:
@@ -497,6 +500,10 @@ def check_changes(changes: Sequence[Change]) -> None:
             _check_nested("signal", change.signal)
         if change.inserts:
             _check_inserts(change)
+
+
+_STANDS = Job.__struct_fields__.index("state")
+"""Where the part of a job begins that changes: what is before it was checked when it was submitted."""
 
 
 def _check_inserts(change: Change) -> None:

@@ -563,8 +563,10 @@ class Attempt:
 
     def log_record(self) -> tuple[Step, ...]:
         """The log lines as a record, if there are new ones. Written with the next record or with the end."""
+        if "_lines" not in vars(self):
+            return ()
         self._log_due = time.monotonic() + LOG_SECONDS
-        lines = self._lines.fresh() if "_lines" in vars(self) else None
+        lines = self._lines.fresh()
         if lines is None:
             return ()
         now = self.now()

@@ -44,12 +44,13 @@ class Floor:
 
     def note(self, queues: Sequence[str], limit: int, spots: Sequence[Spot], began: float) -> None:
         """A claim has brought jobs from these places."""
-        if len(spots) < limit or len({spot[:2] for spot in spots}) != 1 or spots[0][0] != queues[0]:
+        lowest, highest = min(spots), max(spots)
+        if len(spots) < limit or lowest[:2] != highest[:2] or lowest[0] != queues[0]:
             self.reset()
             return
-        if self._spot is None or self._spot[:2] != spots[0][:2]:
+        if self._spot is None or self._spot[:2] != lowest[:2]:
             self._full = 0
         if self.ahead(queues, began) is FRONT:
             self._front_at = began
         self._full += 1
-        self._spot = min(spots, key=lambda spot: (spot[2], spot[3]))
+        self._spot = lowest
