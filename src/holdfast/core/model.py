@@ -4,6 +4,8 @@ Must not decide anything (that is `lifecycle`), read a clock or touch a store.
 
 Times are whole milliseconds since 1970 on the store's clock, called `…_at`. Values that users gave or got are
 canonical JSON text (`codec`): the engines store them and never look inside.
+
+What comes by the thousand has `gc=False`: plain data can't be part of a cycle, and the collector needn't walk over it.
 """
 
 from collections.abc import Mapping

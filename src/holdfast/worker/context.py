@@ -30,7 +30,7 @@ class House(Protocol):
 
 
 HOUSES: "weakref.WeakSet[House]" = weakref.WeakSet()
-"""All of this process, to tell a stray thread that it has lost its job."""
+"""All those of this process, to tell a stray thread that it has lost its job."""
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 PATH: ContextVar[str] = ContextVar("holdfast_path", default="")
