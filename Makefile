@@ -58,7 +58,7 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	fi
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 pgqueuer==1.6.0 asyncpg \
 	  procrastinate==3.10.0; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
-	  $(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/postgres.py {url} --million --held 100000 $$peers
+	  $(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/postgres.py {url} --million --long $$peers
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check taskiq==0.13.0 taskiq-redis==1.2.4 \
 	  saq==0.26.4 'dramatiq[redis]==2.2.1' huey==3.5.4 hiredis; then peers="--peers $(PEERS)/bin/python"; \
 	  else echo "measured without peers"; fi; \
