@@ -2,8 +2,8 @@
 
     python -m tests.postgres_server --safe python benchmarks/postgres.py {url} --million --long --peers PYTHON
 
-`--million` also drains beside a million ended jobs, `--long` 100,000 jobs: alone, under a transaction that stays open, and
-with four processes.
+`--million` also drains beside a million ended jobs; `--long` drains 100,000 jobs: alone, under a transaction that stays
+open, and with four processes.
 The peers, pgqueuer, procrastinate and DBOS, run in an interpreter that has them, on the same server in the same round.
 
 Workers and submitters are processes of their own (`postgres_work.py`). A drain's rate is the same for all: from the
