@@ -295,21 +295,23 @@ async def test_a_cancelled_bulk_submit_waits_for_nothing(app, engine, monkeypatc
     assert "***" in repr(App("postgresql://me:s3cret@127.0.0.1:1/d"))
 
 
-async def test_a_part_is_made_ready_while_the_store_is_at_the_one_before_it(app, engine, monkeypatch):
+async def test_a_part_is_made_ready_while_the_store_is_at_those_before_it(app, engine, monkeypatch):
     async def job(n: int) -> None: ...
 
-    taken, inserted = [], []
+    taken, under_way, seen = [], 0, []
     insert = app.engine.insert
 
     async def slowly(jobs, parent=None):
-        inserted.append((len(jobs), "while", list(taken)))
+        nonlocal under_way
+        under_way += 1
         for _ in range(20):
             await asyncio.sleep(0)
-        inserted.append(("taken", list(taken)))
+        seen.append((under_way, len(taken)))
+        under_way -= 1
         return await insert(jobs, parent)
 
     def numbers():
-        for n in range(5):
+        for n in range(9):
             taken.append(n)
             yield n
         yield "no number"
@@ -318,13 +320,30 @@ async def test_a_part_is_made_ready_while_the_store_is_at_the_one_before_it(app,
     monkeypatch.setattr(app.engine, "insert_at_once", 2)
     with pytest.raises(Invalid, match="argument 'n' of job"):
         await app.job(job).submit_many(numbers())
-    assert inserted == [
-        (2, "while", [0, 1]),
-        ("taken", [0, 1, 2, 3]),
-        (2, "while", [0, 1, 2, 3]),
-        ("taken", [0, 1, 2, 3, 4]),
-    ]
-    assert [one.args for one in await app.engine.find(Where())] == ["[0]", "[1]", "[2]", "[3]"]
+    assert seen[0] == (3, 8), "while three parts are with the store, the fourth is made ready"
+    assert max(most for most, _ in seen) == 3
+    assert under_way == 0, "when it is told, nothing is under way any more"
+    assert [one.args for one in await app.engine.find(Where())] == [f"[{n}]" for n in range(8)]
+
+
+async def test_of_a_bulk_submit_that_fails_half_way_what_came_before_is_there(app, engine, monkeypatch):
+    async def job(n: int) -> None: ...
+
+    insert = app.engine.insert
+
+    async def refusing(jobs, parent=None):
+        await asyncio.sleep(0)
+        if jobs[0].args in ("[2]", "[4]"):
+            raise StoreError(f"no room for {jobs[0].args}")
+        return await insert(jobs, parent)
+
+    monkeypatch.setattr(app.engine, "insert", refusing)
+    monkeypatch.setattr(app.engine, "insert_at_once", 2)
+    with pytest.raises(StoreError, match=r"no room for \[2\]"):
+        await app.job(job).submit_many(range(20))
+    there = [one.args for one in await app.engine.find(Where())]
+    assert there[:2] == ["[0]", "[1]"]
+    assert len(there) < 20 - 4, "it was not gone on with"
 
 
 async def test_arguments_and_options_that_do_not_fit_are_refused_at_submit(app):
