@@ -48,6 +48,16 @@ def test_an_applied_signal_is_named_by_the_version_it_made():
 
 
 @pytest.mark.parametrize(("event", "state"), EDGES)
+def test_what_was_asked_stays_so_that_a_change_is_only_checked_from_the_state_on(event, state):
+    asked = Job.__struct_fields__[: Job.__struct_fields__.index("state")]
+
+    change = decided(event, state)
+
+    assert [getattr(change.job, name) for name in asked] == [getattr(job_in(state), name) for name in asked]
+    assert not change.edits
+
+
+@pytest.mark.parametrize(("event", "state"), EDGES)
 def test_the_history_entry_tells_what_happened(event, state):
     change = decided(event, state, by="ada", note={"why": "because"})
 

@@ -295,6 +295,22 @@ def test_a_floor_skips_nothing_and_takes_nothing_twice(postgres_store: str, run)
     run(drain())
 
 
+def test_what_is_handed_in_one_after_another_comes_in_that_order(postgres_store: str, run):
+    async def bulk() -> None:
+        engine = await opened(postgres_store)
+        now = CLOCK.now
+        jobs = [job(CLOCK, run_at=now) for _ in range(4_000)]
+        parts = [jobs[start : start + 500] for start in range(0, len(jobs), 500)]
+        await asyncio.gather(*(engine.insert(part) for part in parts))
+        held = []
+        while came := await engine.claim("w-1", ["default"], 500):
+            held += came
+        assert [one.id for one in held] == [one.id for one in jobs]
+        await engine.close()
+
+    run(bulk())
+
+
 def test_no_act_of_a_drain_walks_over_the_whole_table(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_module, "BULK_JOBS", 500)
 

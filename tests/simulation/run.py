@@ -24,7 +24,7 @@ from holdfast.core.lifecycle import SETTLED
 from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.worker.context import HOUSES
+from holdfast.worker import context
 from holdfast.worker.leases import Leases
 from tests.simulation.callers import Callers
 from tests.simulation.cast import Cast
@@ -206,7 +206,7 @@ def simulated(world: World) -> Iterator[None]:
             log.removeHandler(complaints)
             log.propagate = heard
             log.setLevel(level)  # not by its attribute: loggers remember which levels they let through
-            HOUSES.clear()  # the workers that were killed, and their attempts
+            context._houses.clear()  # workers that were killed, and their attempts
 
 
 @contextmanager

@@ -407,7 +407,7 @@ def check_row(row: Struct, since: int = 0) -> None:
     `since` leaves out the fields before that one.
     """
     for place, value in enumerate(astuple(row)[since:], since):
-        if not value:
+        if value is None:
             continue
         kind = type(value)
         if kind is str:
@@ -416,7 +416,7 @@ def check_row(row: Struct, since: int = 0) -> None:
         elif kind is int:
             if -(1 << 63) <= value < 1 << 63:
                 continue
-        elif kind in _PLAIN:
+        elif kind in _PLAIN or value == ():
             continue
         _check_field(row.__struct_fields__[place], value)
 

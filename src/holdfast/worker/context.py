@@ -6,6 +6,7 @@ Must not change an attempt: it only finds it.
 import asyncio
 import contextvars
 import secrets
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,8 +30,15 @@ class House(Protocol):
         """Whether any attempt runs in it."""
 
 
-HOUSES: "weakref.WeakSet[House]" = weakref.WeakSet()
-"""All those of this process, to tell a stray thread that it has lost its job."""
+_houses: "weakref.WeakSet[House]" = weakref.WeakSet()
+_houses_lock = threading.Lock()
+
+
+def settle_in(house: House) -> None:
+    """Let a house be known, so that a stray thread can be told that it has lost its job. From any thread."""
+    with _houses_lock:
+        _houses.add(house)
+
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 PATH: ContextVar[str] = ContextVar("holdfast_path", default="")
@@ -174,4 +182,5 @@ def loop_here() -> bool:
 
 def attempts_anywhere() -> bool:
     """Whether any attempt runs in this process."""
-    return any(house.has_attempts() for house in list(HOUSES))
+    with _houses_lock:
+        return any(house.has_attempts() for house in _houses)

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from holdfast.core.errors import HoldfastError, Invalid, Moved, StoreError, StoreLost
 from holdfast.core.lifecycle import decide
@@ -32,7 +32,7 @@ from holdfast.worker.attempt import (
     SUSPENDED,
     Attempt,
 )
-from holdfast.worker.context import CAPTURING, HOUSES
+from holdfast.worker.context import CAPTURING, settle_in
 from holdfast.worker.handler import Work, guarded, handled, within
 from holdfast.worker.isolation.away import Away
 from holdfast.worker.isolation.pool import Pool
@@ -101,8 +101,6 @@ class Worker:
         self._room = asyncio.Event()
         self._ended: list[Ended] = []
         self._settlers: set[asyncio.Task[None]] = set()
-        self._settling = 0
-        """How many of them have not come to their end."""
         self._held = 0
         """Slots that are spoken for: claims that are under way may fill them."""
         self._claiming = False
@@ -131,7 +129,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop
         # What every attempt is given, bound once.
         self._may_start, self._tell, self._isolate = self._leases.may_start, self._leases.news, self._pool.run
-        HOUSES.add(self)
+        settle_in(self)
 
     # Starting and stopping.
 
@@ -480,8 +478,7 @@ class Worker:
             return
         attempt.end()
         self._ended.append((attempt, result, error))
-        if self._settling < SETTLERS:
-            self._settling += 1
+        if len(self._settlers) < SETTLERS:
             settler = self._loop.create_task(self._settle(), name="holdfast ends")
             self._settlers.add(settler)
             settler.add_done_callback(self._settlers.discard)
@@ -490,8 +487,8 @@ class Worker:
         """Commit the ends that have come, and fill their slots in the same act; then those that came meanwhile."""
         try:
             await self._settle_on()
-        finally:
-            self._settling -= 1
+        finally:  # at once, and not when the loop comes to it: what ends meanwhile needs a settler
+            self._settlers.discard(cast(asyncio.Task[None], asyncio.current_task()))
 
     async def _settle_on(self) -> None:
         while self._ended:

@@ -81,7 +81,7 @@ BULK_JOBS = 2_000
 """After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
 
 FRESH_SECONDS = 60.0
-"""How long what the planner was told counts: while jobs go on to come it is told again when they are twice as many."""
+"""How long what the planner was told counts: while jobs go on to come, it waits for twice as many as the last time."""
 
 DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
 """For how many days to come there are partitions, and how often that is seen to."""
@@ -184,7 +184,7 @@ class PostgresEngine(Reads, Transactional):
         self._transactions = transactions = Transactions(hub, self._place, self._sql)
         hub.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
         self._lines = {
-            "insert": Line(hub, self._run_insert, at_once=2),
+            "insert": Line(hub, self._run_insert),
             "commit": Line(hub, self._run_commit),
             "record": Line(hub, self._run_record),
             "turn": Line(hub, self._run_turns, at_once=2, limit=1),

@@ -480,14 +480,14 @@ order by id desc limit $2;
 
 -- name: find_expired
 select * from {schema}.live
-where expires_at <= $5 and state in ('scheduled', 'available', 'pending', 'retryable') and id > $1
+where n = any(array(select {schema}.expired($5))) and state in ('scheduled', 'available', 'pending', 'retryable') and id > $1
   and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
   and ($6::text[] is null or state = any($6)) and ($7::text is null or parent = $7)
 order by id limit $2;
 
 -- name: find_expired_newest
 select * from {schema}.live
-where expires_at <= $5 and state in ('scheduled', 'available', 'pending', 'retryable') and id < $1
+where n = any(array(select {schema}.expired($5))) and state in ('scheduled', 'available', 'pending', 'retryable') and id < $1
   and ($3::text is null or queue = $3) and ($4::text is null or type = $4)
   and ($6::text[] is null or state = any($6)) and ($7::text is null or parent = $7)
 order by id desc limit $2;

@@ -56,6 +56,7 @@ SETTINGS = {
     "client_encoding": "UTF8",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",  # our statements have one good plan each, and are long to plan
+    "max_parallel_workers_per_gather": "0",  # those are for others
     "lock_timeout": "15s",
     "statement_timeout": "60s",
     "idle_in_transaction_session_timeout": "30s",
@@ -65,11 +66,14 @@ SETTINGS = {
 }
 
 # For the bodies of transactional steps: the rest is as the role and the database have it, as on the user's connections.
-BODY_SETTINGS = {
-    name: value
-    for name, value in SETTINGS.items()
-    if name not in ("search_path", "default_transaction_isolation", "jit", "plan_cache_mode")
-}
+_FOR_OUR_STATEMENTS = (
+    "search_path",
+    "default_transaction_isolation",
+    "jit",
+    "plan_cache_mode",
+    "max_parallel_workers_per_gather",
+)
+BODY_SETTINGS = {name: value for name, value in SETTINGS.items() if name not in _FOR_OUR_STATEMENTS}
 
 _PACKAGE = "holdfast.engines.postgres"
 _PLACEHOLDER = "{schema}"

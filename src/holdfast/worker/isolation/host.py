@@ -21,7 +21,7 @@ from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.jobs.family import go_on
 from holdfast.worker.attempt import Attempt, Stopped
-from holdfast.worker.context import HOUSES
+from holdfast.worker.context import settle_in
 from holdfast.worker.faults import error_of, is_final, storable
 from holdfast.worker.handler import guarded, handled
 from holdfast.worker.isolation.line import Asking, LineEngine, Trouble
@@ -84,7 +84,7 @@ class Host:
         self._attempt: Hosted | None = None
         self._asking: Asking | None = None
         self._lock = threading.Lock()
-        HOUSES.add(self)
+        settle_in(self)
 
     def has_attempts(self) -> bool:
         """See House."""
