@@ -1,5 +1,5 @@
 -- Every statement of the Postgres engine, one each, named. Many rows go in as arrays, one for each column; where all
--- rows have the same, an array of one will do (`same`). The comment
+-- rows have the same, an array of one will do (`once`). The comment
 -- says which act it serves. `lateral (… offset 0)` is a look for each row: the planner can't make a walk over a large
 -- table of it, whatever it believes about sizes. `{schema}` is put in by `store.Texts`, and by nobody else.
 -- By way of a pooler, and on a caller's own connection, the search_path is not ours. So tables and functions are named
@@ -29,36 +29,41 @@ select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchron
 -- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has:
 -- the answer is these, with who has the key.
 with given as materialized (
-  select $1::text[] as id, $2::text[] as type, $3::text[] as queue, $4::bigint[] as priority, $5::text[] as parent,
-    $6::text[] as family, $7::bigint[] as expires_at, $8::text[] as state, $9::bigint[] as version,
-    $10::bigint[] as run_at, $11::bigint[] as epoch, $12::bigint[] as attempt, $13::bigint[] as recoveries,
-    $14::text[] as worker, $15::bigint[] as claimed_at, $16::bigint[] as finished_at, $17::bigint[] as prune_at,
-    $18::boolean[] as arrived, $19::text[] as waits, $20::text[] as inbox, $21::text[] as error,
-    $22::text[] as result, $23::text[] as args, $24::text[] as digest, $25::text[] as key,
-    $26::bigint[] as key_until, $27::bigint[] as created_at, $28::text[] as options
+  select {schema}.once($2::text[]) as type, {schema}.once($3::text[]) as queue, {schema}.once($4::bigint[]) as priority,
+    {schema}.once($5::text[]) as parent, {schema}.once($6::text[]) as family,
+    {schema}.once($7::bigint[]) as expires_at, {schema}.once($8::text[]) as state,
+    {schema}.once($9::bigint[]) as version, {schema}.once($10::bigint[]) as run_at,
+    {schema}.once($11::bigint[]) as epoch, {schema}.once($12::bigint[]) as attempt,
+    {schema}.once($13::bigint[]) as recoveries, {schema}.once($14::text[]) as worker,
+    {schema}.once($15::bigint[]) as claimed_at, {schema}.once($16::bigint[]) as finished_at,
+    {schema}.once($17::bigint[]) as prune_at, {schema}.once($18::boolean[]) as arrived,
+    {schema}.once($19::text[]) as waits, {schema}.once($20::text[]) as inbox, {schema}.once($21::text[]) as error,
+    {schema}.once($22::text[]) as result, {schema}.once($23::text[]) as args, {schema}.once($24::text[]) as digest,
+    {schema}.once($25::text[]) as key, {schema}.once($26::bigint[]) as key_until,
+    {schema}.once($27::bigint[]) as created_at, {schema}.once($28::text[]) as options
 ), new as materialized (
-  select own.id, {schema}.same(own.type, given.type) as type, {schema}.same(own.queue, given.queue) as queue,
-    {schema}.same(own.priority, given.priority) as priority, {schema}.same(own.parent, given.parent) as parent,
-    {schema}.same(own.family, given.family) as family, {schema}.same(own.expires_at, given.expires_at) as expires_at,
-    {schema}.same(own.state, given.state) as state, {schema}.same(own.version, given.version) as version,
-    {schema}.same(own.run_at, given.run_at) as run_at, {schema}.same(own.epoch, given.epoch) as epoch,
-    {schema}.same(own.attempt, given.attempt) as attempt,
-    {schema}.same(own.recoveries, given.recoveries) as recoveries, {schema}.same(own.worker, given.worker) as worker,
-    {schema}.same(own.claimed_at, given.claimed_at) as claimed_at,
-    {schema}.same(own.finished_at, given.finished_at) as finished_at,
-    {schema}.same(own.prune_at, given.prune_at) as prune_at, {schema}.same(own.arrived, given.arrived) as arrived,
-    {schema}.same(own.waits, given.waits) as waits, {schema}.same(own.inbox, given.inbox) as inbox,
-    {schema}.same(own.error, given.error) as error, {schema}.same(own.result, given.result) as result,
-    {schema}.same(own.args, given.args) as args, {schema}.same(own.digest, given.digest) as digest,
-    {schema}.same(own.key, given.key) as key, {schema}.same(own.key_until, given.key_until) as key_until,
-    {schema}.same(own.created_at, given.created_at) as created_at,
-    {schema}.same(own.options, given.options) as options,
+  select own.id, coalesce(own.type, given.type) as type, coalesce(own.queue, given.queue) as queue,
+    coalesce(own.priority, given.priority) as priority, coalesce(own.parent, given.parent) as parent,
+    coalesce(own.family, given.family) as family, coalesce(own.expires_at, given.expires_at) as expires_at,
+    coalesce(own.state, given.state) as state, coalesce(own.version, given.version) as version,
+    coalesce(own.run_at, given.run_at) as run_at, coalesce(own.epoch, given.epoch) as epoch,
+    coalesce(own.attempt, given.attempt) as attempt,
+    coalesce(own.recoveries, given.recoveries) as recoveries, coalesce(own.worker, given.worker) as worker,
+    coalesce(own.claimed_at, given.claimed_at) as claimed_at,
+    coalesce(own.finished_at, given.finished_at) as finished_at,
+    coalesce(own.prune_at, given.prune_at) as prune_at, coalesce(own.arrived, given.arrived) as arrived,
+    coalesce(own.waits, given.waits) as waits, coalesce(own.inbox, given.inbox) as inbox,
+    coalesce(own.error, given.error) as error, coalesce(own.result, given.result) as result,
+    coalesce(own.args, given.args) as args, coalesce(own.digest, given.digest) as digest,
+    coalesce(own.key, given.key) as key, coalesce(own.key_until, given.key_until) as key_until,
+    coalesce(own.created_at, given.created_at) as created_at,
+    coalesce(own.options, given.options) as options,
     (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
-  from given cross join lateral unnest(
-    given.id, given.type, given.queue, given.priority, given.parent, given.family, given.expires_at, given.state,
-    given.version, given.run_at, given.epoch, given.attempt, given.recoveries, given.worker, given.claimed_at,
-    given.finished_at, given.prune_at, given.arrived, given.waits, given.inbox, given.error, given.result,
-    given.args, given.digest, given.key, given.key_until, given.created_at, given.options
+  from given cross join unnest(
+    $1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[],
+    $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[], $16::bigint[],
+    $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[],
+    $25::text[], $26::bigint[], $27::bigint[], $28::text[]
   ) as own (
     id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
@@ -152,26 +157,40 @@ for update;
 -- as it is when we hold its row, so that of several at the same time one wins. A turn claims in the same act, a commit
 -- for no queue. The first row tells of all changed jobs at once: ids, versions, and who held them; the others are the
 -- claimed jobs.
-with change as materialized (
-  select given.id, {schema}.same(given.expects_epoch, $2) as expects_epoch,
-    {schema}.same(given.expects_version, $3) as expects_version, {schema}.same(given.state, $4) as state,
-    {schema}.same(given.run_at, $5) as run_at, {schema}.same(given.epoch, $6) as epoch,
-    {schema}.same(given.attempt, $7) as attempt, {schema}.same(given.recoveries, $8) as recoveries,
-    {schema}.same(given.worker, $9) as worker, {schema}.same(given.claimed_at, $10) as claimed_at,
-    {schema}.same(given.finished_at, $11) as finished_at, {schema}.same(given.prune_at, $12) as prune_at,
-    {schema}.same(given.arrives, $13) as arrives, {schema}.same(given.waits, $14) as waits,
-    {schema}.same(given.sets_inbox, $15) as sets_inbox, {schema}.same(given.inbox, $16) as inbox,
-    {schema}.same(given.error, $17) as error, {schema}.same(given.result, $18) as result,
-    {schema}.same(given.at, $19) as at, {schema}.same(given.event, $20) as event,
-    {schema}.same(given.before, $21) as before, {schema}.same(given.actor, $22) as actor,
-    {schema}.same(given.note, $23) as note, name.n
-  from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[],
-    $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[],
-    $13::boolean[], $14::text[], $15::boolean[], $16::text[], $17::text[], $18::text[], $19::bigint[], $20::text[],
-    $21::text[], $22::text[], $23::text[])
-  as given (id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at,
-    finished_at, prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note)
-  cross join lateral (select n from {schema}.name where name.id = given.id offset 0) as name
+with given as materialized (
+  select {schema}.once($2::bigint[]) as expects_epoch, {schema}.once($3::bigint[]) as expects_version,
+    {schema}.once($4::text[]) as state, {schema}.once($5::bigint[]) as run_at, {schema}.once($6::bigint[]) as epoch,
+    {schema}.once($7::bigint[]) as attempt, {schema}.once($8::bigint[]) as recoveries,
+    {schema}.once($9::text[]) as worker, {schema}.once($10::bigint[]) as claimed_at,
+    {schema}.once($11::bigint[]) as finished_at, {schema}.once($12::bigint[]) as prune_at,
+    {schema}.once($13::boolean[]) as arrives, {schema}.once($14::text[]) as waits,
+    {schema}.once($15::boolean[]) as sets_inbox, {schema}.once($16::text[]) as inbox,
+    {schema}.once($17::text[]) as error, {schema}.once($18::text[]) as result, {schema}.once($19::bigint[]) as at,
+    {schema}.once($20::text[]) as event, {schema}.once($21::text[]) as before, {schema}.once($22::text[]) as actor,
+    {schema}.once($23::text[]) as note
+), change as materialized (
+  select own.id, coalesce(own.expects_epoch, given.expects_epoch) as expects_epoch,
+    coalesce(own.expects_version, given.expects_version) as expects_version,
+    coalesce(own.state, given.state) as state, coalesce(own.run_at, given.run_at) as run_at,
+    coalesce(own.epoch, given.epoch) as epoch, coalesce(own.attempt, given.attempt) as attempt,
+    coalesce(own.recoveries, given.recoveries) as recoveries, coalesce(own.worker, given.worker) as worker,
+    coalesce(own.claimed_at, given.claimed_at) as claimed_at,
+    coalesce(own.finished_at, given.finished_at) as finished_at, coalesce(own.prune_at, given.prune_at) as prune_at,
+    coalesce(own.arrives, given.arrives) as arrives, coalesce(own.waits, given.waits) as waits,
+    coalesce(own.sets_inbox, given.sets_inbox) as sets_inbox, coalesce(own.inbox, given.inbox) as inbox,
+    coalesce(own.error, given.error) as error, coalesce(own.result, given.result) as result,
+    coalesce(own.at, given.at) as at, coalesce(own.event, given.event) as event,
+    coalesce(own.before, given.before) as before, coalesce(own.actor, given.actor) as actor,
+    coalesce(own.note, given.note) as note, name.n
+  from given cross join unnest(
+    $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
+    $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::boolean[], $14::text[], $15::boolean[], $16::text[],
+    $17::text[], $18::text[], $19::bigint[], $20::text[], $21::text[], $22::text[], $23::text[]
+  ) as own (
+    id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at, finished_at,
+    prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note
+  )
+  cross join lateral (select n from {schema}.name where name.id = own.id offset 0) as name
 ), going as materialized (
   -- jobs that go on, with their leases as they were: an update tells only of what it made
   select change.*, job.worker as owner, job.claimed_at as owned_at, job.epoch as owned_epoch, job.untold

@@ -25,7 +25,7 @@ def columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
 
 
 def shared_columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
-    """As `columns`, but one in which all are equal has it once: for statements that fill it in (`same`).
+    """As `columns`, but one in which all are equal has it once: for statements that fill it in (`once`).
 
     The driver takes longer over an element of an array than we do over a whole row.
     """

@@ -19,9 +19,9 @@ create sequence {schema}.step_place;
 create function {schema}.now_ms() returns bigint language sql volatile as
   $$ select pg_catalog.floor(extract(epoch from pg_catalog.clock_timestamp()) operator(pg_catalog.*) 1000)::bigint $$;
 
--- What a row has in a column that was given whole, or once for all rows. Plain enough for the planner to put it in place.
-create function {schema}.same(own anyelement, given anyarray) returns anyelement language sql immutable as
-  $$ select case when pg_catalog.cardinality(given) operator(pg_catalog.=) 1 then given[1] else own end $$;
+-- What all rows have in a column that was given once for all of them; nothing, if it was given whole.
+create function {schema}.once(given anyarray) returns anyelement language sql immutable as
+  $$ select case when pg_catalog.cardinality(given) operator(pg_catalog.=) 1 then given[1] end $$;
 
 -- The one place where an id is unique, whether its job has ended or not.
 create table {schema}.name (
