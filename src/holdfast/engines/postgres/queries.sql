@@ -27,43 +27,50 @@ select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchron
 
 -- name: add_jobs
 -- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has:
--- the answer is these, with who has the key.
+-- the answer is these, with who has the key. Each parameter stands here once: a caller's driver may number them anew.
 with given as materialized (
-  select {schema}.once($2::text[]) as type, {schema}.once($3::text[]) as queue, {schema}.once($4::bigint[]) as priority,
-    {schema}.once($5::text[]) as parent, {schema}.once($6::text[]) as family,
-    {schema}.once($7::bigint[]) as expires_at, {schema}.once($8::text[]) as state,
-    {schema}.once($9::bigint[]) as version, {schema}.once($10::bigint[]) as run_at,
-    {schema}.once($11::bigint[]) as epoch, {schema}.once($12::bigint[]) as attempt,
-    {schema}.once($13::bigint[]) as recoveries, {schema}.once($14::text[]) as worker,
-    {schema}.once($15::bigint[]) as claimed_at, {schema}.once($16::bigint[]) as finished_at,
-    {schema}.once($17::bigint[]) as prune_at, {schema}.once($18::boolean[]) as arrived,
-    {schema}.once($19::text[]) as waits, {schema}.once($20::text[]) as inbox, {schema}.once($21::text[]) as error,
-    {schema}.once($22::text[]) as result, {schema}.once($23::text[]) as args, {schema}.once($24::text[]) as digest,
-    {schema}.once($25::text[]) as key, {schema}.once($26::bigint[]) as key_until,
-    {schema}.once($27::bigint[]) as created_at, {schema}.once($28::text[]) as options
+  select $1::text[] as id, $2::text[] as type, $3::text[] as queue, $4::bigint[] as priority, $5::text[] as parent,
+    $6::text[] as family, $7::bigint[] as expires_at, $8::text[] as state, $9::bigint[] as version,
+    $10::bigint[] as run_at, $11::bigint[] as epoch, $12::bigint[] as attempt, $13::bigint[] as recoveries,
+    $14::text[] as worker, $15::bigint[] as claimed_at, $16::bigint[] as finished_at, $17::bigint[] as prune_at,
+    $18::boolean[] as arrived, $19::text[] as waits, $20::text[] as inbox, $21::text[] as error,
+    $22::text[] as result, $23::text[] as args, $24::text[] as digest, $25::text[] as key, $26::bigint[] as key_until,
+    $27::bigint[] as created_at, $28::text[] as options
+), shared as materialized (
+  select {schema}.once(type) as type, {schema}.once(queue) as queue, {schema}.once(priority) as priority,
+    {schema}.once(parent) as parent, {schema}.once(family) as family, {schema}.once(expires_at) as expires_at,
+    {schema}.once(state) as state, {schema}.once(version) as version, {schema}.once(run_at) as run_at,
+    {schema}.once(epoch) as epoch, {schema}.once(attempt) as attempt, {schema}.once(recoveries) as recoveries,
+    {schema}.once(worker) as worker, {schema}.once(claimed_at) as claimed_at,
+    {schema}.once(finished_at) as finished_at, {schema}.once(prune_at) as prune_at, {schema}.once(arrived) as arrived,
+    {schema}.once(waits) as waits, {schema}.once(inbox) as inbox, {schema}.once(error) as error,
+    {schema}.once(result) as result, {schema}.once(args) as args, {schema}.once(digest) as digest,
+    {schema}.once(key) as key, {schema}.once(key_until) as key_until, {schema}.once(created_at) as created_at,
+    {schema}.once(options) as options
+  from given
 ), new as materialized (
-  select own.id, coalesce(own.type, given.type) as type, coalesce(own.queue, given.queue) as queue,
-    coalesce(own.priority, given.priority) as priority, coalesce(own.parent, given.parent) as parent,
-    coalesce(own.family, given.family) as family, coalesce(own.expires_at, given.expires_at) as expires_at,
-    coalesce(own.state, given.state) as state, coalesce(own.version, given.version) as version,
-    coalesce(own.run_at, given.run_at) as run_at, coalesce(own.epoch, given.epoch) as epoch,
-    coalesce(own.attempt, given.attempt) as attempt,
-    coalesce(own.recoveries, given.recoveries) as recoveries, coalesce(own.worker, given.worker) as worker,
-    coalesce(own.claimed_at, given.claimed_at) as claimed_at,
-    coalesce(own.finished_at, given.finished_at) as finished_at,
-    coalesce(own.prune_at, given.prune_at) as prune_at, coalesce(own.arrived, given.arrived) as arrived,
-    coalesce(own.waits, given.waits) as waits, coalesce(own.inbox, given.inbox) as inbox,
-    coalesce(own.error, given.error) as error, coalesce(own.result, given.result) as result,
-    coalesce(own.args, given.args) as args, coalesce(own.digest, given.digest) as digest,
-    coalesce(own.key, given.key) as key, coalesce(own.key_until, given.key_until) as key_until,
-    coalesce(own.created_at, given.created_at) as created_at,
-    coalesce(own.options, given.options) as options,
+  select own.id, coalesce(own.type, shared.type) as type, coalesce(own.queue, shared.queue) as queue,
+    coalesce(own.priority, shared.priority) as priority, coalesce(own.parent, shared.parent) as parent,
+    coalesce(own.family, shared.family) as family, coalesce(own.expires_at, shared.expires_at) as expires_at,
+    coalesce(own.state, shared.state) as state, coalesce(own.version, shared.version) as version,
+    coalesce(own.run_at, shared.run_at) as run_at, coalesce(own.epoch, shared.epoch) as epoch,
+    coalesce(own.attempt, shared.attempt) as attempt,
+    coalesce(own.recoveries, shared.recoveries) as recoveries, coalesce(own.worker, shared.worker) as worker,
+    coalesce(own.claimed_at, shared.claimed_at) as claimed_at,
+    coalesce(own.finished_at, shared.finished_at) as finished_at,
+    coalesce(own.prune_at, shared.prune_at) as prune_at, coalesce(own.arrived, shared.arrived) as arrived,
+    coalesce(own.waits, shared.waits) as waits, coalesce(own.inbox, shared.inbox) as inbox,
+    coalesce(own.error, shared.error) as error, coalesce(own.result, shared.result) as result,
+    coalesce(own.args, shared.args) as args, coalesce(own.digest, shared.digest) as digest,
+    coalesce(own.key, shared.key) as key, coalesce(own.key_until, shared.key_until) as key_until,
+    coalesce(own.created_at, shared.created_at) as created_at,
+    coalesce(own.options, shared.options) as options,
     (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
-  from given cross join unnest(
-    $1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[],
-    $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[], $16::bigint[],
-    $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[],
-    $25::text[], $26::bigint[], $27::bigint[], $28::text[]
+  from given cross join shared cross join lateral unnest(
+    given.id, given.type, given.queue, given.priority, given.parent, given.family, given.expires_at, given.state,
+    given.version, given.run_at, given.epoch, given.attempt, given.recoveries, given.worker, given.claimed_at,
+    given.finished_at, given.prune_at, given.arrived, given.waits, given.inbox, given.error, given.result, given.args,
+    given.digest, given.key, given.key_until, given.created_at, given.options
   ) as own (
     id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
