@@ -1,5 +1,6 @@
 """run_items under kill -9 and Ctrl-C: real processes, and what the next start finds."""
 
+import asyncio
 import json
 import os
 import signal
@@ -9,7 +10,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import asyncpg
 import pytest
+
+from holdfast.engines.postgres.place import place_of
+
+LEASE_SECONDS = 15
 
 SCRIPT = """
 import asyncio, os, sys, time
@@ -74,6 +80,16 @@ def reached(book: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.02)
 
 
+async def is_steady(where: str) -> None:
+    """Wait until the server has been up for a lease: after a restart everybody might just be coming back."""
+    age = "select extract(epoch from clock_timestamp() - pg_postmaster_start_time()) > $1::int"
+    db = await asyncpg.connect(place_of(where).dsn)
+    async with asyncio.timeout(2 * LEASE_SECONDS):
+        while not await db.fetchval(age, LEASE_SECONDS):  # noqa: ASYNC110 (it happens in the server)
+            await asyncio.sleep(0.1)
+    await db.close()
+
+
 def again(book: Path, where: str, kind: str) -> list[str]:
     (book / "quick").touch()
     process = start(book, where, kind)
@@ -90,6 +106,8 @@ def calls(book: Path) -> Counter[str]:
 def test_a_killed_list_goes_on_at_the_item_it_was_killed_in(book: Path, where: str, kind: str):
     process = start(book, where, kind)
     reached(book, process)
+    if where.startswith("postgresql:"):
+        asyncio.run(is_steady(where))
     process.kill()
     process.communicate(timeout=30)
 
