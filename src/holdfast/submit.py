@@ -201,12 +201,12 @@ class _Job(Generic[P, R]):
         """A child for each item, all in one group, so that the last one to arrive wakes the job, and no other."""
         parent, name = PATH.get(), f"~map:{self.type}"
         group = f"{name}#{attempt.number(parent + name)}"
-        now = await self._now()
+        alike = self._order(await self._now())
         taken, ids = [], []
         orders: list[Order] = []
         while (one := tally.take()) is not None:
             try:
-                order = replace(self._order(now), args=self.spec.signature.encode((one.item,), {}))
+                order = replace(alike, args=self.spec.signature.encode((one.item,), {}))
             except Invalid as error:
                 tally.fail(one, error)
                 continue

@@ -353,6 +353,29 @@ def test_the_planner_is_told_of_many_new_jobs(postgres_store: str, run, monkeypa
     run(bulk())
 
 
+def test_while_jobs_go_on_to_come_the_planner_is_told_less_and_less_often(
+    postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine_module, "BULK_JOBS", 10)
+    told: list[int] = []
+
+    async def bulk() -> None:
+        engine = await opened(postgres_store)
+
+        async def analyze() -> None:
+            told.append(engine._bulk)
+
+        monkeypatch.setattr(engine, "_analyze", analyze)
+        for _ in range(16):
+            await engine.insert([job(CLOCK) for _ in range(5)])
+        monkeypatch.setattr(engine_module, "FRESH_SECONDS", 0.0)  # as after a pause
+        await engine.insert([job(CLOCK) for _ in range(10)])
+        await engine.close()
+
+    run(bulk())
+    assert told == [20, 40, 80, 20], "how many more it waits for, after it was told of 10, 30, 70 and, anew, 10"
+
+
 # Counters and days.
 
 

@@ -376,7 +376,7 @@ def _answer(jobs: Sequence[Job], found: Known) -> list[Inserted] | Exception:
 
 def _orders_apart(orders: Sequence[Order], places: Sequence[int]) -> Iterator[list[int]]:
     """Orders in groups, in none of which an id or a key is there twice."""
-    if len(places) == 1:
+    if len(places) == 1:  # a bulk, mostly; within one order they are apart, or it would not be plain
         yield list(places)
         return
     group: list[int] = []

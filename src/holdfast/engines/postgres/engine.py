@@ -330,7 +330,7 @@ class PostgresEngine(Reads, Transactional):
             self._live.tell(news)
         jobs = [job_of(row) for row in found]
         if jobs:
-            spots = [(row[3], row[6], row[16] or 0, row[0]) for row in found]
+            spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
             self._floor.note(queues, limit, spots, began)
             self._clock.heard(jobs[-1].claimed_at or 0)
         elif limit:

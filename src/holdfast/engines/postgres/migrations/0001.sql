@@ -66,7 +66,7 @@ create table {schema}.job (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
   autovacuum_analyze_scale_factor = 0.05);
 
--- What the planner chooses by. To sample the other columns too, after every bulk of inserts, would cost as much as these.
+-- Only what the planner chooses by is sampled: all columns, after every bulk of inserts, cost half as much as these.
 do $$
 declare
   col text;
