@@ -263,13 +263,18 @@ class _Job(Generic[P, R]):
 
 
 async def _inserted(jobs: Jobs, order: Order, parts: Iterable[list[str]]) -> list[Inserted]:
-    """Insert part after part. While the store is at some, the next one is made ready."""
+    """Insert part after part. While the store is at some, the next one is made ready.
+
+    Each part is due a little later than the one before it, so that they come in order however the store takes them.
+    Where all are due at the same moment, one must be there before the next is handed in.
+    """
+    most = PARTS_UNDER_WAY if order.run_at is None else 1
     done: list[Inserted] = []
     under_way: deque[asyncio.Future[list[Inserted]]] = deque()
     try:
         for texts in parts:
             new = jobs.alike(order, texts, await jobs.engine.now())
-            if len(under_way) == PARTS_UNDER_WAY:
+            if len(under_way) == most:
                 done += await under_way[0]
                 under_way.popleft()
             under_way.append(asyncio.ensure_future(jobs.engine.insert(new)))

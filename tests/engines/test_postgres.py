@@ -1,6 +1,7 @@
 """What only a Postgres store can show: schemas, migrations, late commits, lost connections, a server that restarts."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ import asyncpg
 import pytest
 
 from holdfast import App, Settings
-from holdfast.conformance.given import DAY, StoreClock, change, claimed, job, step
+from holdfast.conformance.given import DAY, HOUR, StoreClock, change, claimed, job, step
 from holdfast.core.errors import Invalid, StoreError, StoreForeign
 from holdfast.core.model import Event, Presence, State
 from holdfast.engines import engine_for
@@ -295,17 +296,52 @@ def test_a_floor_skips_nothing_and_takes_nothing_twice(postgres_store: str, run)
     run(drain())
 
 
-def test_what_is_handed_in_one_after_another_comes_in_that_order(postgres_store: str, run):
+@pytest.mark.parametrize("options", [{}, {"delay": "1h"}])
+def test_a_bulk_comes_in_its_own_order(
+    options: dict[str, Any], postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where the store is slow with its first part."""
+    add, parts = Acts._add_plain, 0
+
+    async def slow_at_first(self: Acts, jobs: Any) -> Any:
+        nonlocal parts
+        parts += 1
+        if parts == 1:
+            with contextlib.suppress(TimeoutError):
+                await until(overtaken, 0.5)
+        return await add(self, jobs)
+
+    async def overtaken() -> bool:
+        return parts > 2
+
+    monkeypatch.setattr(Acts, "_add_plain", slow_at_first)
+
+    async def bulk() -> None:
+        app = App(postgres_store)
+
+        @app.job
+        async def one(n: int) -> None: ...
+
+        await one.submit_many(range(5_500), **options)
+        assert await app.engine.shift_clock(2 * HOUR)
+        held = []
+        while came := await app.engine.claim("w-1", ["default"], 500):
+            held += came
+        assert [one.args for one in held] == [f"[{n}]" for n in range(5_500)]
+        await app.close()
+
+    run(bulk())
+
+
+def test_of_a_bulk_that_is_there_in_part_the_rest_is_new(postgres_store: str, run):
     async def bulk() -> None:
         engine = await opened(postgres_store)
-        now = CLOCK.now
-        jobs = [job(CLOCK, run_at=now) for _ in range(4_000)]
-        parts = [jobs[start : start + 500] for start in range(0, len(jobs), 500)]
-        await asyncio.gather(*(engine.insert(part) for part in parts))
-        held = []
-        while came := await engine.claim("w-1", ["default"], 500):
-            held += came
-        assert [one.id for one in held] == [one.id for one in jobs]
+        jobs = [job(CLOCK, args="[1]") for _ in range(100)]
+        await engine.insert(jobs[40:50])
+        told = await engine.insert(jobs)
+        assert [one.new for one in told] == [not 40 <= place < 50 for place in range(100)]
+        assert [one.id for one in told] == [one.id for one in jobs]
+        assert (await engine.count())[("default", State.AVAILABLE)] == 100
         await engine.close()
 
     run(bulk())

@@ -141,13 +141,25 @@ class Hub:
 
 
 class Line:
-    """Work of one kind: what waits while a batch is under way is the next batch. `run` fills in answers or errors."""
+    """Work of one kind: what waits while a batch is under way is the next batch. `run` fills in answers or errors.
 
-    def __init__(self, hub: Hub, run: Run, *, at_once: int = 1, limit: int = BATCH_LIMIT) -> None:
+    `limit` is how much goes into one batch, `weigh` how much of it a piece of work is.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        run: Run,
+        *,
+        at_once: int = 1,
+        limit: int = BATCH_LIMIT,
+        weigh: Callable[[Any], int] = lambda _: 1,
+    ) -> None:
         self._hub = hub
         self._run = run
         self._at_once = at_once
         self._limit = limit
+        self._weigh = weigh
         self._running = 0
         self.waiting: deque[Ticket[Any]] = deque()
 
@@ -165,7 +177,12 @@ class Line:
             self._hub.spawn(self._work(self._next()))
 
     def _next(self) -> list[Ticket[Any]]:
-        return [self.waiting.popleft() for _ in range(min(len(self.waiting), self._limit))]
+        batch: list[Ticket[Any]] = []
+        room = self._limit
+        while self.waiting and (not batch or self._weigh(self.waiting[0].work) <= room):
+            batch.append(self.waiting.popleft())
+            room -= self._weigh(batch[-1].work)
+        return batch
 
     async def _work(self, batch: list[Ticket[Any]]) -> None:
         try:

@@ -77,6 +77,9 @@ Look = Callable[[Connection], Awaitable[Any]]
 SCRATCH = "holdfast_scratch_"
 """How the schemas of tests begin."""
 
+INSERTS_AT_ONCE = 2
+"""So that one is on its way while the server is at the other; it leaves a connection for everything else."""
+
 BULK_JOBS = 2_000
 """After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
 
@@ -184,7 +187,12 @@ class PostgresEngine(Reads, Transactional):
         self._transactions = transactions = Transactions(hub, self._place, self._sql)
         hub.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
         self._lines = {
-            "insert": Line(hub, self._run_insert),
+            "insert": Line(
+                hub,
+                self._run_insert,
+                at_once=min(INSERTS_AT_ONCE, self._place.connections - 1) or 1,
+                weigh=lambda order: len(order[0]),
+            ),
             "commit": Line(hub, self._run_commit),
             "record": Line(hub, self._run_record),
             "turn": Line(hub, self._run_turns, at_once=2, limit=1),

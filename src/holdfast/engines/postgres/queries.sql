@@ -1,5 +1,4 @@
--- Every statement of the Postgres engine, one each, named. Many rows go in as arrays, one for each column; where all
--- rows have the same, an array of one will do (`once`). The comment
+-- Every statement of the Postgres engine, one each, named. Many rows go in as arrays, one for each column. The comment
 -- says which act it serves. `lateral (… offset 0)` is a look for each row: the planner can't make a walk over a large
 -- table of it, whatever it believes about sizes. `{schema}` is put in by `store.Texts`, and by nobody else.
 -- By way of a pooler, and on a caller's own connection, the search_path is not ours. So tables and functions are named
@@ -25,52 +24,36 @@ select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchron
       where datname = pg_catalog.current_database() and usename <> current_user
     );
 
+-- name: add_alike
+-- insert: new jobs that differ in nothing but id, arguments and digest, of which none has a key or a parent: a bulk. If
+-- an id is there already, none is written, and `add_jobs` says which.
+with new as materialized (
+  select own.id, own.args, own.digest,
+    (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
+  from unnest($1::text[], $2::text[], $3::text[]) as own (id, args, digest)
+), named as (
+  insert into {schema}.name (id, n) select id, n from new
+), bodies as (
+  insert into {schema}.body (n, args) select n, args from new where pg_catalog.length(args) > 1000
+), counted as (
+  insert into {schema}.tally (queue, state, jobs) values ($5::text, $6::text, pg_catalog.cardinality($1::text[]))
+)
+insert into {schema}.job (n, id, type, queue, args, digest, state, priority, created_at, run_at, expires_at, options,
+  version, epoch, attempt, recoveries, arrived, first_state, first_epoch)
+select n, id, $4::text, $5::text, case when pg_catalog.length(args) <= 1000 then args end, digest, $6::text, $7::bigint,
+  $8::bigint, $9::bigint, $10::bigint, $11::text, 1, 0, 1, 0, false, $6::text, 0
+from new;
+
 -- name: add_jobs
 -- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has:
 -- the answer is these, with who has the key. Each parameter stands here once: a caller's driver may number them anew.
-with given as materialized (
-  select $1::text[] as id, $2::text[] as type, $3::text[] as queue, $4::bigint[] as priority, $5::text[] as parent,
-    $6::text[] as family, $7::bigint[] as expires_at, $8::text[] as state, $9::bigint[] as version,
-    $10::bigint[] as run_at, $11::bigint[] as epoch, $12::bigint[] as attempt, $13::bigint[] as recoveries,
-    $14::text[] as worker, $15::bigint[] as claimed_at, $16::bigint[] as finished_at, $17::bigint[] as prune_at,
-    $18::boolean[] as arrived, $19::text[] as waits, $20::text[] as inbox, $21::text[] as error,
-    $22::text[] as result, $23::text[] as args, $24::text[] as digest, $25::text[] as key, $26::bigint[] as key_until,
-    $27::bigint[] as created_at, $28::text[] as options
-), shared as materialized (
-  select {schema}.once(type) as type, {schema}.once(queue) as queue, {schema}.once(priority) as priority,
-    {schema}.once(parent) as parent, {schema}.once(family) as family, {schema}.once(expires_at) as expires_at,
-    {schema}.once(state) as state, {schema}.once(version) as version, {schema}.once(run_at) as run_at,
-    {schema}.once(epoch) as epoch, {schema}.once(attempt) as attempt, {schema}.once(recoveries) as recoveries,
-    {schema}.once(worker) as worker, {schema}.once(claimed_at) as claimed_at,
-    {schema}.once(finished_at) as finished_at, {schema}.once(prune_at) as prune_at, {schema}.once(arrived) as arrived,
-    {schema}.once(waits) as waits, {schema}.once(inbox) as inbox, {schema}.once(error) as error,
-    {schema}.once(result) as result, {schema}.once(args) as args, {schema}.once(digest) as digest,
-    {schema}.once(key) as key, {schema}.once(key_until) as key_until, {schema}.once(created_at) as created_at,
-    {schema}.once(options) as options
-  from given
-), new as materialized (
-  select own.id, coalesce(own.type, shared.type) as type, coalesce(own.queue, shared.queue) as queue,
-    coalesce(own.priority, shared.priority) as priority, coalesce(own.parent, shared.parent) as parent,
-    coalesce(own.family, shared.family) as family, coalesce(own.expires_at, shared.expires_at) as expires_at,
-    coalesce(own.state, shared.state) as state, coalesce(own.version, shared.version) as version,
-    coalesce(own.run_at, shared.run_at) as run_at, coalesce(own.epoch, shared.epoch) as epoch,
-    coalesce(own.attempt, shared.attempt) as attempt,
-    coalesce(own.recoveries, shared.recoveries) as recoveries, coalesce(own.worker, shared.worker) as worker,
-    coalesce(own.claimed_at, shared.claimed_at) as claimed_at,
-    coalesce(own.finished_at, shared.finished_at) as finished_at,
-    coalesce(own.prune_at, shared.prune_at) as prune_at, coalesce(own.arrived, shared.arrived) as arrived,
-    coalesce(own.waits, shared.waits) as waits, coalesce(own.inbox, shared.inbox) as inbox,
-    coalesce(own.error, shared.error) as error, coalesce(own.result, shared.result) as result,
-    coalesce(own.args, shared.args) as args, coalesce(own.digest, shared.digest) as digest,
-    coalesce(own.key, shared.key) as key, coalesce(own.key_until, shared.key_until) as key_until,
-    coalesce(own.created_at, shared.created_at) as created_at,
-    coalesce(own.options, shared.options) as options,
-    (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
-  from given cross join shared cross join lateral unnest(
-    given.id, given.type, given.queue, given.priority, given.parent, given.family, given.expires_at, given.state,
-    given.version, given.run_at, given.epoch, given.attempt, given.recoveries, given.worker, given.claimed_at,
-    given.finished_at, given.prune_at, given.arrived, given.waits, given.inbox, given.error, given.result, given.args,
-    given.digest, given.key, given.key_until, given.created_at, given.options
+with new as materialized (
+  select own.*, (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
+  from unnest(
+    $1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[],
+    $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[], $16::bigint[],
+    $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[],
+    $25::text[], $26::bigint[], $27::bigint[], $28::text[]
   ) as own (
     id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,

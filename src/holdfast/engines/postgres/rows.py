@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from holdfast.core.lifecycle import entry_of, submit_entry
-from holdfast.core.model import Change, Entry, Job, Options, Step
+from holdfast.core.model import Change, Entry, Job, Options, State, Step
 from holdfast.core.moves import Whole
 from holdfast.engines.rows import text
 
@@ -32,6 +32,34 @@ def shared_columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
     return [
         column[:1] if column and column.count(column[0]) == len(column) else column for column in columns(rows, width)
     ]
+
+
+def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
+    """What `add_alike` takes of new jobs that have one order in common; nothing if they are not so much alike."""
+    if not jobs:
+        return None
+    columns = dict(zip(Job.__struct_fields__, zip(*map(astuple, jobs), strict=True), strict=True))
+    own = [list(columns.pop(name)) for name in ("id", "args", "digest")]
+    if any(column.count(column[0]) < len(jobs) for column in columns.values()):
+        return None
+    job = jobs[0]
+    plain = Job(
+        id=job.id,
+        type=job.type,
+        queue=job.queue,
+        args=job.args,
+        digest=job.digest,
+        state=job.state,
+        priority=job.priority,
+        created_at=job.created_at,
+        run_at=job.run_at,
+        expires_at=job.expires_at,
+        options=job.options,
+    )
+    if job != plain or job.state not in (State.SCHEDULED, State.AVAILABLE):
+        return None
+    shared = (job.priority, job.created_at, job.run_at, job.expires_at, options_text(job.options))
+    return *own, job.type, job.queue, job.state.value, *shared
 
 
 JOB_WIDTH = 28
