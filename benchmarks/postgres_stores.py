@@ -65,6 +65,7 @@ async def store_on(url: str, *, ended: int = 0) -> AsyncIterator[str]:
     store = PostgresEngine.scratch(url, Path())
     app = App(store)
     await app.open()
+    await app.engine.prune()  # makes the days to come, which a first worker would do while it drains
     await app.close()
     if ended:
         async with asking(store) as db:

@@ -16,9 +16,24 @@ from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from holdfast import App, Settings
-from holdfast.conformance.given import DAY, HOUR, StoreClock, change, claimed, job, step
+from holdfast.conformance.given import (
+    DAY,
+    HOUR,
+    StoreClock,
+    applied_to,
+    change,
+    claimed,
+    current,
+    job,
+    step,
+    taken_over,
+)
+from holdfast.conformance.given import (
+    signal as signalled,
+)
 from holdfast.core.errors import Invalid, StoreError, StoreForeign
 from holdfast.core.model import Event, Presence, State
 from holdfast.engines import engine_for
@@ -345,6 +360,53 @@ def test_of_a_bulk_that_is_there_in_part_the_rest_is_new(postgres_store: str, ru
         await engine.close()
 
     run(bulk())
+
+
+def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_store: str, run):
+    """Completions alone have a statement of their own."""
+
+    async def ends(engine: PostgresEngine, *others: Event) -> list[Any]:
+        held = [await claimed(engine, CLOCK) for _ in range(5)]
+        await applied_to(engine, signalled(CLOCK, held[1]))
+        await taken_over(engine, CLOCK, held[2])
+        held[3] = await taken_over(engine, CLOCK, held[3], "w-1")
+        changes = [change(CLOCK, one, Event.COMPLETE, by="w-1") for one in held[:4]]
+        changes.append(change(CLOCK, held[4], Event.COMPLETE, by="somebody"))
+        if not others:
+            told = await engine.commit(changes[:4]) + await engine.commit(changes[4:])
+        else:
+            changes += [change(CLOCK, await claimed(engine, CLOCK), event) for event in others]
+            told = (await engine.commit(changes))[:5]
+        seen = []
+        for one, answer in zip(held, told, strict=True):
+            after = await current(engine, one)
+            gone = {"id": "", "args": "", "digest": "", "queue": ""}
+            times = ("created_at", "run_at", "claimed_at", "finished_at", "prune_at")
+            moments = {name: getattr(after, name) and 1 for name in times}
+            inbox = tuple(replace(one, at=0) for one in after.inbox)
+            entries = [replace(entry, job="", at=0) for entry in await engine.history(one.id)]
+            steps = [type(answer).__name__, getattr(answer, "reason", ""), entries]
+            seen.append((replace(after, **gone, **moments, inbox=inbox), steps))
+        return seen
+
+    async def both() -> None:
+        engine = await opened(postgres_store)
+        alone, among = await ends(engine), await ends(engine, Event.FAIL)
+        assert alone == among
+        assert [job.state for job, _ in alone] == [
+            State.COMPLETED,
+            State.COMPLETED,
+            State.ACTIVE,
+            State.COMPLETED,
+            State.COMPLETED,
+        ]
+        counted: Counter[State] = Counter()
+        for (_, state), jobs in (await engine.count()).items():
+            counted[state] += jobs
+        assert counted == {State.COMPLETED: 8, State.ACTIVE: 2, State.RETRYABLE: 1}
+        await engine.close()
+
+    run(both())
 
 
 def test_no_act_of_a_drain_walks_over_the_whole_table(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):

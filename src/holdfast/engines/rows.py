@@ -1,5 +1,6 @@
 """Values from the rows of SQL stores, whose statements name the columns in one order. Must not run a statement."""
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -9,18 +10,20 @@ from holdfast.core.model import Entry, Error, Head, Job, Options, Signal, State,
 Row = Any
 """A row as its driver gives it."""
 
+OPTIONS_KEPT = 256
+"""How many texts of options are known by heart: those of one type of job are mostly the same."""
+
 _encode = msgspec.json.Encoder().encode
 _waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
 _inbox = msgspec.json.Decoder(tuple[Signal, ...]).decode
 _error = msgspec.json.Decoder(Error).decode
-_options = msgspec.json.Decoder(Options).decode
+_options = lru_cache(OPTIONS_KEPT)(msgspec.json.Decoder(Options).decode)
 _note = msgspec.json.Decoder(dict[str, Any]).decode
 
 STATES = {state.value: state for state in State}
 """A state by its name, sooner than the enum finds it."""
 
 _STEP_STATES = {state.value: state for state in StepState}
-_NO_OPTIONS = Options()
 
 
 def text(value: Any) -> str | None:
@@ -29,8 +32,9 @@ def text(value: Any) -> str | None:
 
 
 def job_of(row: Row) -> Job:
-    """A job from a row of a whole job."""
-    options, waits, error, inbox = row[13], row[22], row[24], row[27]
+    """A job from a row of a whole job; columns behind it are not looked at."""
+    row = tuple(row)
+    waits, error, inbox = row[22], row[24], row[27]
     return Job(
         id=row[1],
         type=row[2],
@@ -44,7 +48,7 @@ def job_of(row: Row) -> Job:
         group=row[10],
         created_at=row[11],
         expires_at=row[12],
-        options=_NO_OPTIONS if options == "{}" else _options(options),
+        options=_options(row[13]),
         state=STATES[row[14]],
         version=row[15],
         run_at=row[16],

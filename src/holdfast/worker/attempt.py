@@ -76,6 +76,7 @@ class _Made:
         self._name = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
+        instance.is_bare = False
         return instance.__dict__.setdefault(self._name, self._make())
 
 
@@ -92,6 +93,8 @@ class Attempt:
 
     # Most attempts are short and need little of what follows: it is made when it is first asked for.
 
+    is_bare = True
+    """Whether none of it was asked for: then nothing need be looked for, which alone would cost a dict."""
     records: dict[str, Step] = made(dict)
     waits: dict[str, Step] = made(dict)
     children: dict[str, Job] | None = None
@@ -276,7 +279,7 @@ class Attempt:
 
     def drift(self) -> list[str]:
         """What the history is told about calls that differ from what is recorded. Complete at the handler's end."""
-        if "_new" not in vars(self) and "_drift" not in vars(self):
+        if self.is_bare or ("_new" not in vars(self) and "_drift" not in vars(self)):
             return []
         for path, spec in self._new:
             names = list(inspect.signature(spec.function).parameters)
@@ -352,13 +355,14 @@ class Attempt:
     def end(self) -> None:
         """The handler has come to its end: what it left running may do nothing more. On the loop."""
         self._stop(ENDED)
-        if vars(self).get("tasks"):
+        if not self.is_bare and vars(self).get("tasks"):
             self._cancel()
 
     def let_go(self) -> None:
         """Forget the tasks, which know us: or only the garbage collector could free either."""
         self.root = None
-        vars(self).pop("tasks", None)
+        if not self.is_bare:
+            vars(self).pop("tasks", None)
 
     def pause(self, seconds: float) -> None:
         """Wait, in a thread of the job, but not longer than until this attempt is stopped."""
@@ -563,7 +567,7 @@ class Attempt:
 
     def log_record(self) -> tuple[Step, ...]:
         """The log lines as a record, if there are new ones. Written with the next record or with the end."""
-        if "_lines" not in vars(self):
+        if self.is_bare or "_lines" not in vars(self):
             return ()
         self._log_due = time.monotonic() + LOG_SECONDS
         lines = self._lines.fresh()

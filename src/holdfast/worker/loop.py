@@ -4,6 +4,7 @@ Must not rescue other workers' jobs (`upkeep`), and must not know decorators (`a
 """
 
 import asyncio
+import contextvars
 import logging
 import os
 import random
@@ -129,6 +130,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop
         # What every attempt is given, bound once.
         self._may_start, self._tell, self._isolate = self._leases.may_start, self._leases.news, self._pool.run
+        self._when_handled, self._context = self._handled, contextvars.copy_context()
         settle_in(self)
 
     # Starting and stopping.
@@ -465,11 +467,12 @@ class Worker:
         task = self._loop.create_task(run, name=f"holdfast handler {attempt.job.id}")
         attempt.root = task
         self._running[task] = attempt.lease
-        task.add_done_callback(partial(self._handled, attempt))
+        task.add_done_callback(partial(self._when_handled, attempt), context=self._context)
 
     def _handled(self, attempt: Attempt, task: "asyncio.Task[tuple[str | None, BaseException | None]]") -> None:
         """The handler has ended. Most ends need no more than a commit, and go together with others of this moment."""
         del self._running[task]
+        attempt.root = None
         result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
         if isinstance(error, asyncio.CancelledError) and attempt.stop is None and self._tasks[0].cancelling():
             attempt.stop = RELEASED  # not by the job: the loop is ending around us

@@ -145,10 +145,12 @@ class Acts:
 
     async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[Row]]:
         """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
-        columns = rows.shared_columns(
-            [rows.change_row(change, change.job, sets_inbox=False) for change in changes], rows.CHANGE_WIDTH
-        )
-        told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
+        if (given := rows.completions(changes)) is not None:
+            told, *claimed = await self._db.fetch(self._sql.complete_jobs, *given, *claim)
+        else:
+            changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
+            columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
+            told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
         made = _made(told)
         refused = [change for change in changes if change.job.id not in made]
         why = await self._why(refused) if refused else {}

@@ -143,7 +143,7 @@ where n = any(array(select n from {schema}.name where id = any($1::text[]))) ord
 for update;
 
 -- name: change_jobs
--- commit, turn: the one statement besides the claim that writes a state. Compares what each change expects with the job
+-- commit, turn: with the next one and the claim all that writes a state. Compares what each change expects with the job
 -- as it is when we hold its row, so that of several at the same time one wins. A turn claims in the same act, a commit
 -- for no queue. The first row tells of all changed jobs at once: ids, versions, and who held them; the others are the
 -- claimed jobs.
@@ -256,6 +256,50 @@ select null::bigint, null, null, null, null, null, null::bigint, null, null::big
 from made
 union all
 select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28, $29, $30) as claim;
+
+-- name: complete_jobs
+-- turn: what `change_jobs` does, for completions by their owner alone, which is what most turns bring. A completion leaves
+-- most of a job as it is.
+with ending as materialized (
+  select name.n, own.epoch, own.result, own.finished_at, own.prune_at
+  from unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
+    as own (id, epoch, result, finished_at, prune_at)
+  cross join lateral (select n from {schema}.name where name.id = own.id offset 0) as name
+), gone as (
+  delete from {schema}.job using ending
+  where job.n = ending.n and job.n = any(array(select n from ending))
+    and job.epoch = ending.epoch and (job.state = 'active' or ending.n is null)
+  returning job.*, ending.result as ended_result, ending.finished_at as ended_at, ending.prune_at as ended_prune_at,
+    job.untold is not null and job.worker = $6::text as is_plain
+), ended as (
+  insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
+    expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
+  select n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
+    'completed', version + 1, run_at, epoch, attempt, recoveries, null, null, waits, ended_result, null, ended_at,
+    ended_prune_at, inbox, arrived, first_state, first_epoch, case when is_plain then untold end,
+    case when is_plain then claimed_at end, case when is_plain then worker end
+  from gone
+), told as (
+  insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
+  select n, untold, claimed_at, 'claim', 'available', 'active', worker, epoch, null
+  from gone where untold is not null and not is_plain
+  union all
+  select n, version + 1, ended_at, 'complete', 'active', 'completed', $6::text, epoch, null from gone where not is_plain
+  on conflict (n, version) do nothing
+), counted as (
+  insert into {schema}.tally (queue, state, jobs)
+  select queue, 'active', -pg_catalog.count(*) from gone group by queue
+  union all
+  select queue, 'completed', pg_catalog.count(*) from gone group by queue
+)
+select null::bigint, null, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
+  null::bigint, null, null, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null, null::bigint,
+  null, null, null, null::bigint, null::bigint, null, null::boolean, pg_catalog.array_agg(id),
+  pg_catalog.array_agg(version + 1), pg_catalog.array_agg(worker)
+from gone
+union all
+select claim.*, null, null, null from {schema}.claim($7, $8, $9, $10, $11, $12, $13) as claim;
 
 -- name: lock_family
 -- commit: suspending on children; nobody arrives until we have committed
@@ -598,7 +642,8 @@ where name = any($1::text[]) and beat_at = any($2::bigint[])
   and not exists (select 1 from {schema}.job where job.worker = worker.name and state = 'active');
 
 -- name: notify
-select pg_catalog.pg_notify($1, $2);
+-- waits for no disk: nobody needs old news, and until its commit is done no other notification in the database can go out
+select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1, $2);
 
 -- Moving all jobs to another store, and from another one.
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast.core.lifecycle import entry_of, submit_entry
-from holdfast.core.model import Change, Entry, Job, Options, State, Step
+from holdfast.core.model import Change, Entry, Event, Job, Options, State, Step
 from holdfast.core.moves import Whole
 from holdfast.engines.rows import text
 
@@ -178,6 +178,20 @@ def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]
         entry.by,
         text(entry.note),
     )
+
+
+def completions(changes: Sequence[Change]) -> tuple[Any, ...] | None:
+    """What `complete_jobs` takes, if these are nothing but plain completions by one worker."""
+    by = changes[0].by
+    for change in changes:
+        plain = change.epoch is not None and change.version is None and not change.note
+        if change.event != Event.COMPLETE or change.by != by or not plain:
+            return None
+    told = [
+        (change.job.id, change.epoch, change.job.result, change.job.finished_at, change.job.prune_at)
+        for change in changes
+    ]
+    return *columns(told, 5), by
 
 
 STEP_WIDTH = 9
