@@ -343,7 +343,7 @@ def is_turn(changes: Sequence[Change]) -> bool:
 def _made(told: Row) -> dict[str, tuple[int, str | None]]:
     """The changed jobs, of the first row of `change_jobs`: their versions now, and who held them before."""
     ids, versions, owners = told[-3:]
-    return {} if ids is None else dict(zip(ids, zip(versions, owners, strict=True), strict=True))
+    return {} if ids is None else dict(zip(ids, zip(map(int, versions), owners, strict=True), strict=True))
 
 
 def _is_plain(order: Order) -> bool:

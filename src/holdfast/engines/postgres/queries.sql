@@ -252,32 +252,30 @@ with given as materialized (
 select null::bigint, null, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
   null::bigint, null, null, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null, null::bigint,
   null, null, null, null::bigint, null::bigint, null, null::boolean, pg_catalog.array_agg(id),
-  pg_catalog.array_agg(version), pg_catalog.array_agg(owner)
+  pg_catalog.array_agg(version::text), pg_catalog.array_agg(owner)
 from made
 union all
 select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28, $29, $30) as claim;
 
 -- name: complete_jobs
--- turn: what `change_jobs` does, for completions by their owner alone, which is what most turns bring. A completion leaves
--- most of a job as it is.
+-- turn: what `change_jobs` does, for completions by their owner that differ in nothing but their results: most turns bring
+-- nothing else. A completion leaves the rest of a job as it is.
 with ending as materialized (
-  select name.n, own.epoch, own.result, own.finished_at, own.prune_at
-  from unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[])
-    as own (id, epoch, result, finished_at, prune_at)
+  select name.n, own.result
+  from unnest($1::text[], $2::text[]) as own (id, result)
   cross join lateral (select n from {schema}.name where name.id = own.id offset 0) as name
 ), gone as (
   delete from {schema}.job using ending
   where job.n = ending.n and job.n = any(array(select n from ending))
-    and job.epoch = ending.epoch and (job.state = 'active' or ending.n is null)
-  returning job.*, ending.result as ended_result, ending.finished_at as ended_at, ending.prune_at as ended_prune_at,
-    job.untold is not null and job.worker = $6::text as is_plain
+    and (ending.n is null or (job.epoch = $3::bigint and job.state = 'active'))  -- so that the key is looked up
+  returning job.*, ending.result as ended_result, job.untold is not null and job.worker = $6::text as is_plain
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
   select n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
-    'completed', version + 1, run_at, epoch, attempt, recoveries, null, null, waits, ended_result, null, ended_at,
-    ended_prune_at, inbox, arrived, first_state, first_epoch, case when is_plain then untold end,
+    'completed', version + 1, run_at, epoch, attempt, recoveries, null, null, waits, ended_result, null, $4::bigint,
+    $5::bigint, inbox, arrived, first_state, first_epoch, case when is_plain then untold end,
     case when is_plain then claimed_at end, case when is_plain then worker end
   from gone
 ), told as (
@@ -285,7 +283,7 @@ with ending as materialized (
   select n, untold, claimed_at, 'claim', 'available', 'active', worker, epoch, null
   from gone where untold is not null and not is_plain
   union all
-  select n, version + 1, ended_at, 'complete', 'active', 'completed', $6::text, epoch, null from gone where not is_plain
+  select n, version + 1, $4::bigint, 'complete', 'active', 'completed', $6::text, epoch, null from gone where not is_plain
   on conflict (n, version) do nothing
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
@@ -296,7 +294,7 @@ with ending as materialized (
 select null::bigint, null, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
   null::bigint, null, null, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null, null::bigint,
   null, null, null, null::bigint, null::bigint, null, null::boolean, pg_catalog.array_agg(id),
-  pg_catalog.array_agg(version + 1), pg_catalog.array_agg(worker)
+  pg_catalog.array_agg((version + 1)::text), pg_catalog.array_agg(worker)
 from gone
 union all
 select claim.*, null, null, null from {schema}.claim($7, $8, $9, $10, $11, $12, $13) as claim;

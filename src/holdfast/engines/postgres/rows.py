@@ -181,17 +181,22 @@ def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]
 
 
 def completions(changes: Sequence[Change]) -> tuple[Any, ...] | None:
-    """What `complete_jobs` takes, if these are nothing but plain completions by one worker."""
-    by = changes[0].by
+    """What `complete_jobs` takes, if these are plain completions that differ in nothing but their results."""
+    first = changes[0]
+    by, epoch, finished_at, prune_at = first.by, first.epoch, first.job.finished_at, first.job.prune_at
     for change in changes:
-        plain = change.epoch is not None and change.version is None and not change.note
-        if change.event != Event.COMPLETE or change.by != by or not plain:
+        if (
+            change.event != Event.COMPLETE
+            or change.by != by
+            or change.epoch != epoch
+            or change.version is not None
+            or change.note
+            or change.job.finished_at != finished_at
+            or change.job.prune_at != prune_at
+        ):
             return None
-    told = [
-        (change.job.id, change.epoch, change.job.result, change.job.finished_at, change.job.prune_at)
-        for change in changes
-    ]
-    return *columns(told, 5), by
+    ids = [change.job.id for change in changes]
+    return None if epoch is None else (ids, [change.job.result for change in changes], epoch, finished_at, prune_at, by)
 
 
 STEP_WIDTH = 9
