@@ -41,6 +41,7 @@ from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.postgres import PostgresEngine, floor
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.acts import Acts
+from holdfast.engines.postgres.live import Live, short
 from holdfast.engines.postgres.place import place_of
 from tests.postgres_server import NoServer, Server, server
 
@@ -405,6 +406,35 @@ def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_s
             counted[state] += jobs
         assert counted == {State.COMPLETED: 8, State.ACTIVE: 2, State.RETRYABLE: 1}
         await engine.close()
+
+    run(both())
+
+
+def test_only_who_waits_for_jobs_hears_of_them(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
+    hear, payloads = Live._hear, list[tuple[Live, str]]()
+
+    def noted(self: Live, db: object, pid: int, channel: str, payload: object) -> None:
+        payloads.append((self, str(payload)))
+        hear(self, db, pid, channel, payload)
+
+    monkeypatch.setattr(Live, "_hear", noted)
+
+    async def both() -> None:
+        worker, waiter, other = [await opened(postgres_store) for _ in range(3)]
+        held = await claimed(other, CLOCK)
+        marks = [await worker.wait([queue_topic("late")], 0), await waiter.wait([job_topic(held.id)], 0)]
+        payloads.clear()
+        assert await other.commit([change(CLOCK, held, Event.COMPLETE)])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await waiter.wait([job_topic(held.id)], 60, marks[1]) > marks[1]
+            await other.insert([job(CLOCK, queue="late")])  # told after the other one
+            assert await worker.wait([queue_topic("late")], 60, marks[0]) > marks[0]
+        of_job = short(job_topic(held.id))
+        assert [engine for engine, payload in payloads if of_job in payload and engine is not other._live] == [
+            waiter._live
+        ]
+        for engine in (worker, waiter, other):
+            await engine.close()
 
     run(both())
 

@@ -94,6 +94,11 @@ def job_topic(job: str) -> str:
     return f"job:{job}"
 
 
+def is_job_topic(topic: str) -> bool:
+    """Whether a topic is a job's. There are as many as there are jobs, and mostly nobody waits for them."""
+    return topic.startswith("job:")
+
+
 def worker_topic(worker: str) -> str:
     """What to wait for to hear that a worker's job was taken from it, or its queues paused."""
     return f"worker:{worker}"

@@ -531,9 +531,9 @@ class PostgresEngine(Reads, Transactional):
         self._check_open()
         if self._place.pooled:
             timeout = min(timeout, DEAF_POLL_SECONDS)
-        elif not self._live.hears:
+        elif not self._live.hears(topics):
             try:
-                await self._hub.call(self._live.listen)
+                await self._hub.call(lambda: self._live.listen(topics))
                 return after  # what came before we listened can't be known: look once more
             except StoreError:
                 timeout = min(timeout, DEAF_POLL_SECONDS)

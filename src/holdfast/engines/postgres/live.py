@@ -20,9 +20,11 @@ import msgspec
 from holdfast.core.errors import StoreError
 from holdfast.core.model import Beat, Presence, Time
 from holdfast.engines.bell import EVERYTHING
+from holdfast.engines.contract import is_job_topic
 from holdfast.engines.hub import Hub, endless
 from holdfast.engines.postgres.place import Place
 from holdfast.engines.postgres.pool import Pool
+from holdfast.engines.postgres.rows import columns
 from holdfast.engines.postgres.store import Connection, close, connect, is_broken, plainly, socket_of
 from holdfast.engines.server import ALWAYS, beat_answer, beat_records, come_back, is_excused, is_suspect
 
@@ -59,7 +61,9 @@ class Live:
         self._sql = sql
         self._pool = pool
         self._heard = heard
+        # News of jobs have a channel of their own: else all workers would hear of every job that one of them ends.
         self._channel = f"holdfast_{place.schema}"
+        self._jobs = f"holdfast_{place.schema}_jobs"
         self._me = secrets.token_hex(4)
         self._db: Connection | None = None
         self._since = 0.0
@@ -69,12 +73,12 @@ class Live:
         self._workers: dict[str, int] = {}
         self._held: set[str] = set()
         self._seen: set[str] = set()
-        self._unsaid: set[str] = set()
+        self._unsaid: dict[str, set[str]] = {self._channel: set(), self._jobs: set()}
         self._telling = False
-        self._wants = False
+        self._wants: set[str] = set()
         self._closed = False
-        self.hears = False
-        """Whether news of other processes come in. Read from every thread."""
+        self._hears: frozenset[str] = frozenset()
+        """The channels from which news of other processes come in. Read from every thread."""
 
     # The connection.
 
@@ -82,14 +86,14 @@ class Live:
         async with self._connecting:
             if self._db is not None and not self._db.is_closed():
                 return self._db
-            self.hears = False
+            self._hears = frozenset()
             db = await connect(self._place)
             try:
                 self._held.clear()
                 self._seen.clear()
                 for worker in self._workers:
                     await self._sign(db, worker)
-                if self._wants and not self._place.pooled:
+                if not self._place.pooled:
                     await self._subscribe(db)
             except BaseException as error:
                 db.terminate()
@@ -101,14 +105,15 @@ class Live:
             return db
 
     async def _subscribe(self, db: Connection) -> None:
-        await db.add_listener(self._channel, self._hear)
-        self.hears = True
+        for channel in self._wants - self._hears:
+            await db.add_listener(channel, self._hear)
+            self._hears |= {channel}
 
     def _lost(self, db: Any) -> None:
         """The connection is gone: hear again as soon as possible, so that nobody sleeps through the news."""
         if db is not self._db:
             return
-        self.hears = False
+        self._hears = frozenset()
         if not self._closed and (self._wants or self._workers):
             self._hub.spawn(endless(self._come_back()))
 
@@ -130,14 +135,19 @@ class Live:
 
     # News.
 
-    async def listen(self) -> bool:
-        """Begin to hear of other processes' news; True if this call began it."""
-        self._wants = True
+    def hears(self, topics: Collection[str]) -> bool:
+        """Whether news of these topics come in. From every thread."""
+        return self._hears.issuperset(self._channels(topics))
+
+    def _channels(self, topics: Collection[str]) -> set[str]:
+        return {self._channel, self._jobs} if any(map(is_job_topic, topics)) else {self._channel}
+
+    async def listen(self, topics: Collection[str]) -> bool:
+        """Begin to hear of other processes' news about these topics."""
+        self._wants |= self._channels(topics)
         db = await self._connected()
-        if self.hears:
-            return True
         async with self._busy:
-            if not self.hears and not db.is_closed():
+            if not self._hears >= self._wants and not db.is_closed():
                 await self._subscribe(db)
         return True
 
@@ -150,37 +160,44 @@ class Live:
         else:
             self._heard([topics[at : at + _TOPIC_SIZE] for at in range(0, len(topics), _TOPIC_SIZE)])
 
-    def ring(self, topics: Collection[str]) -> list[str]:
-        """Wake who waits here."""
-        news = [short(topic) for topic in topics]
-        self._heard(news)
-        return news
+    def ring(self, topics: Collection[str]) -> tuple[list[str], list[str]]:
+        """Wake who waits here; the topics of jobs and the others, as they are told."""
+        jobs = [short(topic) for topic in topics if is_job_topic(topic)]
+        others = [short(topic) for topic in topics if not is_job_topic(topic)]
+        self._heard([*jobs, *others])
+        return jobs, others
 
     def tell(self, topics: Collection[str]) -> None:
         """Wake who waits here at once, and tell the others soon. On the hub's loop, after the commit."""
-        news = self.ring(topics)
+        jobs, others = self.ring(topics)
         if self._place.pooled or self._closed:
             return
-        self._unsaid.update(news)
+        self._unsaid[self._jobs].update(jobs)
+        self._unsaid[self._channel].update(others)
         if not self._telling:
             self._telling = True
             self._hub.spawn(self._tell())
 
     async def _tell(self) -> None:
         try:
-            while self._unsaid:
+            while any(self._unsaid.values()):
                 began = time.monotonic()
-                news, self._unsaid = self._unsaid, set()
-                all_of_it = EVERYTHING in news or len(news) > PAYLOAD_TOPICS
-                text = f"{self._me} {EVERYTHING if all_of_it else ''.join(news)}"
+                said = [(channel, self._payload(news)) for channel, news in self._unsaid.items() if news]
+                for news in self._unsaid.values():
+                    news.clear()
                 try:
-                    await self._pool.act(lambda db, text=text: db.execute(self._sql.notify, self._channel, text))  # type: ignore[misc]
+                    given = columns(said, 2)
+                    await self._pool.act(lambda db, given=given: db.execute(self._sql.notify, *given))  # type: ignore[misc]
                 except Exception as error:  # a lost one costs time, never correctness
                     log.debug("news were not told: %s", error)
                 if not self._closed:
                     await asyncio.sleep(max(0.0, began + NOTIFY_SECONDS - time.monotonic()))
         finally:
             self._telling = False
+
+    def _payload(self, news: set[str]) -> str:
+        all_of_it = EVERYTHING in news or len(news) > PAYLOAD_TOPICS
+        return f"{self._me} {EVERYTHING if all_of_it else ''.join(news)}"
 
     # Workers.
 

@@ -641,7 +641,8 @@ where name = any($1::text[]) and beat_at = any($2::bigint[])
 
 -- name: notify
 -- waits for no disk: nobody needs old news, and until its commit is done no other notification in the database can go out
-select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1, $2);
+select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify(channel, payload)
+from unnest($1::text[], $2::text[]) as told (channel, payload);
 
 -- Moving all jobs to another store, and from another one.
 
