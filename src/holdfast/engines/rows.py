@@ -17,7 +17,8 @@ _encode = msgspec.json.Encoder().encode
 _waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
 _inbox = msgspec.json.Decoder(tuple[Signal, ...]).decode
 _error = msgspec.json.Decoder(Error).decode
-_options = lru_cache(OPTIONS_KEPT)(msgspec.json.Decoder(Options).decode)
+_decode_options = msgspec.json.Decoder(Options).decode
+_known_options = lru_cache(OPTIONS_KEPT)(_decode_options)
 _note = msgspec.json.Decoder(dict[str, Any]).decode
 
 STATES = {state.value: state for state in State}
@@ -29,6 +30,11 @@ _STEP_STATES = {state.value: state for state in StepState}
 def text(value: Any) -> str | None:
     """A part of a job as JSON text; nothing where there is nothing."""
     return _encode(value).decode() if value else None
+
+
+def _options(text: str) -> Options:
+    """Options from JSON text. Those with `meta` are never shared: it is mostly each job's own, and could be changed."""
+    return _decode_options(text) if '"meta"' in text else _known_options(text)
 
 
 def job_of(row: Row) -> Job:
