@@ -265,15 +265,18 @@ class _Job(Generic[P, R]):
 async def _inserted(jobs: Jobs, order: Order, parts: Iterable[list[str]]) -> list[Inserted]:
     """Insert part after part. While the store is at some, the next one is made ready.
 
-    Each part is due a little later than the one before it, so that they come in order however the store takes them.
-    Where all are due at the same moment, one must be there before the next is handed in.
+    A store that might change their order gets each part a little later due than the one before it; where all are due at
+    a moment that was given, one must be there before the next is handed in.
     """
-    most = PARTS_UNDER_WAY if order.run_at is None else 1
+    in_order = jobs.engine.inserts_in_order
+    most = PARTS_UNDER_WAY if in_order or order.run_at is None else 1
+    now = 0
     done: list[Inserted] = []
     under_way: deque[asyncio.Future[list[Inserted]]] = deque()
     try:
         for texts in parts:
-            new = jobs.alike(order, texts, await jobs.engine.now())
+            now = max(await jobs.engine.now(), 0 if in_order else now + 1)
+            new = jobs.alike(order, texts, now)
             if len(under_way) == most:
                 done += await under_way[0]
                 under_way.popleft()

@@ -35,10 +35,10 @@ from holdfast.conformance.given import (
     signal as signalled,
 )
 from holdfast.core.errors import Invalid, StoreError, StoreForeign
-from holdfast.core.model import Event, Presence, State
+from holdfast.core.model import Event, Options, Presence, State
 from holdfast.engines import engine_for
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
-from holdfast.engines.postgres import PostgresEngine, floor
+from holdfast.engines.postgres import PostgresEngine, floor, rows
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.acts import Acts
 from holdfast.engines.postgres.live import Live, short
@@ -317,7 +317,7 @@ def test_a_bulk_comes_in_its_own_order(
     options: dict[str, Any], postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
     """Also where the store is slow with its first part."""
-    add, parts = Acts._add_plain, 0
+    add, parts = Acts._add, 0
 
     async def slow_at_first(self: Acts, jobs: Any) -> Any:
         nonlocal parts
@@ -330,7 +330,7 @@ def test_a_bulk_comes_in_its_own_order(
     async def overtaken() -> bool:
         return parts > 2
 
-    monkeypatch.setattr(Acts, "_add_plain", slow_at_first)
+    monkeypatch.setattr(Acts, "_add", slow_at_first)
 
     async def bulk() -> None:
         app = App(postgres_store)
@@ -349,15 +349,28 @@ def test_a_bulk_comes_in_its_own_order(
     run(bulk())
 
 
-def test_of_a_bulk_that_is_there_in_part_the_rest_is_new(postgres_store: str, run):
+@pytest.mark.parametrize("of_a_parent", [False, True])
+def test_of_a_bulk_that_is_there_in_part_the_rest_is_new(of_a_parent: bool, postgres_store: str, run):
     async def bulk() -> None:
         engine = await opened(postgres_store)
-        jobs = [job(CLOCK, args="[1]") for _ in range(100)]
-        await engine.insert(jobs[40:50])
-        told = await engine.insert(jobs)
+        parent = await claimed(engine, CLOCK)
+        lease, kin = (parent.lease, {"parent": parent.id, "group": "g"}) if of_a_parent else (None, {})
+        now = CLOCK.now
+        jobs = [job(CLOCK, args="[1]", created_at=now, run_at=now, **kin) for _ in range(100)]
+        assert rows.alike(jobs) is not None
+        await engine.insert(jobs[40:50], lease)
+        told = await engine.insert(jobs, lease)
         assert [one.new for one in told] == [not 40 <= place < 50 for place in range(100)]
         assert [one.id for one in told] == [one.id for one in jobs]
-        assert (await engine.count())[("default", State.AVAILABLE)] == 100
+        more = [job(CLOCK, args="[1]", created_at=now, run_at=now, **kin) for _ in range(100)]
+        assert all(one.new for one in await engine.insert(more, lease))
+        assert (await engine.count())[("default", State.AVAILABLE)] == 200
+        assert await engine.missing(parent.id, "g") == (200 if of_a_parent else 0)
+        held = [one for _ in range(2) for one in await engine.claim("w-1", ["default"], 100)]
+        assert held == [
+            replace(one, state=State.ACTIVE, version=2, epoch=1, worker="w-1", claimed_at=held[place].claimed_at)
+            for place, one in enumerate([*jobs[40:50], *jobs[:40], *jobs[50:], *more])
+        ]
         await engine.close()
 
     run(bulk())
@@ -367,16 +380,21 @@ def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_s
     """Completions alone have a statement of their own."""
 
     async def ends(engine: PostgresEngine, *others: Event) -> list[Any]:
-        held = [await claimed(engine, CLOCK) for _ in range(5)]
+        kept = Options(keep_ms=DAY)
+        held = [await claimed(engine, CLOCK, options=kept) for _ in range(5)]
         await applied_to(engine, signalled(CLOCK, held[1]))
         await taken_over(engine, CLOCK, held[2])
         held[3] = await taken_over(engine, CLOCK, held[3], "w-1")
-        changes = [change(CLOCK, one, Event.COMPLETE, by="w-1") for one in held[:4]]
-        changes.append(change(CLOCK, held[4], Event.COMPLETE, by="somebody"))
+        now = CLOCK.now
+        changes = [change(CLOCK, one, Event.COMPLETE, by="w-1", at=now) for one in held[:4]]
+        changes.append(change(CLOCK, held[4], Event.COMPLETE, by="somebody", at=now))
         if not others:
-            told = await engine.commit(changes[:4]) + await engine.commit(changes[4:])
+            batches = [changes[:3], changes[3:4], changes[4:]]  # by epoch, and by who says so
+            assert all(rows.completions(batch) for batch in batches)
+            told = [answer for batch in batches for answer in await engine.commit(batch)]
         else:
             changes += [change(CLOCK, await claimed(engine, CLOCK), event) for event in others]
+            assert rows.completions(changes) is None
             told = (await engine.commit(changes))[:5]
         seen = []
         for one, answer in zip(held, told, strict=True):
@@ -439,20 +457,30 @@ def test_only_who_waits_for_jobs_hears_of_them(postgres_store: str, run, monkeyp
     run(both())
 
 
-def test_no_act_of_a_drain_walks_over_the_whole_table(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_module, "BULK_JOBS", 500)
+@pytest.mark.parametrize("apart", [0, 1])
+def test_no_act_of_a_drain_walks_over_the_whole_table(
+    apart: int, postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
+):
+    """Whether its ends are all of one moment, for which there is a statement of its own, or not.
+
+    Also where plans were made while the table was small, and nobody has told the planner since.
+    """
+    monkeypatch.setattr(engine_module, "BULK_JOBS", 1_000_000)
 
     async def drain() -> None:
         engine = await opened(postgres_store)
         raw = await asyncpg.connect(place_of(postgres_store).dsn)
-        for _ in range(4):
-            await engine.insert([job(CLOCK) for _ in range(500)])
         counted = """select relname, seq_tup_read, n_tup_del from pg_stat_user_tables
           where schemaname = $1 and relname in ('job', 'name') order by relname"""
-        held = await engine.claim("w-1", ["default"], 100)
-        while held:
-            await engine.record([step(one) for one in held])
-            _, held = await engine.turn([change(CLOCK, one, Event.COMPLETE) for one in held], "w-1", ["default"], 100)
+        for many in (4, 1_996):
+            await engine.insert([job(CLOCK) for _ in range(many)])
+            held = await engine.claim("w-1", ["default"], 100)
+            while held:
+                await engine.record([step(one) for one in held])
+                now = CLOCK.now
+                ends = [change(CLOCK, one, Event.COMPLETE, at=now + nth * apart) for nth, one in enumerate(held)]
+                assert (rows.completions(ends) is None) == bool(apart)
+                _, held = await engine.turn(ends, "w-1", ["default"], 100)
         await engine.close()
 
         async def all_counted() -> Any:

@@ -146,6 +146,11 @@ class Engine(ABC):
     insert_at_once: int = 1_000
     """How many jobs callers should insert in one act: where nobody else is served meanwhile, not too many."""
 
+    inserts_in_order: bool = True
+    """Whether jobs that are due at the same moment keep the order of inserts of which the next one did not wait for the
+    one before it.
+    """
+
     look_seconds: float = 0.0
     """How often upkeep may look for the dead, at most: where each look is a question to a server, not too often."""
 

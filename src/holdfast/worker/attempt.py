@@ -94,7 +94,9 @@ class Attempt:
     # Most attempts are short and need little of what follows: it is made when it is first asked for.
 
     is_bare = True
-    """Whether none of it was asked for: then nothing need be looked for, which alone would cost a dict."""
+    """Whether none of it was asked for: then nothing need be looked for, and the instance needs no dict, which Python
+    makes at the first `vars`. Who assigns to one of these says so.
+    """
     records: dict[str, Step] = made(dict)
     waits: dict[str, Step] = made(dict)
     children: dict[str, Job] | None = None

@@ -6,6 +6,7 @@ words as in every engine), and then writes in bulk, all in one transaction.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,13 +36,17 @@ from holdfast.core.model import (
 from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.contract import job_topic, key_conflict, queue_topic, worker_topic
 from holdfast.engines.postgres import rows
+from holdfast.engines.postgres.caller import CallersConnection
 from holdfast.engines.rows import Row, head_of, step_of
+
+FEW = 50
+"""So few new jobs are not worth a savepoint, which costs two ways to the server and back."""
 
 GROUP_SIZE = 16 << 20
 """How many characters of results go into one statement."""
 
 NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None)
-"""What `change_jobs` is given when it is to claim nothing."""
+"""What `change_jobs` and `complete_jobs` are given when they are to claim nothing."""
 
 Order = tuple[Sequence[Job], Lease | None]
 
@@ -68,7 +73,7 @@ class Acts:
         """
         plain = [place for place, order in enumerate(orders) if place not in answers and _is_plain(order)]
         for group in _orders_apart(orders, plain):
-            found = await self._add_plain([job for place in group for job in orders[place][0]])
+            found = await self._add([job for place in group for job in orders[place][0]])
             answers |= {place: _answer(orders[place][0], found) for place in group}
         for place, (jobs, parent) in enumerate(orders):
             if place not in answers:
@@ -107,26 +112,30 @@ class Acts:
         taken.update({(job.type, job.key): job for job in jobs if job.key is not None and job.id not in found})
         return found
 
-    async def _add_plain(self, jobs: Sequence[Job]) -> Known:
-        """As `_add`, outside a transaction, where a statement that fails does no harm: a bulk by a shorter one."""
-        given = rows.alike(jobs)
-        if given is None:
-            return await self._add(jobs)
-        try:
-            await self._db.execute(self._sql.add_alike, *given)
-        except UniqueViolationError:
-            return await self._add(jobs)
-        self._note_new(jobs[:1])
-        return {}
-
     async def _add(self, jobs: Sequence[Job]) -> Known:
         """Write new jobs; answer with those that are not new."""
-        if not jobs:
+        if not jobs or await self._add_alike(jobs):
             return {}
         columns = rows.columns([rows.job_row(job) for job in jobs], rows.JOB_WIDTH)
         found = {id: (holder, digest) for id, holder, digest in await self._db.fetch(self._sql.add_jobs, *columns)}
         self._note_new([job for job in jobs if job.id not in found])
         return found
+
+    async def _add_alike(self, jobs: Sequence[Job]) -> bool:
+        """Write new jobs of one order by a shorter statement; False if they are not so much alike, or not all new."""
+        if isinstance(self._db, CallersConnection):  # one that fails would take the caller's transaction with it
+            return False
+        within = self._db.is_in_transaction()
+        given = None if within and len(jobs) < FEW else rows.alike(jobs)
+        if given is None:
+            return False
+        try:
+            async with self._db.transaction() if within else nullcontext():
+                await self._db.execute(self._sql.add_alike, *given)
+        except UniqueViolationError:
+            return False
+        self._note_new(jobs[:1])
+        return True
 
     def _note_new(self, jobs: Sequence[Job]) -> None:
         self.news.update(queue_topic(queue) for queue in {job.queue for job in jobs if job.run_at is not None})
@@ -341,7 +350,7 @@ def is_turn(changes: Sequence[Change]) -> bool:
 
 
 def _made(told: Row) -> dict[str, tuple[int, str | None]]:
-    """The changed jobs, of the first row of `change_jobs`: their versions now, and who held them before."""
+    """The changed jobs, of the first row that a change answers with: their versions now, and who held them before."""
     ids, versions, owners = told[-3:]
     return {} if ids is None else dict(zip(ids, zip(map(int, versions), owners, strict=True), strict=True))
 

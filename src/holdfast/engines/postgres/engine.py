@@ -112,6 +112,7 @@ class PostgresEngine(Reads, Transactional):
         transactions="all steps",
     )
     look_seconds = 1.4
+    inserts_in_order = False  # two may be under way
 
     def __init__(self, url: str) -> None:
         self._place: Place = place_of(url)

@@ -63,7 +63,7 @@ class Live:
         self._heard = heard
         # News of jobs have a channel of their own: else all workers would hear of every job that one of them ends.
         self._channel = f"holdfast_{place.schema}"
-        self._jobs = f"holdfast_{place.schema}_jobs"
+        self._jobs = f"holdfast_{place.schema}:jobs"
         self._me = secrets.token_hex(4)
         self._db: Connection | None = None
         self._since = 0.0
@@ -96,6 +96,7 @@ class Live:
                 if not self._place.pooled:
                     await self._subscribe(db)
             except BaseException as error:
+                self._hears = frozenset()
                 db.terminate()
                 raise plainly(error, self._place) from error
             self._remade = self._db is not None
@@ -142,14 +143,20 @@ class Live:
     def _channels(self, topics: Collection[str]) -> set[str]:
         return {self._channel, self._jobs} if any(map(is_job_topic, topics)) else {self._channel}
 
-    async def listen(self, topics: Collection[str]) -> bool:
-        """Begin to hear of other processes' news about these topics."""
+    async def listen(self, topics: Collection[str]) -> None:
+        """Begin to hear of other processes' news about these topics. It goes on as long as the connection is wanted."""
         self._wants |= self._channels(topics)
         db = await self._connected()
+        if self._hears >= self._wants:
+            return
         async with self._busy:
-            if not self._hears >= self._wants and not db.is_closed():
-                await self._subscribe(db)
-        return True
+            try:
+                async with asyncio.timeout(BEAT_SECONDS):  # beats wait for us meanwhile
+                    await self._subscribe(db)
+            except BaseException as error:
+                if is_broken(error):
+                    db.terminate()
+                raise plainly(error, self._place) from error
 
     def _hear(self, db: object, pid: int, channel: str, payload: object) -> None:
         sender, _, topics = str(payload).partition(" ")

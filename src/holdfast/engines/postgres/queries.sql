@@ -25,8 +25,8 @@ select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchron
     );
 
 -- name: add_alike
--- insert: new jobs that differ in nothing but id, arguments and digest, of which none has a key or a parent: a bulk. If
--- an id is there already, none is written, and `add_jobs` says which.
+-- insert: new jobs that differ in nothing but id, arguments and digest, of which none has a key: a bulk. If an id is there
+-- already, none is written, and `add_jobs` says which.
 with new as materialized (
   select own.id, own.args, own.digest,
     (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
@@ -37,11 +37,15 @@ with new as materialized (
   insert into {schema}.body (n, args) select n, args from new where pg_catalog.length(args) > 1000
 ), counted as (
   insert into {schema}.tally (queue, state, jobs) values ($5::text, $6::text, pg_catalog.cardinality($1::text[]))
+), families as (
+  insert into {schema}.family (parent, name, total, arrived)
+  select $12::text, coalesce($13::text, ''), pg_catalog.cardinality($1::text[]), 0 where $12::text is not null
+  on conflict (parent, name) do update set total = family.total + excluded.total
 )
 insert into {schema}.job (n, id, type, queue, args, digest, state, priority, created_at, run_at, expires_at, options,
-  version, epoch, attempt, recoveries, arrived, first_state, first_epoch)
+  parent, family, version, epoch, attempt, recoveries, arrived, first_state, first_epoch)
 select n, id, $4::text, $5::text, case when pg_catalog.length(args) <= 1000 then args end, digest, $6::text, $7::bigint,
-  $8::bigint, $9::bigint, $10::bigint, $11::text, 1, 0, 1, 0, false, $6::text, 0
+  $8::bigint, $9::bigint, $10::bigint, $11::text, $12::text, $13::text, 1, 0, 1, 0, false, $6::text, 0
 from new;
 
 -- name: add_jobs
@@ -143,10 +147,10 @@ where n = any(array(select n from {schema}.name where id = any($1::text[]))) ord
 for update;
 
 -- name: change_jobs
--- commit, turn: with the next one and the claim all that writes a state. Compares what each change expects with the job
+-- commit, turn: with `complete_jobs` and `claim` all that writes a state. Compares what each change expects with the job
 -- as it is when we hold its row, so that of several at the same time one wins. A turn claims in the same act, a commit
 -- for no queue. The first row tells of all changed jobs at once: ids, versions, and who held them; the others are the
--- claimed jobs.
+-- claimed jobs. Where all changes have the same in a column, an array of one will do (`once`).
 with given as materialized (
   select {schema}.once($2::bigint[]) as expects_epoch, {schema}.once($3::bigint[]) as expects_version,
     {schema}.once($4::text[]) as state, {schema}.once($5::bigint[]) as run_at, {schema}.once($6::bigint[]) as epoch,
@@ -258,8 +262,8 @@ union all
 select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28, $29, $30) as claim;
 
 -- name: complete_jobs
--- turn: what `change_jobs` does, for completions by their owner that differ in nothing but their results: most turns bring
--- nothing else. A completion leaves the rest of a job as it is.
+-- commit, turn: what `change_jobs` does, for completions by their owner that differ in nothing but their results: most
+-- turns bring nothing else. A completion leaves the rest of a job as it is.
 with ending as materialized (
   select name.n, own.result
   from unnest($1::text[], $2::text[]) as own (id, result)
@@ -274,7 +278,7 @@ with ending as materialized (
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
   select n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
-    'completed', version + 1, run_at, epoch, attempt, recoveries, null, null, waits, ended_result, null, $4::bigint,
+    'completed', version + 1, run_at, epoch, attempt, recoveries, null, null, null, ended_result, null, $4::bigint,
     $5::bigint, inbox, arrived, first_state, first_epoch, case when is_plain then untold end,
     case when is_plain then claimed_at end, case when is_plain then worker end
   from gone
@@ -640,8 +644,7 @@ where name = any($1::text[]) and beat_at = any($2::bigint[])
   and not exists (select 1 from {schema}.job where job.worker = worker.name and state = 'active');
 
 -- name: notify
--- waits for no disk: nobody needs old news, and until its commit is done no other notification in the database can go out
-select pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify(channel, payload)
+select pg_catalog.pg_notify(channel, payload)
 from unnest($1::text[], $2::text[]) as told (channel, payload);
 
 -- Moving all jobs to another store, and from another one.

@@ -51,6 +51,8 @@ def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
         digest=job.digest,
         state=job.state,
         priority=job.priority,
+        parent=job.parent,
+        group=job.group,
         created_at=job.created_at,
         run_at=job.run_at,
         expires_at=job.expires_at,
@@ -58,8 +60,9 @@ def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
     )
     if job != plain or job.state not in (State.SCHEDULED, State.AVAILABLE):
         return None
-    shared = (job.priority, job.created_at, job.run_at, job.expires_at, options_text(job.options))
-    return *own, job.type, job.queue, job.state.value, *shared
+    times = (job.created_at, job.run_at, job.expires_at)
+    shared = (job.type, job.queue, job.state.value, job.priority, *times, options_text(job.options))
+    return *own, *shared, job.parent, job.group
 
 
 JOB_WIDTH = 28
@@ -191,6 +194,7 @@ def completions(changes: Sequence[Change]) -> tuple[Any, ...] | None:
             or change.epoch != epoch
             or change.version is not None
             or change.note
+            or change.at != finished_at
             or change.job.finished_at != finished_at
             or change.job.prune_at != prune_at
         ):

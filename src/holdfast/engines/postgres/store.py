@@ -56,6 +56,7 @@ SETTINGS = {
     "client_encoding": "UTF8",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",  # our statements have one good plan each, and are long to plan
+    "enable_seqscan": "off",  # a plan may be from when a table had three rows
     "max_parallel_workers_per_gather": "0",  # those are for others
     "lock_timeout": "15s",
     "statement_timeout": "60s",
@@ -71,6 +72,7 @@ _FOR_OUR_STATEMENTS = (
     "default_transaction_isolation",
     "jit",
     "plan_cache_mode",
+    "enable_seqscan",
     "max_parallel_workers_per_gather",
 )
 BODY_SETTINGS = {name: value for name, value in SETTINGS.items() if name not in _FOR_OUR_STATEMENTS}
