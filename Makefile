@@ -64,7 +64,7 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	  else echo "measured without peers"; fi; \
 	  $(BIN)/python -m tests.redis_server $(BIN)/python benchmarks/redis_engine.py {url} $$peers
 
-soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then seeds for SOAK_MINUTES (60; 0: for ever)
+soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then simulated lives for SOAK_MINUTES (60; 0: for ever)
 	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak
 	@$(MAKE) --no-print-directory conformance EXAMPLES=2000
 	@$(BIN)/python benchmarks/spine.py --million

@@ -198,9 +198,11 @@ def test_a_claim_a_step_and_an_end_are_one_statement_each(postgres_store: str, r
             assert sum(asked.values()) == 1, asked
             return answer
 
-        await costs(engine.insert([job(CLOCK), job(CLOCK, queue="other")]))
+        await costs(engine.insert([job(CLOCK), job(CLOCK, queue="other"), job(CLOCK, queue="third")]))
         [held] = await costs(engine.claim("w-1", ["default"], 8))
         await costs(engine.record([step(held, f"s{n}") for n in range(9)]))
+        _, [held] = await costs(engine.turn([change(CLOCK, held, Event.COMPLETE)], "w-1", ["other"], 8))
+        _, [held] = await costs(engine.turn([change(CLOCK, held, Event.RELEASE)], "w-1", ["third"], 8))
         await costs(engine.commit([change(CLOCK, held, Event.COMPLETE)]))
         await engine.close()
 
@@ -410,7 +412,7 @@ def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_s
 
     async def both() -> None:
         engine = await opened(postgres_store)
-        alone, among = await ends(engine), await ends(engine, Event.FAIL)
+        alone, among = await ends(engine), await ends(engine, Event.RELEASE)
         assert alone == among
         assert [job.state for job, _ in alone] == [
             State.COMPLETED,
@@ -422,7 +424,7 @@ def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_s
         counted: Counter[State] = Counter()
         for (_, state), jobs in (await engine.count()).items():
             counted[state] += jobs
-        assert counted == {State.COMPLETED: 8, State.ACTIVE: 2, State.RETRYABLE: 1}
+        assert counted == {State.COMPLETED: 8, State.ACTIVE: 2, State.AVAILABLE: 1}
         await engine.close()
 
     run(both())

@@ -101,6 +101,18 @@ async def _commit(engine: PostgresEngine) -> Act:
     return lambda: engine.commit([made])
 
 
+async def _turn(engine: PostgresEngine) -> Act:
+    made = change(CLOCK, await claimed(engine, CLOCK), Event.COMPLETE)
+    new = await inserted(engine, CLOCK)
+
+    async def turn() -> Any:
+        answers, held = await engine.turn([made], "w-1", ["default"], 1)
+        assert [one.id for one in held] == [new.id]
+        return answers
+
+    return turn
+
+
 async def _commit_cargo(engine: PostgresEngine) -> Act:
     held = await claimed(engine, CLOCK)
     made = change(CLOCK, held, Event.COMPLETE, steps=(step(held, "a"),))
@@ -128,6 +140,7 @@ ACTS: dict[str, tuple[str, Callable[[PostgresEngine], Awaitable[Act]]]] = {
     "insert of children": ("job", _insert_children),
     "claim": ("job", _claim),
     "commit": ("entry", _commit),
+    "turn": ("done", _turn),
     "commit with cargo": ("entry", _commit_cargo),
     "record": ("step", _record),
     "put_record": ("record", _put_record),

@@ -188,6 +188,30 @@ def test_a_claim(trial: Trial, run: Any):
     run(recounted(engine))
 
 
+@pytest.mark.parametrize("apart", [0, 1])
+def test_a_turn(trial: Trial, run: Any, apart: int):
+    """Ends and a claim are one act: when its answer is lost, both were done or neither; a beat tells what it took."""
+    engine = trial.engine
+
+    async def life(nth: int) -> bool:
+        queue, worker, now = f"q{nth}", f"w-{nth}", CLOCK.now
+        held = [await claimed(engine, CLOCK, worker) for _ in range(2)]
+        await engine.insert([job(CLOCK, queue=queue) for _ in range(6)])
+        made = [change(CLOCK, one, Event.COMPLETE, by=worker, at=now + place * apart) for place, one in enumerate(held)]
+        (answers, got), cut = await trial.repeated(nth, lambda: engine.turn(made, worker, [queue], 3))
+        assert all(isinstance(one, Applied) or (cut and one.version == 3) for one in answers)
+        assert [await versions(engine, one.id) for one in held] == [["submit", "claim", "complete"]] * 2
+        told = await engine.beat(Presence(worker=worker, running=tuple(Running(one.id, one.epoch) for one in got)))
+        taken = [*(one.lease for one in got), *told.stray]
+        found = await engine.find(Where(queue=queue, states=(State.ACTIVE,)))
+        assert {one.lease for one in found} == set(taken)
+        assert len(found) == len(taken)
+        return cut
+
+    run(trial.everywhere(life))
+    run(recounted(engine))
+
+
 @pytest.mark.parametrize("cargo", ["light", "steps", "signal", "child", "undo", "suspend"])
 def test_a_commit(trial: Trial, run: Any, cargo: str):
     """Repeated, it is refused as what has been done already, or does it; once in any case."""

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from holdfast import App
-from holdfast.conformance.given import StoreClock, change, claimed, commit, job, step
+from holdfast.conformance.given import StoreClock, applied_to, change, children, claimed, commit, job, signal, step
 from holdfast.core.model import Event, Presence, Where
 from holdfast.engines.contract import WORKER, queue_topic
 from holdfast.engines.postgres import PostgresEngine
@@ -111,6 +111,12 @@ def test_every_act_goes_by_the_server_s_own_functions(hostile: Server, run, opti
         assert len(await engine.steps(mine.id)) == 2
         assert len(await engine.find(Where())) == 2
         assert sorted((await engine.count()).values()) == [1, 1]
+        family = await claimed(engine, CLOCK)
+        [child] = await children(engine, CLOCK, family, 1)
+        await applied_to(engine, signal(CLOCK, family))
+        await engine.commit([change(CLOCK, child, Event.COMPLETE), change(CLOCK, family, Event.FAIL)])
+        assert await engine.missing(family.id, "g") == 0
+        await engine.turn([change(CLOCK, await claimed(engine, CLOCK), Event.RELEASE)], "w-1", ["default"], 1)
         await engine.put_record("a/b", "1", None)
         assert [record.name for record in await engine.records("a/")] == ["a/b"]
         await engine.prune()

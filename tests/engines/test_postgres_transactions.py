@@ -275,6 +275,18 @@ def test_a_connection_without_a_transaction_is_refused(postgres_store: str, run)
                 await hello.submit(1, connection=by_itself)
             async with by_itself.transaction():
                 await hello.submit(1, connection=by_itself)
+        for driver in ("asyncpg", "psycopg"):
+            engine = create_async_engine(dsn.replace("postgresql:", f"postgresql+{driver}:"))
+            with pytest.raises(Invalid, match="no transaction is begun"):
+                await hello.submit(1, connection=engine)
+            commits = engine.execution_options(isolation_level="AUTOCOMMIT")
+            async with commits.connect() as connection, AsyncSession(commits) as session:
+                for by_itself in (connection, session):
+                    with pytest.raises(Invalid, match="no transaction is begun"):
+                        await hello.submit(1, connection=by_itself)
+            async with engine.connect() as connection:  # begins with the first statement
+                await hello.submit(1, connection=connection)
+            await engine.dispose()
         assert sum((await app.engine.count()).values()) == 1
         await app.close()
 

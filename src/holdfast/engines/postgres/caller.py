@@ -39,10 +39,7 @@ class CallersConnection:
                 "give one of asyncpg, psycopg or SQLAlchemy, with your transaction begun"
             )
         if not _is_in_transaction(connection, self._driver):
-            raise Invalid(
-                f"connection={type(connection).__name__}: no transaction is begun there, so nothing could be rolled "
-                "back with it; begin yours, and give the connection that it is on"
-            )
+            raise _no_transaction(connection)
 
     async def fetch(self, statement: str, *params: Any) -> Sequence[Any]:
         """The rows of a statement."""
@@ -66,7 +63,14 @@ def _is_in_transaction(connection: Any, driver: str) -> bool:
         return is_in is not None and bool(is_in())
     if driver == "psycopg":  # one that doesn't commit by itself begins with the first statement
         return hasattr(connection, "cursor") and (not connection.autocommit or bool(connection.info.transaction_status))
-    return True
+    return hasattr(connection, "in_transaction")  # one of SQLAlchemy's begins by itself, and an engine is none
+
+
+def _no_transaction(connection: Any) -> Invalid:
+    return Invalid(
+        f"connection={type(connection).__name__}: no transaction is begun there, so nothing could be rolled "
+        "back with it; begin yours, and give the connection that it is on"
+    )
 
 
 async def _psycopg(connection: Any, statement: str, params: Sequence[Any]) -> Sequence[Any]:
@@ -85,6 +89,8 @@ async def _psycopg(connection: Any, statement: str, params: Sequence[Any]) -> Se
 def _sqlalchemy(connection: Any, statement: str, params: Sequence[Any]) -> Sequence[Any]:
     """On a Connection, or on a Session's."""
     used = connection.connection() if hasattr(connection, "flush") else connection
+    if getattr(used.connection.dbapi_connection, "autocommit", False) is True:
+        raise _no_transaction(connection)
     text = statement if used.dialect.paramstyle == "numeric_dollar" else _percent(statement)
     return list(used.exec_driver_sql(text, tuple(params)).fetchall())
 

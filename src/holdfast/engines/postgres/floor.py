@@ -3,8 +3,8 @@
 What was claimed is dead in the index until it is vacuumed, and while some transaction elsewhere stays open it can't be:
 a claim that begins at the front walks over all of it, again and again. So it sets in after several full claims in a
 row, for one queue and one priority. A job of a higher priority ends it at once (`claim` looks), and every second one
-claim begins at the front all the same, so that what was inserted behind the floor and committed late, or was handed
-back, is seen within that time.
+claim begins at the front all the same, so that what was inserted behind the floor and committed late, was handed back,
+or became due, is seen within that time.
 """
 
 from collections.abc import Sequence

@@ -348,7 +348,6 @@ _GONE: tuple[type[BaseException], ...] = (
     asyncpg.CannotConnectNowError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
-_REFUSED = (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError)
 # What can befall a migration that is right in itself.
 _NOT_ITS_FAULT: tuple[type[BaseException], ...] = (
     *_GONE,
