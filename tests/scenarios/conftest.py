@@ -1,4 +1,8 @@
-"""What the scenarios share: a store for real processes, on SQLite, Postgres and Redis."""
+"""What the scenarios share: a store for real processes, on SQLite, Postgres and Redis.
+
+A memory store is one process's own and dies with it: what can be lived on it is in `test_items` and in those that use
+`crash_everywhere`.
+"""
 
 from pathlib import Path
 

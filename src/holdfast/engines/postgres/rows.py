@@ -38,9 +38,9 @@ def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
     """What `add_alike` takes of new jobs that have one order in common; nothing if they are not so much alike."""
     if not jobs:
         return None
-    columns = dict(zip(Job.__struct_fields__, zip(*map(astuple, jobs), strict=True), strict=True))
-    own = [list(columns.pop(name)) for name in ("id", "args", "digest")]
-    if any(column.count(column[0]) < len(jobs) for column in columns.values()):
+    fields = dict(zip(Job.__struct_fields__, zip(*map(astuple, jobs), strict=True), strict=True))
+    own = [list(fields.pop(name)) for name in ("id", "args", "digest")]
+    if any(values.count(values[0]) < len(jobs) for values in fields.values()):
         return None
     job = jobs[0]
     plain = Job(
