@@ -8,8 +8,8 @@ The peers, pgqueuer, procrastinate and DBOS, run in an interpreter that has them
 
 Workers and submitters are processes of their own (`postgres_work.py`). A drain's rate is the same for all: from the
 first start of a job to the moment when the store says that the last one has ended. Our worker has 600 slots; pgqueuer
-takes 100 at a time, and has no bound on how many run. Rounds are interleaved and medians
-count, because machines are noisy; a ratio is one of each round. Exits 1 when a floor is missed.
+takes 100 at a time, and has no bound on how many run. Rounds are interleaved and medians count, because machines are
+noisy; a ratio is one of each round. Exits 1 when a floor is missed.
 """
 
 import argparse

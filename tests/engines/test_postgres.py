@@ -404,17 +404,17 @@ def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_s
             gone = {"id": "", "args": "", "digest": "", "queue": ""}
             times = ("created_at", "run_at", "claimed_at", "finished_at", "prune_at")
             moments = {name: getattr(after, name) and 1 for name in times}
-            inbox = tuple(replace(one, at=0) for one in after.inbox)
+            inbox = tuple(replace(came, at=0) for came in after.inbox)
             entries = [replace(entry, job="", at=0) for entry in await engine.history(one.id)]
-            steps = [type(answer).__name__, getattr(answer, "reason", ""), entries]
-            seen.append((replace(after, **gone, **moments, inbox=inbox), steps))
+            answered = (type(answer).__name__, getattr(answer, "reason", ""))
+            seen.append((replace(after, **gone, **moments, inbox=inbox), answered, entries))
         return seen
 
     async def both() -> None:
         engine = await opened(postgres_store)
         alone, among = await ends(engine), await ends(engine, Event.RELEASE)
         assert alone == among
-        assert [job.state for job, _ in alone] == [
+        assert [job.state for job, _, _ in alone] == [
             State.COMPLETED,
             State.COMPLETED,
             State.ACTIVE,

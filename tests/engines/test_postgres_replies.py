@@ -39,7 +39,7 @@ from holdfast.core.model import (
     State,
     Where,
 )
-from holdfast.engines.contract import queue_topic
+from holdfast.engines.contract import job_topic, queue_topic
 from holdfast.engines.postgres import PostgresEngine
 from tests.proxy import Proxy
 
@@ -415,3 +415,25 @@ def test_a_server_that_hangs_is_given_up_by_the_beat_within_its_bound(
         await engine.close()
 
     run(beats())
+
+
+def test_a_late_listen_on_a_server_that_hangs_keeps_beats_waiting_no_longer_than_a_beat(
+    postgres_store: str, proxy: Proxy, run: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("holdfast.engines.postgres.live.BEAT_SECONDS", 0.5)
+
+    async def listens() -> None:
+        engine = PostgresEngine(proxy.through(postgres_store))
+        await engine.open()
+        held = await claimed(engine, CLOCK)
+        await engine.wait([queue_topic("default")], 0)
+        await engine.beat(Presence(worker="w-1"))
+        proxy.hold()
+        try:
+            await asyncio.wait_for(engine.wait([job_topic(held.id)], 0.1), 5)  # told as "nothing yet", not as an error
+        finally:
+            proxy.release()
+        await asyncio.wait_for(engine.beat(Presence(worker="w-1")), 5)
+        await engine.close()
+
+    run(listens())

@@ -11,6 +11,8 @@ from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State, StepState
 from holdfast.jobs import Jobs
+from holdfast.worker.isolation.away import Away
+from holdfast.worker.isolation.wire import Ended
 from tests.worker import jobs_in_processes as jobs
 from tests.worker.given import QUICK, entry_of, events, finished, in_state, paths, until
 from tests.worker.test_isolation import is_dead
@@ -50,6 +52,12 @@ async def test_a_def_job_runs_there_too_and_knows_its_job(app):
     pid, *rest = await run.result()
     assert pid != os.getpid()
     assert rest == [8, 4, [2, 4], run.id, 1, 1]
+
+
+def test_what_drifted_there_is_told_here_though_nothing_was_recorded():
+    away = Away.__new__(Away)
+    away._ended(Ended(drift=["draw#2 was called from different tasks"]))
+    assert away.drift() == ["draw#2 was called from different tasks"]
 
 
 async def test_the_next_job_finds_a_warm_process(app):
