@@ -392,11 +392,11 @@ def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_s
         changes.append(change(CLOCK, held[4], Event.COMPLETE, by="somebody", at=now))
         if not others:
             batches = [changes[:3], changes[3:4], changes[4:]]  # by epoch, and by who says so
-            assert all(rows.completions(batch) for batch in batches)
+            assert all(rows.completions(batch, engine._numbers) for batch in batches)
             told = [answer for batch in batches for answer in await engine.commit(batch)]
         else:
             changes += [change(CLOCK, await claimed(engine, CLOCK), event) for event in others]
-            assert rows.completions(changes) is None
+            assert rows.completions(changes, engine._numbers) is None
             told = (await engine.commit(changes))[:5]
         seen = []
         for one, answer in zip(held, told, strict=True):
@@ -481,7 +481,7 @@ def test_no_act_of_a_drain_walks_over_the_whole_table(
                 await engine.record([step(one) for one in held])
                 now = CLOCK.now
                 ends = [change(CLOCK, one, Event.COMPLETE, at=now + nth * apart) for nth, one in enumerate(held)]
-                assert (rows.completions(ends) is None) == bool(apart)
+                assert (rows.completions(ends, engine._numbers) is None) == bool(apart)
                 _, held = await engine.turn(ends, "w-1", ["default"], 100)
         await engine.close()
 

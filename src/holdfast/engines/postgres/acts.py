@@ -5,9 +5,9 @@ Plain changes and new jobs are one statement for all who wait, which compares an
 words as in every engine), and then writes in bulk, all in one transaction.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from asyncpg import UniqueViolationError
@@ -57,11 +57,20 @@ _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
 class Acts:
-    """Acts on one connection. `news` collects who is to be woken once they are durable."""
+    """Acts on one connection. `news` collects who is to be woken once they are durable. `numbers` are those of jobs that
+    were claimed here, by their ids: what is done to them needn't look them up.
+    """
 
-    def __init__(self, db: Any, sql: SimpleNamespace, news: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        db: Any,
+        sql: SimpleNamespace,
+        news: set[str] | None = None,
+        numbers: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self._db = db
         self._sql = sql
+        self._numbers = numbers
         self.news: set[str] = set() if news is None else news
 
     # insert
@@ -154,12 +163,11 @@ class Acts:
 
     async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[Row]]:
         """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
-        if (given := rows.completions(changes)) is not None:
-            told, *claimed = await self._db.fetch(self._sql.complete_jobs, *given, *claim)
-        else:
-            changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
-            columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
-            told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
+        if (given := rows.completions(changes, self._numbers)) is not None:
+            return await self._complete(changes, given, claim)
+        changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
+        columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
+        told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
         made = _made(told)
         refused = [change for change in changes if change.job.id not in made]
         why = await self._why(refused) if refused else {}
@@ -173,6 +181,22 @@ class Acts:
                 self._note(change, owner)
                 answers.append(Applied(version))
         return answers, claimed
+
+    async def _complete(
+        self, changes: Sequence[Change], given: rows.Completions, claim: Sequence[Any]
+    ) -> tuple[list[Applied | Conflict], list[Row]]:
+        """A turn whose changes are plain completions. One whose number finds nothing is looked up by its id."""
+        told, *claimed = await self._db.fetch(self._sql.complete_jobs, given.numbers, *given.rest, *claim)
+        version, gone, versions = told[-3:]
+        if version is not None:
+            self.news.update([job_topic(change.job.id) for change in changes])
+            return [Applied(version)] * len(changes), claimed
+        made = dict(zip(gone, map(int, versions), strict=True))
+        found = [made.get(n) for n in given.numbers.strip("{}").split(",")]
+        left = [change for change, version in zip(changes, found, strict=True) if version is None]
+        others = iter(await Acts(self._db, self._sql, self.news)._change(left) if left else ())
+        self.news.update([job_topic(one.job.id) for one, version in zip(changes, found, strict=True) if version])
+        return [next(others) if version is None else Applied(version) for version in found], claimed
 
     async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """Changes that bring nothing along: one statement, and a look at those that were refused."""

@@ -30,6 +30,7 @@ from holdfast.core.model import (
     Presence,
     Record,
     Recorded,
+    State,
     Step,
     Time,
 )
@@ -92,6 +93,9 @@ DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
 DAYS_TABLES = 400
 """How many tables one round makes or drops at most: a hundred days."""
 
+NUMBERS_KEPT = 100_000
+"""Of how many claimed jobs the numbers are known here at most; without them a job is looked up by its id."""
+
 FOLD_ROWS = 2_000
 """How many differences the counters may consist of before they are summed up."""
 
@@ -135,6 +139,8 @@ class PostgresEngine(Reads, Transactional):
         self._days_at = -DAYS_SECONDS
         self._tidied_at = -TIDY_SECONDS
         self._floor = Floor()
+        self._numbers: dict[str, int] = {}
+        """The numbers of the jobs that were claimed here, until something is committed for them. On the hub's loop."""
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "PostgresEngine":
@@ -269,7 +275,11 @@ class PostgresEngine(Reads, Transactional):
                 await self._run_commit([rest])
             ticket.answer, ticket.error = [*done, *(rest.answer or ())], rest.error
 
-        await self._together(tickets, lambda db: Acts(db, self._sql, news).commit(changes, answers), alone, news)
+        def work(db: Connection) -> Awaitable[None]:
+            return Acts(db, self._sql, news, self._numbers).commit(changes, answers)
+
+        await self._together(tickets, work, alone, news)
+        self._forget(changes[: len(answers)])
         for ticket, end in zip(tickets, ends, strict=True):
             if end <= len(answers):  # whatever became of the others
                 ticket.answer, ticket.error = answers[end - len(ticket.work) : end], None
@@ -331,20 +341,30 @@ class PostgresEngine(Reads, Transactional):
         async def work(db: Connection) -> tuple[list[Applied | Conflict], list[Any], set[str]]:
             if not changes:
                 return [], await db.fetch(self._sql.claim, *claim), set()
-            acts = Acts(db, self._sql)
+            acts = Acts(db, self._sql, None, self._numbers)
             return *await acts.turn(changes, *claim), acts.news
 
         answers, found, news = await self._pool.act(work)
+        self._forget(changes)
         if news:
             self._live.tell(news)
         jobs = [job_of(row) for row in found]
         if jobs:
+            if len(self._numbers) > NUMBERS_KEPT:
+                self._numbers.clear()
+            self._numbers.update(zip([job.id for job in jobs], [row[0] for row in found], strict=True))
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
             self._floor.note(queues, limit, spots, began)
             self._clock.heard(jobs[-1].claimed_at or 0)
         elif limit:
             self._floor.reset()
         return answers, jobs
+
+    def _forget(self, changes: Sequence[Change]) -> None:
+        """These have been answered: but for signals, the leases under which they were claimed here are over."""
+        for change in changes:
+            if change.job.state is not State.ACTIVE:
+                self._numbers.pop(change.job.id, None)
 
     async def _analyze(self) -> None:
         try:

@@ -263,43 +263,54 @@ select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28, $2
 
 -- name: complete_jobs
 -- commit, turn: what `change_jobs` does, for completions by their owner that differ in nothing but their results: most
--- turns bring nothing else. A completion leaves the rest of a job as it is.
+-- turns bring nothing else. A completion leaves the rest of a job as it is. By their numbers, as one text, because the
+-- driver would have to ask for the type of an array of them. The first row has the version that all of them have now; or,
+-- where some were refused or the versions differ, which have gone ahead, and their versions.
 with ending as materialized (
-  select name.n, own.result
-  from unnest($1::text[], $2::text[]) as own (id, result)
-  cross join lateral (select n from {schema}.name where name.id = own.id offset 0) as name
+  select own.n, own.result from unnest($1::text::bigint[], $2::text[]) as own (n, result)
 ), gone as (
+  -- what is read again and again comes first: the columns before it would be taken apart each time
   delete from {schema}.job using ending
   where job.n = ending.n and job.n = any(array(select n from ending))
     and (ending.n is null or (job.epoch = $3::bigint and job.state = 'active'))  -- so that the key is looked up
-  returning job.*, ending.result as ended_result, job.untold is not null and job.worker = $6::text as is_plain
+  returning job.queue, job.version + 1 as version, job.untold is not null and job.worker = $6::text as is_plain, job.n,
+    job.untold, job.claimed_at, job.worker, job.epoch, job.id, job.type, job.args, job.digest, job.priority, job.key,
+    job.key_until, job.parent, job.family, job.created_at, job.expires_at, job.options, job.run_at, job.attempt,
+    job.recoveries, ending.result, job.inbox, job.arrived, job.first_state, job.first_epoch
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
   select n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
-    'completed', version + 1, run_at, epoch, attempt, recoveries, null, null, null, ended_result, null, $4::bigint,
-    $5::bigint, inbox, arrived, first_state, first_epoch, case when is_plain then untold end,
+    'completed', version, run_at, epoch, attempt, recoveries, null, null, null, result, null, $4::bigint, $5::bigint,
+    inbox, arrived, first_state, first_epoch, case when is_plain then untold end,
     case when is_plain then claimed_at end, case when is_plain then worker end
   from gone
 ), told as (
   insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
-  select n, untold, claimed_at, 'claim', 'available', 'active', worker, epoch, null
-  from gone where untold is not null and not is_plain
-  union all
-  select n, version + 1, $4::bigint, 'complete', 'active', 'completed', $6::text, epoch, null from gone where not is_plain
+  select gone.n, entry.version, entry.at, entry.event, entry.before, entry.after, entry.actor, gone.epoch, null
+  from gone cross join lateral (
+    values (untold, claimed_at, 'claim', 'available', 'active', worker),
+      (gone.version, $4::bigint, 'complete', 'active', 'completed', $6::text)
+  ) as entry (version, at, event, before, after, actor)
+  where not is_plain and entry.version is not null
   on conflict (n, version) do nothing
+), moves as materialized (
+  select queue, pg_catalog.count(*) as jobs, pg_catalog.min(version) as low, pg_catalog.max(version) as high
+  from gone group by queue
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
-  select queue, 'active', -pg_catalog.count(*) from gone group by queue
-  union all
-  select queue, 'completed', pg_catalog.count(*) from gone group by queue
+  select moves.queue, one.state, one.jobs
+  from moves cross join lateral (values ('active', -moves.jobs), ('completed', moves.jobs)) as one (state, jobs)
+), alike as (
+  select pg_catalog.min(low) as version from moves
+  having pg_catalog.sum(jobs) = (select pg_catalog.count(*) from ending) and pg_catalog.min(low) = pg_catalog.max(high)
 )
 select null::bigint, null, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
   null::bigint, null, null, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null, null::bigint,
-  null, null, null, null::bigint, null::bigint, null, null::boolean, pg_catalog.array_agg(id),
-  pg_catalog.array_agg((version + 1)::text), pg_catalog.array_agg(worker)
-from gone
+  null, null, null, null::bigint, null::bigint, null, null::boolean, (select version from alike),
+  case when not exists (select 1 from alike) then array(select n::text from gone) end,
+  case when not exists (select 1 from alike) then array(select version::text from gone) end
 union all
 select claim.*, null, null, null from {schema}.claim($7, $8, $9, $10, $11, $12, $13) as claim;
 

@@ -1,7 +1,7 @@
 """Values to rows: an array for each column, as `unnest` takes them; back: `engines.rows`. Must not run a statement."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -181,24 +181,38 @@ def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]
     )
 
 
-def completions(changes: Sequence[Change]) -> tuple[Any, ...] | None:
-    """What `complete_jobs` takes, if these are plain completions that differ in nothing but their results."""
+class Completions(NamedTuple):
+    """What `complete_jobs` takes."""
+
+    numbers: str
+    rest: tuple[Any, ...]
+
+
+def completions(changes: Sequence[Change], numbers: Mapping[str, int]) -> Completions | None:
+    """Changes as completions, if they are plain ones of jobs whose numbers are known, and differ only in their results."""
     first = changes[0]
     by, epoch, finished_at, prune_at = first.by, first.epoch, first.job.finished_at, first.job.prune_at
+    if epoch is None:
+        return None
+    given: list[str] = []
     for change in changes:
+        job = change.job
+        n = numbers.get(job.id)
         if (
-            change.event != Event.COMPLETE
+            n is None
+            or change.event != Event.COMPLETE
             or change.by != by
             or change.epoch != epoch
             or change.version is not None
             or change.note
             or change.at != finished_at
-            or change.job.finished_at != finished_at
-            or change.job.prune_at != prune_at
+            or job.finished_at != finished_at
+            or job.prune_at != prune_at
         ):
             return None
-    ids = [change.job.id for change in changes]
-    return None if epoch is None else (ids, [change.job.result for change in changes], epoch, finished_at, prune_at, by)
+        given.append(str(n))
+    results = [change.job.result for change in changes]
+    return Completions(f"{{{','.join(given)}}}", (results, epoch, finished_at, prune_at, by))
 
 
 STEP_WIDTH = 9
