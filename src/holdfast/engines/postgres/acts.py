@@ -57,8 +57,9 @@ _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
 class Acts:
-    """Acts on one connection. `news` collects who is to be woken once they are durable. `numbers` are those of jobs that
-    were claimed here, by their ids: what is done to them needn't look them up.
+    """Acts on one connection. `news` collects who is to be woken once they are durable.
+
+    `numbers` are those of jobs that were claimed here, by their ids: their ends need not look them up.
     """
 
     def __init__(
@@ -168,7 +169,26 @@ class Acts:
         changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
         columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
         told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
-        made = _made(told)
+        return await self._answers(changes, _made(told)), claimed
+
+    async def _complete(
+        self, changes: Sequence[Change], given: rows.Completions, claim: Sequence[Any]
+    ) -> tuple[list[Applied | Conflict], list[Row]]:
+        """A turn whose changes are plain completions."""
+        told, *claimed = await self._db.fetch(self._sql.complete_jobs, given.numbers, *given.rest, *claim)
+        version, gone, versions = told[-3:]
+        if version is not None:
+            self.news.update([job_topic(change.job.id) for change in changes])
+            return [Applied(version)] * len(changes), claimed
+        by_number = dict(zip(gone, versions, strict=True))
+        found = zip(changes, given.numbers.strip("{}").split(","), strict=True)
+        made = {change.job.id: (int(by_number[n]), None) for change, n in found if n in by_number}
+        return await self._answers(changes, made), claimed
+
+    async def _answers(
+        self, changes: Sequence[Change], made: Mapping[str, tuple[int, str | None]]
+    ) -> list[Applied | Conflict]:
+        """What is told of changes of which these were made: by id, the version now and who held the job before."""
         refused = [change for change in changes if change.job.id not in made]
         why = await self._why(refused) if refused else {}
         answers: list[Applied | Conflict] = []
@@ -180,23 +200,7 @@ class Acts:
                 version, owner = job
                 self._note(change, owner)
                 answers.append(Applied(version))
-        return answers, claimed
-
-    async def _complete(
-        self, changes: Sequence[Change], given: rows.Completions, claim: Sequence[Any]
-    ) -> tuple[list[Applied | Conflict], list[Row]]:
-        """A turn whose changes are plain completions. One whose number finds nothing is looked up by its id."""
-        told, *claimed = await self._db.fetch(self._sql.complete_jobs, given.numbers, *given.rest, *claim)
-        version, gone, versions = told[-3:]
-        if version is not None:
-            self.news.update([job_topic(change.job.id) for change in changes])
-            return [Applied(version)] * len(changes), claimed
-        made = dict(zip(gone, map(int, versions), strict=True))
-        found = [made.get(n) for n in given.numbers.strip("{}").split(",")]
-        left = [change for change, version in zip(changes, found, strict=True) if version is None]
-        others = iter(await Acts(self._db, self._sql, self.news)._change(left) if left else ())
-        self.news.update([job_topic(one.job.id) for one, version in zip(changes, found, strict=True) if version])
-        return [next(others) if version is None else Applied(version) for version in found], claimed
+        return answers
 
     async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """Changes that bring nothing along: one statement, and a look at those that were refused."""

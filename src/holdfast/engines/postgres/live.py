@@ -33,11 +33,18 @@ log = logging.getLogger("holdfast.postgres")
 BEAT_SECONDS = 10.0
 """How long a beat may take before its connection is given up."""
 
-NOTIFY_SECONDS = 0.02
-"""Notifications of one process come at most this often: the server sends them one after another, for all."""
+NOTIFY_SECONDS, BUSY_SECONDS = 0.02, 0.1
+"""How long a process waits after its notifications on a channel: the server sends them one after another, for all, and
+wakes every listener for each. The longer, where there was much to tell: who ends jobs by the thousand is in no hurry.
+"""
 
-PAYLOAD_TOPICS = 900
-"""How many topics go into one notification, which the server limits to 8,000 bytes; more are told as "everything"."""
+MUCH = 50
+"""More topics than this are much to tell."""
+
+PAYLOAD_TOPICS, PAYLOADS = 900, 10
+"""How many topics go into one notification, which the server limits to 8,000 bytes, and how many of them are sent at
+once; more are told as "everything".
+"""
 
 _TOPIC_SIZE = 8
 _presence = msgspec.json.Decoder(Presence).decode
@@ -74,7 +81,7 @@ class Live:
         self._held: set[str] = set()
         self._seen: set[str] = set()
         self._unsaid: dict[str, set[str]] = {self._channel: set(), self._jobs: set()}
-        self._telling = False
+        self._telling: set[str] = set()
         self._wants: set[str] = set()
         self._closed = False
         self._hears: frozenset[str] = frozenset()
@@ -179,32 +186,34 @@ class Live:
         jobs, others = self.ring(topics)
         if self._place.pooled or self._closed:
             return
-        self._unsaid[self._jobs].update(jobs)
-        self._unsaid[self._channel].update(others)
-        if not self._telling:
-            self._telling = True
-            self._hub.spawn(self._tell())
+        for channel, news in ((self._jobs, jobs), (self._channel, others)):
+            self._unsaid[channel].update(news)
+            if news and channel not in self._telling:
+                self._telling.add(channel)
+                self._hub.spawn(self._tell(channel))
 
-    async def _tell(self) -> None:
+    async def _tell(self, channel: str) -> None:
         try:
-            while any(self._unsaid.values()):
+            while news := self._unsaid[channel]:
                 began = time.monotonic()
-                said = [(channel, self._payload(news)) for channel, news in self._unsaid.items() if news]
-                for news in self._unsaid.values():
-                    news.clear()
+                self._unsaid[channel] = set()
+                given = columns([(channel, payload) for payload in self._payloads(news)], 2)
                 try:
-                    given = columns(said, 2)
                     await self._pool.act(lambda db, given=given: db.execute(self._sql.notify, *given))  # type: ignore[misc]
                 except Exception as error:  # a lost one costs time, never correctness
                     log.debug("news were not told: %s", error)
                 if not self._closed:
-                    await asyncio.sleep(max(0.0, began + NOTIFY_SECONDS - time.monotonic()))
+                    pause = BUSY_SECONDS if len(news) > MUCH else NOTIFY_SECONDS
+                    await asyncio.sleep(max(0.0, began + pause - time.monotonic()))
         finally:
-            self._telling = False
+            self._telling.discard(channel)
 
-    def _payload(self, news: set[str]) -> str:
-        all_of_it = EVERYTHING in news or len(news) > PAYLOAD_TOPICS
-        return f"{self._me} {EVERYTHING if all_of_it else ''.join(news)}"
+    def _payloads(self, news: set[str]) -> list[str]:
+        if EVERYTHING in news or len(news) > PAYLOAD_TOPICS * PAYLOADS:
+            return [f"{self._me} {EVERYTHING}"]
+        topics = list(news)
+        parts = [topics[at : at + PAYLOAD_TOPICS] for at in range(0, len(topics), PAYLOAD_TOPICS)]
+        return [f"{self._me} {''.join(part)}" for part in parts]
 
     # Workers.
 

@@ -189,7 +189,7 @@ class Completions(NamedTuple):
 
 
 def completions(changes: Sequence[Change], numbers: Mapping[str, int]) -> Completions | None:
-    """Changes as completions, if they are plain ones of jobs whose numbers are known, and differ only in their results."""
+    """Changes as completions, if they are plain ones of jobs with known numbers, and differ only in their results."""
     first = changes[0]
     by, epoch, finished_at, prune_at = first.by, first.epoch, first.job.finished_at, first.job.prune_at
     if epoch is None:

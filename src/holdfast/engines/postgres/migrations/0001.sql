@@ -63,9 +63,8 @@ create table {schema}.job (
   first_epoch bigint not null,
   untold bigint,                           -- the version of its claim, while that entry has no row of its own
   check ((state = 'active') = (worker is not null))
-) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
-  autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
--- `fillfactor`: a claim finds room for the new version of a row on the row's own page, so that the log has the difference.
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+  autovacuum_analyze_scale_factor = 0.05);
 
 -- Only what the planner chooses by is sampled: all columns, after every bulk of inserts, cost half as much as these.
 do $$
