@@ -286,13 +286,13 @@ def kills(url: str, count: int) -> bool:
 async def head(given: argparse.Namespace) -> str:
     """Where and on what this is measured."""
     async with asking(given.url) as db:
-        version, sync, commit = [
+        version, sync, commit, buffers = [
             await db.fetchval("select current_setting($1)", name)
-            for name in ("server_version", "fsync", "synchronous_commit")
+            for name in ("server_version", "fsync", "synchronous_commit", "shared_buffers")
         ]
     return (
         f"Python {platform.python_version()}, Postgres {version}, fsync={sync}, synchronous_commit={commit}, "
-        f"{os.cpu_count()} cores\nrounds: {given.rounds} with {given.jobs:,} jobs; medians, and the lowest–highest\n"
+        f"shared_buffers={buffers}, {os.cpu_count()} cores\nrounds: {given.rounds} with {given.jobs:,} jobs; medians, and the lowest–highest\n"
     )
 
 

@@ -16,7 +16,9 @@ from holdfast import App
 from holdfast.engines.postgres import PostgresEngine
 from holdfast.engines.postgres.place import place_of
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.01
+FASTEST = 100_000
+"""No worker here ends so many jobs in a second: who asks whether all have ended needn't ask before."""
 DRAIN_SECONDS = 600.0
 PART = 1_000
 
@@ -103,10 +105,10 @@ async def transaction_open(store: str) -> AsyncIterator[None]:
 
 
 async def completed(store: str, more: int, since: int = 0) -> float:
-    """When the store says that so many more jobs are completed. Asks the counters, which costs little."""
+    """When the store says that so many more jobs are completed. Asks seldom while many are left: it costs the server."""
     async with asyncio.timeout(DRAIN_SECONDS), asking(store) as db:
-        while await db.fetchval(COMPLETED) < since + more:
-            await asyncio.sleep(POLL_SECONDS)
+        while (left := since + more - await db.fetchval(COMPLETED)) > 0:
+            await asyncio.sleep(max(POLL_SECONDS, float(left) / FASTEST))
     return time.time()
 
 

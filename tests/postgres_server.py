@@ -32,8 +32,10 @@ STOP_SECONDS = 20.0
 NOBODY = "nobody"
 
 # What is asked of a server that only tests use: nothing on it has to outlive the machine.
-UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
-SMALL = ("shared_buffers=64MB", "max_connections=200", "listen_addresses=127.0.0.1", "autovacuum_naptime=10s")
+UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=64MB", "autovacuum_naptime=10s")
+# And of one that is measured: that it has memory for what is worked on, as every server in use has.
+SAFE = ("shared_buffers=1GB",)
+EVERY = ("max_connections=200", "listen_addresses=127.0.0.1")
 
 
 class NoServer(Exception):
@@ -131,7 +133,7 @@ def server(*settings: str, safe: bool = False) -> Iterator[Server]:
     """A new server of one's own, for as long as it takes. Not `safe`, it doesn't sync: quick, and good for tests."""
     programs = find_programs()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
-    running = Server(programs, folder, (*SMALL, *(() if safe else UNSAFE), *settings))
+    running = Server(programs, folder, (*EVERY, *(SAFE if safe else UNSAFE), *settings))
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, NOBODY)
