@@ -292,7 +292,8 @@ async def head(given: argparse.Namespace) -> str:
         ]
     return (
         f"Python {platform.python_version()}, Postgres {version}, fsync={sync}, synchronous_commit={commit}, "
-        f"shared_buffers={buffers}, {os.cpu_count()} cores\nrounds: {given.rounds} with {given.jobs:,} jobs; medians, and the lowest–highest\n"
+        f"shared_buffers={buffers}, {os.cpu_count()} cores\n"
+        f"rounds: {given.rounds} with {given.jobs:,} jobs; medians, and the lowest–highest\n"
     )
 
 

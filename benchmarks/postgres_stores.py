@@ -105,7 +105,7 @@ async def transaction_open(store: str) -> AsyncIterator[None]:
 
 
 async def completed(store: str, more: int, since: int = 0) -> float:
-    """When the store says that so many more jobs are completed. Asks seldom while many are left: it costs the server."""
+    """When the store says that so many more jobs are completed. Asks seldom while many are left."""
     async with asyncio.timeout(DRAIN_SECONDS), asking(store) as db:
         while (left := since + more - await db.fetchval(COMPLETED)) > 0:
             await asyncio.sleep(max(POLL_SECONDS, float(left) / FASTEST))

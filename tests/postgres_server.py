@@ -31,8 +31,9 @@ START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 NOBODY = "nobody"
 
+SMALL = ("shared_buffers=64MB", "autovacuum_naptime=10s")
 # What is asked of a server that only tests use: nothing on it has to outlive the machine.
-UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=64MB", "autovacuum_naptime=10s")
+UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", *SMALL)
 # And of one that is measured: that it has memory for what is worked on, as every server in use has.
 SAFE = ("shared_buffers=1GB",)
 EVERY = ("max_connections=200", "listen_addresses=127.0.0.1")

@@ -81,6 +81,11 @@ SCRATCH = "holdfast_scratch_"
 INSERTS_AT_ONCE = 2
 """So that one is on its way while the server is at the other; it leaves a connection for everything else."""
 
+BIG_TURN = 100
+"""So many changes keep a server busy by themselves: such turns go one after another, and the next one is ready when its
+time comes. Smaller ones mostly wait for the disk, two at once.
+"""
+
 BULK_JOBS = 2_000
 """After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
 
@@ -203,6 +208,7 @@ class PostgresEngine(Reads, Transactional):
             "commit": Line(hub, self._run_commit),
             "record": Line(hub, self._run_record),
             "turn": Line(hub, self._run_turns, at_once=2, limit=1),
+            "big turn": Line(hub, self._run_turns, limit=1),
             "look": Line(hub, self._run_looks, at_once=2, limit=1),
             "beat": Line(hub, self._run_beats, at_once=100, limit=1),
         }
@@ -418,7 +424,8 @@ class PostgresEngine(Reads, Transactional):
         check_changes(changes)
         check_worker(worker)
         asked = rows.storable(dict.fromkeys(queues))
-        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do("turn", (changes, worker, asked, limit))
+        line = "turn" if len(changes) < BIG_TURN else "big turn"
+        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do(line, (changes, worker, asked, limit))
         return answer
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
