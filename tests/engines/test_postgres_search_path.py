@@ -26,6 +26,7 @@ create schema hostile;
 create function hostile.raised(bigint) returns bigint language plpgsql as $$ begin raise 'hostile'; end $$;
 create function hostile.raised(numeric, integer) returns numeric language plpgsql as $$ begin raise 'hostile'; end $$;
 create function hostile.differs(numeric, integer) returns boolean language plpgsql as $$ begin raise 'hostile'; end $$;
+create function hostile.equals(numeric, bigint) returns boolean language plpgsql as $$ begin raise 'hostile'; end $$;
 create aggregate hostile.count(*) (sfunc = hostile.raised, stype = bigint, initcond = '0');
 create function hostile.sum(bigint) returns numeric language plpgsql as $$ begin raise 'hostile'; end $$;
 create function hostile.min(bigint) returns bigint language plpgsql as $$ begin raise 'hostile'; end $$;
@@ -33,6 +34,7 @@ create function hostile.unnest(text[]) returns setof text language plpgsql as $$
 create function hostile.now_ms() returns bigint language plpgsql as $$ begin raise 'hostile'; end $$;
 create operator hostile.* (leftarg = numeric, rightarg = integer, function = hostile.raised);
 create operator hostile.<> (leftarg = numeric, rightarg = integer, function = hostile.differs);
+create operator hostile.= (leftarg = numeric, rightarg = bigint, function = hostile.equals);
 create table hostile.pg_locks (pid integer);
 create table hostile.pg_database (oid oid);
 do $do$

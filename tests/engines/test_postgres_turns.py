@@ -88,6 +88,21 @@ def test_a_turn_of_completions_tells_of_each_what_became_of_it(postgres_store: s
     run(mixed())
 
 
+def test_a_number_that_is_somebody_else_s_completes_nothing(postgres_store: str, run):
+    """As after a failover to a standby that lagged: the job is gone, and its number was given to another one."""
+
+    async def gone_back() -> None:
+        engine = await opened(postgres_store)
+        ours, theirs = await claimed(engine, CLOCK), await claimed(engine, CLOCK, "w-2")
+        engine._numbers[ours.id] = engine._numbers[theirs.id]
+        [answer], _ = await engine.turn(ends([ours]), "w-1", ["none"], 1)
+        assert isinstance(answer, Conflict)
+        assert await engine.get([ours.id, theirs.id]) == [ours, theirs]
+        await engine.close()
+
+    run(gone_back())
+
+
 # Big and small ones.
 
 

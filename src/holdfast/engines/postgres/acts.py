@@ -53,6 +53,9 @@ Order = tuple[Sequence[Job], Lease | None]
 Known = dict[str, tuple[str | None, str | None]]
 """Jobs that are not new, by their ids: who has their key, and that one's digest; neither where the id was there."""
 
+Made = tuple[int, str | None]
+"""Of a job that was changed: its version now, and who held it before, where somebody is to hear of that."""
+
 _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
@@ -164,31 +167,23 @@ class Acts:
 
     async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[Row]]:
         """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
-        if (given := rows.completions(changes, self._numbers)) is not None:
-            return await self._complete(changes, given, claim)
-        changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
-        columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
-        told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
-        return await self._answers(changes, _made(told)), claimed
-
-    async def _complete(
-        self, changes: Sequence[Change], given: rows.Completions, claim: Sequence[Any]
-    ) -> tuple[list[Applied | Conflict], list[Row]]:
-        """A turn whose changes are plain completions."""
-        told, *claimed = await self._db.fetch(self._sql.complete_jobs, given.numbers, *given.rest, *claim)
-        version, gone, versions = told[-3:]
-        if version is not None:
-            self.news.update([job_topic(change.job.id) for change in changes])
-            return [Applied(version)] * len(changes), claimed
-        by_number = dict(zip(gone, versions, strict=True))
-        found = zip(changes, given.numbers.strip("{}").split(","), strict=True)
-        made = {change.job.id: (int(by_number[n]), None) for change, n in found if n in by_number}
+        given = rows.completions(changes, self._numbers)
+        made: dict[str, Made]
+        if given is not None:
+            told, *claimed = await self._db.fetch(self._sql.complete_jobs, *given, *claim)
+            if (version := told[-3]) is not None:
+                self.news.update([job_topic(change.job.id) for change in changes])
+                return [Applied(version)] * len(changes), claimed
+            made = {id: (int(version), None) for id, version in zip(*told[-2:], strict=True)}
+        else:
+            changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
+            columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
+            told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
+            made = _made(told)
         return await self._answers(changes, made), claimed
 
-    async def _answers(
-        self, changes: Sequence[Change], made: Mapping[str, tuple[int, str | None]]
-    ) -> list[Applied | Conflict]:
-        """What is told of changes of which these were made: by id, the version now and who held the job before."""
+    async def _answers(self, changes: Sequence[Change], made: Mapping[str, Made]) -> list[Applied | Conflict]:
+        """What is told of changes of which these were made, by the ids of their jobs."""
         refused = [change for change in changes if change.job.id not in made]
         why = await self._why(refused) if refused else {}
         answers: list[Applied | Conflict] = []
@@ -377,7 +372,7 @@ def is_turn(changes: Sequence[Change]) -> bool:
     return all(_is_light(change) for change in changes) and len({change.job.id for change in changes}) == len(changes)
 
 
-def _made(told: Row) -> dict[str, tuple[int, str | None]]:
+def _made(told: Row) -> dict[str, Made]:
     """The changed jobs, of the first row that a change answers with: their versions now, and who held them before."""
     ids, versions, owners = told[-3:]
     return {} if ids is None else dict(zip(ids, zip(map(int, versions), owners, strict=True), strict=True))

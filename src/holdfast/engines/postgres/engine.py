@@ -145,7 +145,9 @@ class PostgresEngine(Reads, Transactional):
         self._tidied_at = -TIDY_SECONDS
         self._floor = Floor()
         self._numbers: dict[str, int] = {}
-        """The numbers of the jobs that were claimed here, until something is committed for them. On the hub's loop."""
+        """The numbers of the jobs that were claimed here, until a change that ends the lease is answered. On the hub's
+        loop.
+        """
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "PostgresEngine":

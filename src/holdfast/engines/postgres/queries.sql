@@ -147,7 +147,7 @@ where n = any(array(select n from {schema}.name where id = any($1::text[]))) ord
 for update;
 
 -- name: change_jobs
--- commit, turn: with `complete_jobs` and `claim` all that writes a state. Compares what each change expects with the job
+-- commit, turn: with `complete_jobs` and `claim` all that changes a state. Compares what each change expects with the job
 -- as it is when we hold its row, so that of several at the same time one wins. A turn claims in the same act, a commit
 -- for no queue. The first row tells of all changed jobs at once: ids, versions, and who held them; the others are the
 -- claimed jobs. Where all changes have the same in a column, an array of one will do (`once`).
@@ -263,17 +263,19 @@ select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28, $2
 
 -- name: complete_jobs
 -- commit, turn: what `change_jobs` does, for completions by their owner that differ in nothing but their results: most
--- turns bring nothing else. A completion leaves the rest of a job as it is. By their numbers, as one text, because the
--- driver would have to ask for the type of an array of them. The first row has the version that all of them have now; or,
+-- turns bring nothing else. A completion leaves the rest of a job as it is. By their numbers, which need no look at
+-- `name`, as one text, because the driver would have to ask for the type of an array of them; with their ids, because a
+-- server that went back in time hands out numbers again. The first row has the version that all of them have now; or,
 -- where some were refused or the versions differ, which have gone ahead, and their versions.
 with ending as materialized (
-  select own.n, own.result from unnest($1::text::bigint[], $2::text[]) as own (n, result)
+  select own.n, own.id, own.result from unnest($1::text::bigint[], $2::text[], $3::text[]) as own (n, id, result)
 ), gone as (
-  -- what is read again and again comes first: the columns before it would be taken apart each time
+  -- The first columns are read several times over, and each time all that stand before them.
   delete from {schema}.job using ending
   where job.n = ending.n and job.n = any(array(select n from ending))
-    and (ending.n is null or (job.epoch = $3::bigint and job.state = 'active'))  -- so that the key is looked up
-  returning job.queue, job.version + 1 as version, job.untold is not null and job.worker = $6::text as is_plain, job.n,
+    -- `ending.n is null` is never so: without it the planner goes by `job_held` or `job_state`, not by the key
+    and (ending.n is null or (job.id = ending.id and job.epoch = $4::bigint and job.state = 'active'))
+  returning job.queue, job.version + 1 as version, job.untold is not null and job.worker = $7::text as is_plain, job.n,
     job.untold, job.claimed_at, job.worker, job.epoch, job.id, job.type, job.args, job.digest, job.priority, job.key,
     job.key_until, job.parent, job.family, job.created_at, job.expires_at, job.options, job.run_at, job.attempt,
     job.recoveries, ending.result, job.inbox, job.arrived, job.first_state, job.first_epoch
@@ -282,7 +284,7 @@ with ending as materialized (
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
     error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
   select n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
-    'completed', version, run_at, epoch, attempt, recoveries, null, null, null, result, null, $4::bigint, $5::bigint,
+    'completed', version, run_at, epoch, attempt, recoveries, null, null, null, result, null, $5::bigint, $6::bigint,
     inbox, arrived, first_state, first_epoch, case when is_plain then untold end,
     case when is_plain then claimed_at end, case when is_plain then worker end
   from gone
@@ -291,7 +293,7 @@ with ending as materialized (
   select gone.n, entry.version, entry.at, entry.event, entry.before, entry.after, entry.actor, gone.epoch, null
   from gone cross join lateral (
     values (untold, claimed_at, 'claim', 'available', 'active', worker),
-      (gone.version, $4::bigint, 'complete', 'active', 'completed', $6::text)
+      (gone.version, $5::bigint, 'complete', 'active', 'completed', $7::text)
   ) as entry (version, at, event, before, after, actor)
   where not is_plain and entry.version is not null
   on conflict (n, version) do nothing
@@ -304,15 +306,15 @@ with ending as materialized (
   from moves cross join lateral (values ('active', -moves.jobs), ('completed', moves.jobs)) as one (state, jobs)
 ), alike as (
   select pg_catalog.min(low) as version from moves
-  having pg_catalog.sum(jobs) = (select pg_catalog.count(*) from ending) and pg_catalog.min(low) = pg_catalog.max(high)
+  having pg_catalog.sum(jobs)::bigint = (select pg_catalog.count(*) from ending) and pg_catalog.min(low) = pg_catalog.max(high)
 )
 select null::bigint, null, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
   null::bigint, null, null, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null, null::bigint,
   null, null, null, null::bigint, null::bigint, null, null::boolean, (select version from alike),
-  case when not exists (select 1 from alike) then array(select n::text from gone) end,
+  case when not exists (select 1 from alike) then array(select id from gone) end,
   case when not exists (select 1 from alike) then array(select version::text from gone) end
 union all
-select claim.*, null, null, null from {schema}.claim($7, $8, $9, $10, $11, $12, $13) as claim;
+select claim.*, null, null, null from {schema}.claim($8, $9, $10, $11, $12, $13, $14) as claim;
 
 -- name: lock_family
 -- commit: suspending on children; nobody arrives until we have committed

@@ -1,7 +1,7 @@
 """Values to rows: an array for each column, as `unnest` takes them; back: `engines.rows`. Must not run a statement."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -181,15 +181,10 @@ def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]
     )
 
 
-class Completions(NamedTuple):
-    """What `complete_jobs` takes."""
-
-    numbers: str
-    rest: tuple[Any, ...]
-
-
-def completions(changes: Sequence[Change], numbers: Mapping[str, int]) -> Completions | None:
-    """Changes as completions, if they are plain ones of jobs with known numbers, and differ only in their results."""
+def completions(changes: Sequence[Change], numbers: Mapping[str, int]) -> tuple[Any, ...] | None:
+    """What `complete_jobs` takes, if these are plain completions of jobs with known numbers, and differ in nothing but
+    their results.
+    """
     first = changes[0]
     by, epoch, finished_at, prune_at = first.by, first.epoch, first.job.finished_at, first.job.prune_at
     if epoch is None:
@@ -211,8 +206,8 @@ def completions(changes: Sequence[Change], numbers: Mapping[str, int]) -> Comple
         ):
             return None
         given.append(str(n))
-    results = [change.job.result for change in changes]
-    return Completions(f"{{{','.join(given)}}}", (results, epoch, finished_at, prune_at, by))
+    ids, results = [change.job.id for change in changes], [change.job.result for change in changes]
+    return f"{{{','.join(given)}}}", ids, results, epoch, finished_at, prune_at, by
 
 
 STEP_WIDTH = 9
