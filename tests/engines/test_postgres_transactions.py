@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from holdfast import App
 from holdfast.core.errors import Invalid, KeyConflict, Moved
@@ -254,6 +254,25 @@ def test_a_connection_to_a_database_without_the_store_is_refused(postgres_store:
         await app.close()
 
     run(live())
+
+
+def test_a_session_that_is_another_one_in_each_thread_is_refused_and_the_one_behind_it_taken(postgres_store: str, run):
+    """As web frameworks hand it out. Blocking calls run on a thread of their own: what they wrote would be lost."""
+    app = App(postgres_store)
+
+    @app.job(name="hello")
+    async def hello(n: int) -> None: ...
+
+    engine = sqlalchemy.create_engine(place_of(postgres_store).dsn.replace("postgresql:", "postgresql+psycopg:"))
+    session = scoped_session(sessionmaker(engine))
+    with pytest.raises(Invalid, match="another session in each thread; call it"):
+        app.sync.submit(hello, 1, connection=session)
+    made = app.sync.submit(hello, 1, connection=session())
+    session.commit()
+    assert made.status().state is State.AVAILABLE
+    session.remove()
+    engine.dispose()
+    run(app.close())
 
 
 def test_a_connection_without_a_transaction_is_refused(postgres_store: str, run) -> None:

@@ -38,6 +38,11 @@ class CallersConnection:
                 f"connection={type(connection).__name__}: not known here; "
                 "give one of asyncpg, psycopg or SQLAlchemy, with your transaction begun"
             )
+        if self._driver == "sqlalchemy" and hasattr(connection, "registry"):
+            raise Invalid(
+                f"connection={type(connection).__name__}: it leads to another session in each thread; "
+                "call it, and give the session that it answers with"
+            )
         if not _is_in_transaction(connection, self._driver):
             raise _no_transaction(connection)
 
