@@ -70,6 +70,7 @@ RATIOS = (
     (STEPS, "dbos steps", 10.0),
     (FOUR, LONG, 1.2),
 )
+PEERS = ("pgqueuer", "procrastinate", "dbos")
 AT_MOST = (
     (STATEMENTS, 1.0, ""),
     (START, 5.0, "ms"),
@@ -196,7 +197,7 @@ async def long_drains(url: str, count: int) -> Figures:
 async def peers(url: str, python: str, count: int) -> Figures:
     """What the peers do; the slower ones have a tenth of the jobs."""
     figures: Figures = {}
-    for kind, part in (("pgqueuer", 1), ("procrastinate", 10), ("dbos", 10)):
+    for kind, part in zip(PEERS, (1, 10, 10), strict=True):
         found = await asyncio.to_thread(peer, python, "postgres_peers.py", kind, max(10, count // part), url)
         figures |= {f"{kind} {name.removesuffix('_per_second')}": figure for name, figure in found.items()}
     return figures
@@ -225,8 +226,8 @@ async def rounds(given: argparse.Namespace) -> list[Figures]:
     return seen
 
 
-def tell_rounds(seen: list[Figures]) -> bool:
-    """Print the medians of the rounds and their floors."""
+def tell_rounds(seen: list[Figures], *, with_peers: bool) -> bool:
+    """Print the medians of the rounds and their floors. A peer that was asked for and failed has reached no floor."""
     fine = True
     at_most = {name for name, _, _ in AT_MOST}
     for name in dict.fromkeys(name for figures in seen for name in figures):
@@ -235,8 +236,10 @@ def tell_rounds(seen: list[Figures]) -> bool:
     print()
     for ours, theirs, floor in RATIOS:
         both = [figures[ours] / figures[theirs] for figures in seen if ours in figures and theirs in figures]
+        if len(both) < len(seen):
+            print(f"{'-':7}{ours} : {theirs}: measured in {len(both)} of {len(seen)} rounds")
+            fine &= not with_peers or not theirs.startswith(PEERS)
         if not both:
-            print(f"{'-':7}{ours} : {theirs}: not measured")
             continue
         fine &= told(f"{ours} : {theirs}", both, floor, "times")
         if ours == FOUR:
@@ -290,6 +293,8 @@ async def head(given: argparse.Namespace) -> str:
             await db.fetchval("select current_setting($1)", name)
             for name in ("server_version", "fsync", "synchronous_commit", "shared_buffers")
         ]
+    if (sync, commit) != ("on", "on"):
+        sys.exit(f"fsync={sync}, synchronous_commit={commit}: measure on a server that syncs, as with `--safe`")
     return (
         f"Python {platform.python_version()}, Postgres {version}, fsync={sync}, synchronous_commit={commit}, "
         f"shared_buffers={buffers}, {os.cpu_count()} cores\n"
@@ -310,7 +315,7 @@ def main() -> int:
     parser.add_argument("--idle", type=float, default=30.0, metavar="SECONDS")
     given = parser.parse_args()
     print(asyncio.run(head(given)), flush=True)
-    fine = tell_rounds(asyncio.run(rounds(given)))
+    fine = tell_rounds(asyncio.run(rounds(given)), with_peers=given.peers is not None)
     fine &= asyncio.run(idle(given.url, given.idle))
     if given.kills:
         fine &= kills(given.url, given.kills)
