@@ -53,7 +53,7 @@ class Server:
         self.folder = folder
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
 
     @property
     def url(self) -> str:
@@ -74,8 +74,8 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_us,
-                **_as_somebody(),
+                preexec_fn=end_with_us,
+                **as_somebody(),
             )
         end = time.monotonic() + START_SECONDS
         while subprocess.call(self._ready(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
@@ -147,7 +147,7 @@ def server(*settings: str, safe: bool = False) -> Iterator[Server]:
             text=True,
             timeout=START_SECONDS,
             check=False,
-            **_as_somebody(),
+            **as_somebody(),
         )
         if made.returncode:
             raise NoServer(f"initdb failed: {made.stderr.strip()[-300:]}")
@@ -201,7 +201,7 @@ def _version(programs: Path) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _as_somebody() -> dict[str, object]:
+def as_somebody() -> dict[str, object]:
     """The server refuses to run as root."""
     if os.geteuid() != 0:
         return {}
@@ -209,7 +209,7 @@ def _as_somebody() -> dict[str, object]:
     return {"user": NOBODY, "group": group, "extra_groups": [], "cwd": "/"}
 
 
-def _end_with_us() -> None:
+def end_with_us() -> None:
     """In the child, before it becomes the server: a test run that is killed leaves no server behind (on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
@@ -217,7 +217,7 @@ def _end_with_us() -> None:
 
 def _can_run(program: Path) -> bool:
     try:
-        return not subprocess.call([program, "--version"], stdout=subprocess.DEVNULL, **_as_somebody())
+        return not subprocess.call([program, "--version"], stdout=subprocess.DEVNULL, **as_somebody())
     except PermissionError:
         return False
 
@@ -233,7 +233,7 @@ def _copied(programs: Path, folder: Path) -> Path:
     return folder / package.name / programs.relative_to(package)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

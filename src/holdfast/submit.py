@@ -275,7 +275,8 @@ async def _inserted(jobs: Jobs, order: Order, parts: Iterable[list[str]]) -> lis
     under_way: deque[asyncio.Future[list[Inserted]]] = deque()
     try:
         for texts in parts:
-            now = max(await jobs.engine.now(), 0 if in_order else now + 1)
+            soonest = 0 if in_order else now + 1
+            now = max(await jobs.engine.now(), soonest)
             new = jobs.alike(order, texts, now)
             if len(under_way) == most:
                 done += await under_way[0]

@@ -1,6 +1,11 @@
 """By way of a transaction pooler: no session state, no notifications, no locks that last; and everything works."""
 
 import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +20,7 @@ from holdfast.engines.postgres import PostgresEngine
 from holdfast.jobs import Order
 from tests.history import broken_laws
 from tests.pooler import Pooler
-from tests.postgres_server import NoServer, Server, server
+from tests.postgres_server import NOBODY, STOP_SECONDS, NoServer, Server, as_somebody, end_with_us, free_port, server
 from tests.scenarios.test_recovery import Stage
 from tests.scenarios.test_server_faults import LEASE_SECONDS, PROGRAM, SETTINGS
 
@@ -33,11 +38,82 @@ def pooled() -> Iterator[tuple[Server, Pooler]]:
         pytest.skip(str(error))
 
 
+@pytest.fixture
+def bounced(tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    """A server, and its URL by way of a real PgBouncer in transaction mode."""
+    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        pytest.skip("no pgbouncer here: what goes by way of it is tried with our own pooler alone")
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-pgbouncer-"))
+    try:
+        with server() as running, contextlib.ExitStack() as stack:
+            port = free_port()
+            config = folder / "pgbouncer.ini"
+            config.write_text(CONFIG.format(server=running.port, port=port, sessions=SESSIONS))
+            if os.geteuid() == 0:  # it refuses to run as root, as the server does
+                shutil.chown(folder, NOBODY)
+                shutil.chown(config, NOBODY)
+            log = stack.enter_context((tmp_path / "pgbouncer.log").open("wb"))
+            bouncer = subprocess.Popen(
+                [program, config], stdout=log, stderr=log, preexec_fn=end_with_us, **as_somebody()
+            )
+            stack.callback(bouncer.wait, STOP_SECONDS)
+            stack.callback(bouncer.terminate)
+            url = running.url.replace(f":{running.port}/", f":{port}/")
+            asyncio.run(answers(url))
+            yield running, url
+    except NoServer as error:
+        pytest.skip(str(error))
+    finally:
+        shutil.rmtree(folder)
+
+
+CONFIG = """
+[databases]
+postgres = host=127.0.0.1 port={server} dbname=postgres user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = {sessions}
+max_client_conn = 100
+"""
+
+
+async def answers(url: str) -> None:
+    """Wait until somebody answers there."""
+    async with asyncio.timeout(STOP_SECONDS):
+        while True:
+            try:
+                await (await asyncpg.connect(url, statement_cache_size=0)).close()
+                return
+            except (OSError, asyncpg.PostgresError):
+                await asyncio.sleep(0.05)
+
+
 def test_a_pipeline_in_three_processes_shares_three_sessions_and_survives_a_kill(
     pooled: tuple[Server, Pooler], tmp_path: Path
 ):
     running, pooler = pooled
-    stage = Stage(tmp_path, PROGRAM, pooler.through(running.url) + "?pooler=transaction")
+    live_through_a_kill(pooler.through(running.url), tmp_path)
+    assert pooler.clients > SESSIONS, "there were more connections than sessions"
+    assert min(session.transactions for session in pooler.sessions) > 20, "and each session served many"
+    assert asyncio.run(left(running)) == []
+
+
+def test_a_pipeline_in_three_processes_survives_a_kill_by_way_of_a_real_pgbouncer(
+    bounced: tuple[Server, str], tmp_path: Path
+):
+    running, url = bounced
+    live_through_a_kill(url, tmp_path)
+    assert asyncio.run(left(running)) == []
+
+
+def live_through_a_kill(url: str, tmp_path: Path) -> None:
+    """Three workers run a pipeline by way of a pooler, one of them is killed; nothing is lost, nothing twice."""
+    stage = Stage(tmp_path, PROGRAM, f"{url}?pooler=transaction")
     try:
         workers = [stage.worker(SETTINGS) for _ in range(3)]
 
@@ -64,9 +140,6 @@ def test_a_pipeline_in_three_processes_shares_three_sessions_and_survives_a_kill
         assert not [text for text in logs if "Traceback" in text]
     finally:
         stage.close()
-    assert pooler.clients > SESSIONS, "there were more connections than sessions"
-    assert min(session.transactions for session in pooler.sessions) > 20, "and each session served many"
-    assert asyncio.run(left(running)) == []
 
 
 async def left(running: Server) -> list[str]:

@@ -96,7 +96,7 @@ def job_topic(job: str) -> str:
 
 def is_job_topic(topic: str) -> bool:
     """Whether a topic is a job's. There are as many as there are jobs, and mostly nobody waits for them."""
-    return topic.startswith("job:")
+    return topic.startswith(job_topic(""))
 
 
 def worker_topic(worker: str) -> str:
