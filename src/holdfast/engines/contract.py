@@ -91,12 +91,15 @@ def until_due(due: Time | None, now: Time, timeout: float) -> float:
 
 def job_topic(job: str) -> str:
     """What to wait for to hear of changes of a job. Its steps are no news: who shows progress looks now and then."""
-    return f"job:{job}"
+    return _JOB + job
+
+
+_JOB = "job:"
 
 
 def is_job_topic(topic: str) -> bool:
     """Whether a topic is a job's. There are as many as there are jobs, and mostly nobody waits for them."""
-    return topic.startswith(job_topic(""))
+    return topic.startswith(_JOB)
 
 
 def worker_topic(worker: str) -> str:

@@ -273,7 +273,7 @@ with ending as materialized (
   -- The first columns are read several times over, and each time all that stand before them.
   delete from {schema}.job using ending
   where job.n = ending.n and job.n = any(array(select n from ending))
-    -- `ending.n is null` is never so: without it the planner goes by `job_held` or `job_state`, not by the key
+    -- `ending.n is null` is never so. An `or` proves no partial index's condition, so that the key is looked up.
     and (ending.n is null or (job.id = ending.id and job.epoch = $4::bigint and job.state = 'active'))
   returning job.queue, job.version + 1 as version, job.untold is not null and job.worker = $7::text as is_plain, job.n,
     job.untold, job.claimed_at, job.worker, job.epoch, job.id, job.type, job.args, job.digest, job.priority, job.key,
