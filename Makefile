@@ -25,18 +25,15 @@ demo: $(VENV)/.ready ## the main job, with no server and no set-up
 	@$(BIN)/holdfast demo
 
 test: $(VENV)/.ready ## all tests, and the conformance suite on every engine
-	@$(BIN)/python -m pytest -q -n auto
-	@$(MAKE) --no-print-directory conformance
+	@failed=0; $(BIN)/python -m pytest -q -n auto || failed=1; \
+	  $(MAKE) --no-print-directory conformance || failed=1; exit $$failed
 
 conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
-	@$(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
-	  --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES)
-	@$(BIN)/python -m tests.postgres_server $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
-	  --engine {url} --examples $$(( $(EXAMPLES) / 6 ))
-	@$(BIN)/python -m tests.postgres_server --system $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
-	  --engine {url} --examples 2
-	@$(BIN)/python -m tests.redis_server $(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance \
-	  --engine {url} --examples $(EXAMPLES)
+	@failed=0; suite="$(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance"; \
+	  $$suite --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES) || failed=1; \
+	  $(BIN)/python -m tests.postgres_server $$suite --engine {url} --examples $$(( $(EXAMPLES) / 6 )) || failed=1; \
+	  $(BIN)/python -m tests.postgres_server --system $$suite --engine {url} --examples 2 || failed=1; \
+	  $(BIN)/python -m tests.redis_server $$suite --engine {url} --examples $(EXAMPLES) || failed=1; exit $$failed
 
 lint: $(VENV)/.ready ## style and types
 	@$(BIN)/ruff check .

@@ -111,7 +111,7 @@ class Pooler:
         try:
             if await self._greet(reader, writer):
                 self.clients += 1
-                asked = asyncio.ensure_future(message(reader))
+                asked: Asked = asyncio.ensure_future(message(reader))
                 while True:
                     asked = await self._transaction(asked, reader, writer)
         except (OSError, asyncio.IncompleteReadError):

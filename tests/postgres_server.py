@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import asyncpg
 
@@ -46,7 +46,7 @@ class NoServer(Exception):
 class Server:
     """A running Postgres. `restart`, `stop` and the like are for tests that want to see what that does."""
 
-    STOPS: ClassVar = (signal.SIGINT, signal.SIGQUIT)
+    STOPS: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGINT, signal.SIGQUIT)
 
     def __init__(self, programs: Path, folder: Path, settings: tuple[str, ...]) -> None:
         self._programs = programs
@@ -201,7 +201,7 @@ def _version(programs: Path) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def as_somebody() -> dict[str, object]:
+def as_somebody() -> dict[str, Any]:
     """The server refuses to run as root."""
     if os.geteuid() != 0:
         return {}

@@ -35,7 +35,7 @@ class NoServer(Exception):
 class Server:
     """A running server. `restart`, `stop`, `ask` and the like are for tests that want to see what that does."""
 
-    STOPS: ClassVar = (signal.SIGTERM, signal.SIGINT)
+    STOPS: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self, program: Path, folder: Path, settings: tuple[str, ...]) -> None:
         self._program = program

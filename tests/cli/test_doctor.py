@@ -182,7 +182,7 @@ def test_a_disk_that_fills_up_is_told(free: int, level: str, cli: Cli, ids: dict
 
 
 def test_a_clock_that_was_never_set_fails(cli: Cli, ids: dict[State, str], monkeypatch):
-    monkeypatch.setattr(premises.time, "time", lambda: 100.0)
+    monkeypatch.setattr(premises.time, "time", lambda: 100.0)  # type: ignore[attr-defined]
 
     assert checks(cli)["clock"][0] == "fail"
 

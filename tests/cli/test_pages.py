@@ -1,6 +1,7 @@
 """The laws of the made pages: they are what the code makes of them, and a stale one is named."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -56,7 +57,7 @@ def test_the_events_that_the_page_counts_as_failures_are_those_that_decide_count
     for row in EVENTS:
         for source in row.sources:
             job = Job(id="j", type="t", created_at=0, state=source, attempt=7)
-            facts = {"run_at": 2, "waits": (Wait(WaitKind.TIME, until=2),)}
+            facts: dict[str, Any] = {"run_at": 2, "waits": (Wait(WaitKind.TIME, until=2),)}
             if decide(job, row.event, 1, **facts).job.attempt == 8:
                 counting.add(row.event)
 

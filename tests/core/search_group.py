@@ -8,7 +8,20 @@ from msgspec.structs import replace
 from holdfast.core.errors import NotAllowed
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Event, Job, State, Wait, WaitKind
-from tests.core.search_store import ENDED, JOB_ID, SETTLED, Act, Done, Moves, Rules, Store, explore, job_in, law
+from tests.core.search_store import (
+    ENDED,
+    JOB_ID,
+    SETTLED,
+    Act,
+    Done,
+    Moves,
+    Rules,
+    Store,
+    as_field,
+    explore,
+    job_in,
+    law,
+)
 
 
 class Family(NamedTuple):
@@ -64,8 +77,8 @@ class Group:
             if getattr(world, name):
                 yield from self.worker_moves(world, name)
             elif parent.state is State.AVAILABLE and parent.epoch < self.epochs:
-                done = self.store.commit(world.parent, self.act(world.parent, Event.CLAIM, name))
-                yield f"{name} claim", world._replace(parent=done.job, **{name: done.job})
+                done = self.store.commit(world.parent, self.act(world.parent, Event.CLAIM, name))  # type: ignore[arg-type]
+                yield f"{name} claim", world._replace(parent=done.job, **as_field(name, done.job))
         for event in (Event.LAPSE, Event.CANCEL):
             if act := self.act(world.parent, event, "out"):
                 yield act.name, world._replace(parent=self.store.commit(world.parent, act).job)
@@ -81,9 +94,9 @@ class Group:
         mine = getattr(world, name)
         copy, head = self.store.jobs[mine], self.store.jobs[world.parent]
         holds = head.state is State.ACTIVE and head.epoch == copy.epoch
-        yield f"{name} is killed", world._replace(**{name: 0})
+        yield f"{name} is killed", world._replace(**as_field(name, 0))
         if holds and mine != world.parent:
-            yield f"{name} looks", world._replace(**{name: world.parent})
+            yield f"{name} looks", world._replace(**as_field(name, world.parent))
         if holds and not world.kids:
             yield f"{name} inserts children", world._replace(kids=self.children(copy), missing=2)
         waits = (Wait(WaitKind.CHILDREN, "images"), Wait(WaitKind.SIGNAL, "go"))
@@ -96,11 +109,11 @@ class Group:
         for act in wanted:
             if act.change.event is Event.SUSPEND and self.rules.awaited_groups_are_checked and not world.missing:
                 continue
-            done = self.store.commit(world.parent, act)
+            done = self.store.commit(world.parent, act)  # type: ignore[arg-type]
             if isinstance(done, Done):
-                yield act.name, world._replace(parent=done.job, **{name: 0})
+                yield act.name, world._replace(parent=done.job, **as_field(name, 0))
             elif not holds:
-                yield f"{act.name} refused", world._replace(**{name: 0})
+                yield f"{act.name} refused", world._replace(**as_field(name, 0))
 
     def children(self, parent: Job) -> tuple[int, ...]:
         return tuple(
@@ -134,7 +147,7 @@ class Group:
         if not self.waits(self.store.jobs[world.wake]):
             yield "waker has nothing to do", world._replace(wake=0)
             return
-        done = self.store.commit(world.parent, self.act(world.wake, Event.ACTIVATE, "waker"))
+        done = self.store.commit(world.parent, self.act(world.wake, Event.ACTIVATE, "waker"))  # type: ignore[arg-type]
         if isinstance(done, Done):
             yield "waker activate", world._replace(parent=done.job, wake=0)
         else:

@@ -23,6 +23,7 @@ from tests.core.search_store import (
     Moves,
     Rules,
     Store,
+    as_field,
     explore,
     failing,
     job_in,
@@ -99,7 +100,7 @@ class OneJob:
         )
         done = self.store.commit(world.job, act)
         assert isinstance(done, Done)
-        return self.seen(world._replace(job=done.job, **{name: done.job}))
+        return self.seen(world._replace(job=done.job, **as_field(name, done.job)))
 
     def after_time(self, world: World) -> World:
         job, undo, a, b, out = (self.store.later(n) for n in world[:5])
@@ -109,12 +110,12 @@ class OneJob:
         mine = getattr(world, name)
         copy, head = self.store.jobs[mine], self.store.jobs[world.job]
         holds = head.state is State.ACTIVE and head.epoch == copy.epoch
-        stopped = {name: 0}
+        stopped: dict[str, Any] = {name: 0}
         yield f"{name} is killed", world._replace(stopping="x" if world.stopping == name else world.stopping, **stopped)
         if not holds:
             yield f"{name} learns that it stops", world._replace(**stopped)
         elif mine != world.job:
-            yield f"{name} looks", world._replace(**{name: world.job})
+            yield f"{name} looks", world._replace(**as_field(name, world.job))
         if holds or not self.rules.steps_are_fenced:
             law(holds, "S7: a step of a stale worker was recorded")
             yield f"{name} records", self.after_steps(world, (("draw#1", copy.epoch, name),))

@@ -30,6 +30,11 @@ class Broken(AssertionError):
     """A law was broken; the message has the shortest way to it."""
 
 
+def as_field(name: str, value: int) -> dict[str, Any]:
+    """One field of a world, by its name."""
+    return {name: value}
+
+
 def law(holds: bool, text: str) -> None:
     if not holds:
         raise Broken(text)
@@ -131,7 +136,7 @@ class Store:
     """What is remembered while one search runs: it only grows, and no answer ever changes."""
 
     rules: Rules
-    jobs: list[Job | None] = field(default_factory=lambda: [None])
+    jobs: list[Any] = field(default_factory=lambda: [None])
     numbers: dict[bytes, int] = field(default_factory=dict)
     verdicts: dict[tuple[int, int], Done | str] = field(default_factory=dict)
     kept: dict[Any, Any] = field(default_factory=dict)

@@ -1,5 +1,7 @@
 """The lifecycle, written down a second time, and jobs to try its events on. Must not look at the shipped table."""
 
+from typing import Any
+
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Change, Error, Event, Job, Signal, State, Wait, WaitKind
 
@@ -51,7 +53,7 @@ PAIRS = [(event, state) for event in PROMISED_EVENTS for state in PROMISED_STATE
 
 def job_in(state: str, **facts) -> Job:
     """A job that has lived: two claims, one failure, one recovery, and a signal in its inbox."""
-    lived = {
+    lived: dict[str, Any] = {
         "id": JOB_ID,
         "type": "video.make",
         "created_at": NOW - 60_000,
@@ -72,7 +74,7 @@ def job_in(state: str, **facts) -> Job:
 
 def decided(event: str, state: str | None = None, /, job: Job | None = None, **facts) -> Change:
     """What an event makes of a job in its first source state, with the facts that it needs."""
-    needed = {
+    needed: dict[str, dict[str, Any]] = {
         "claim": {"by": "w-8"},
         "complete": {"result": "42"},
         "resolve": {"result": "42"},

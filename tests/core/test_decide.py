@@ -122,7 +122,7 @@ def test_a_lapse_after_progress_starts_the_row_of_recoveries_anew():
     change = decided("lapse", job=job_in("active", recoveries=3), progressed=True)
 
     assert change.job.recoveries == 1
-    assert change.job.run_at <= NOW
+    assert change.job.run_at <= NOW  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("recoveries", "waits_ms"), [(0, 0), (1, 10_000), (2, 20_000)])
@@ -130,7 +130,7 @@ def test_the_first_lapse_is_available_at_once_and_later_ones_after_a_backoff(rec
     after = decided("lapse", job=job_in("active", recoveries=recoveries)).job
 
     assert after.recoveries == recoveries + 1
-    assert max(after.run_at - NOW, 0) == waits_ms
+    assert max(after.run_at - NOW, 0) == waits_ms  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("progressed", [False, True])
@@ -138,7 +138,7 @@ def test_a_lapse_that_is_nobodys_fault_counts_nothing(progressed):
     after = decided("lapse", job=job_in("active", recoveries=2), recovery=False, progressed=progressed).job
 
     assert after.recoveries == 2
-    assert after.run_at <= NOW
+    assert after.run_at <= NOW  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

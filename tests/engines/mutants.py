@@ -127,7 +127,7 @@ class CheckedTooEarly(MemoryEngine):
         check_changes(changes)
         answers: list[Applied | Conflict] = []
         for change in changes:
-            checked = await self._look(lambda tables, change=change: refusal(tables.jobs.get(change.job.id), change))
+            checked = await self._look(lambda tables, change=change: refusal(tables.jobs.get(change.job.id), change))  # type: ignore[misc]
             time.sleep(BETWEEN_CHECK_AND_WRITE_SECONDS)  # noqa: ASYNC251 - blocks, so that other threads get in
             if checked is not None:
                 answers.append(checked)
@@ -512,9 +512,9 @@ def in_statement(name: str, law: str, statement: str, right: str, wrong: str) ->
     class Mutant(SqliteEngine):
         @classmethod
         def from_url(cls, url: str, clock: Clock) -> SqliteEngine:
-            text: str = getattr(sqlite_engine.SQL, statement)
+            text: str = getattr(sqlite_engine.SQL, statement)  # type: ignore[attr-defined]
             assert right in text or wrong in text, f"{statement} no longer says {right!r}"
-            setattr(sqlite_engine.SQL, statement, text.replace(right, wrong))
+            setattr(sqlite_engine.SQL, statement, text.replace(right, wrong))  # type: ignore[attr-defined]
             return super().from_url(url, clock)
 
     MUTANTS[name] = law

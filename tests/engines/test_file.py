@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,13 +100,14 @@ def test_acts_that_wait_together_are_written_together(run, engine, clock, disk):
 
 def test_the_event_loop_goes_on_while_the_disk_is_slow(run, path, clock):
     class Slow(Faulty):
+        reached, go = threading.Event(), threading.Event()
+
         def fsync(self, fd):
             self.reached.set()
             assert self.go.wait(30)
             super().fsync(fd)
 
     slow = Slow()
-    slow.reached, slow.go = threading.Event(), threading.Event()
     engine = FileEngine(path, clock, disk=slow)
 
     async def main():
@@ -168,7 +170,7 @@ def test_a_failed_write_changes_nothing_and_the_next_one_works(call, number, kin
 def test_when_only_the_folder_could_not_be_synced_the_old_file_is_put_back(run, engine, clock, disk, path):
     run(engine.insert([job(clock)]))
     text = path.read_bytes()
-    failed = []
+    failed: list[Any] = []
 
     def fails_once(folder):
         if not failed:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def check(path: Path, said: list[list[str]], run) -> None:
 
     async def found():
         await engine.open()
-        jobs = []
+        jobs: list[Any] = []
         while page := await engine.find(Where(), jobs[-1].id if jobs else ""):
             jobs += page
         steps = {one.id: await engine.steps(one.id) for one in jobs}

@@ -365,9 +365,9 @@ UNREADABLE = [
     pytest.param({"key": 7}, id="key"),
     pytest.param({"queue": None}, id="queue"),
     pytest.param({"state": State.ACTIVE}, id="no-worker"),
-    pytest.param({"options": Options(keep_ms="1h")}, id="option"),
+    pytest.param({"options": Options(keep_ms="1h")}, id="option"),  # type: ignore[arg-type]
     pytest.param({"options": Options(timeout_ms=1 << 64)}, id="wide-option"),
-    pytest.param({"waits": (Wait("sun"),)}, id="wait"),
+    pytest.param({"waits": (Wait("sun"),)}, id="wait"),  # type: ignore[arg-type]
 ]
 
 
@@ -401,7 +401,7 @@ def test_a_step_or_end_that_could_not_be_read_again_is_refused(tmp_path, clock, 
         engine.record([step(held), step(held, "b", started_at=1.5)]),
         engine.record([step(held, name=7)]),
         engine.commit([change(clock, held, Event.COMPLETE, note={1: 1, "1": 2})]),
-        engine.commit([change(clock, held, Event.EXHAUST, error=Error("E", "m", 7))]),
+        engine.commit([change(clock, held, Event.EXHAUST, error=Error("E", "m", 7))]),  # type: ignore[arg-type]
         engine.commit([change(clock, held, Event.COMPLETE, by=7)]),
     ):
         with pytest.raises(BadValue):

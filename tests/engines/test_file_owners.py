@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -243,7 +244,7 @@ def test_a_lane_answers_whoever_was_just_in_time(run):
         """A queue on which somebody is slow to put work, while somebody else closes the lane."""
 
         def __init__(self):
-            self.queue = SimpleQueue()
+            self.queue: SimpleQueue[Any] = SimpleQueue()
             self.get, self.get_nowait = self.queue.get, self.queue.get_nowait
 
         def put(self, ticket):
@@ -256,7 +257,7 @@ def test_a_lane_answers_whoever_was_just_in_time(run):
             ticket.answer = ticket.work
 
     lane = Lane("lane", answer)
-    lane._queue = Held()
+    lane._queue = Held()  # type: ignore[assignment]
 
     def close():
         lane.close()
@@ -279,7 +280,7 @@ def test_a_url_names_a_file(tmp_path, monkeypatch, run):
     assert isinstance(engine, FileEngine)
     assert engine.path == tmp_path / "a b.json"
     assert len({FileEngine.scratch("file:x.json", tmp_path / "a?b") for _ in range(50)}) == 50
-    assert engine_for(FileEngine.scratch("file:x.json", tmp_path / "a?b")).path.parent == tmp_path / "a?b"
+    assert engine_for(FileEngine.scratch("file:x.json", tmp_path / "a?b")).path.parent == tmp_path / "a?b"  # type: ignore[attr-defined]
 
 
 def test_a_link_is_followed_and_stays_a_link(run, tmp_path, clock):

@@ -239,7 +239,7 @@ def test_one_callers_bad_luck_is_not_the_others(postgres_store: str, run):
             engine.insert([job(CLOCK, key=long_key, digest="d")]), *fine, return_exceptions=True
         )
         assert isinstance(answers[0], Exception)
-        assert [answer[0].new for answer in answers[1:]] == [True] * 20
+        assert [answer[0].new for answer in answers[1:]] == [True] * 20  # type: ignore[index]
         assert sum((await engine.count()).values()) == 20
         await engine.close()
 
@@ -680,7 +680,13 @@ def test_a_crowd_of_news_is_told_in_few_notifications(postgres_store: str, run):
         one, two = await opened(postgres_store), await opened(postgres_store)
         heard: list[Any] = []
         await two.wait([queue_topic("default")], 0)
-        ring, two._live._heard = two._live._heard, lambda topics: (heard.append(topics), ring(topics))[1]
+        ring = two._live._heard
+
+        def hear(topics: Any) -> None:
+            heard.append(topics)
+            ring(topics)
+
+        two._live._heard = hear
         jobs = [job(CLOCK) for _ in range(300)]
         await asyncio.gather(*(one.insert([new]) for new in jobs))
         mark = await two.wait([job_topic(jobs[-1].id)], 0)

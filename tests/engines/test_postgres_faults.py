@@ -221,7 +221,7 @@ def test_what_was_done_before_the_server_took_the_rest_back_is_told_as_done(post
         answers = await engine.commit(changes)
         assert await failed(db, postgres_store) > 3
         assert [type(answer) for answer in answers] == [Applied] * 3, answers
-        assert sorted(answer.missing for answer in answers[1:]) == [0, 1]
+        assert sorted(answer.missing for answer in answers[1:]) == [0, 1]  # type: ignore[type-var]
         await db.close()
         await engine.close()
 
@@ -259,7 +259,7 @@ def test_one_callers_refused_change_leaves_the_answers_of_the_others_true(postgr
             return_exceptions=True,
         )
         assert isinstance(answers[1], asyncpg.CheckViolationError)
-        assert [type(answer[0]) for answer in (answers[0], answers[2])] == [Applied] * 2, answers
+        assert [type(answer[0]) for answer in (answers[0], answers[2])] == [Applied] * 2, answers  # type: ignore[index]
         await db.close()
         await engine.close()
 

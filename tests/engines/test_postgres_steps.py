@@ -51,7 +51,7 @@ class Store:
                 value = await asyncio.to_thread(body, connection.sync)
             return [step(job or self.job, path, result=f'"{value}"')]
 
-        return await self.engine.transact(step(job or self.job, path, StepState.STARTED), fill)
+        return await self.engine.transact(step(job or self.job, path, StepState.STARTED), fill)  # type: ignore[attr-defined]
 
     def do(self, body, path="pay#1", job=None):
         return self.run(asyncio.wait_for(self.transact(body, path, job), 20))

@@ -299,11 +299,11 @@ def test_a_connection_without_a_transaction_is_refused(postgres_store: str, run)
             with pytest.raises(Invalid, match="no transaction is begun"):
                 await hello.submit(1, connection=engine)
             commits = engine.execution_options(isolation_level="AUTOCOMMIT")
-            async with commits.connect() as connection, AsyncSession(commits) as session:
-                for by_itself in (connection, session):
+            async with commits.connect() as connection, AsyncSession(commits) as session:  # type: ignore[assignment]
+                for by_itself in (connection, session):  # type: ignore[assignment]
                     with pytest.raises(Invalid, match="no transaction is begun"):
                         await hello.submit(1, connection=by_itself)
-            async with engine.connect() as connection:  # begins with the first statement
+            async with engine.connect() as connection:  # type: ignore[assignment]  # begins with the first statement
                 await hello.submit(1, connection=connection)
             await engine.dispose()
         assert sum((await app.engine.count()).values()) == 1

@@ -26,8 +26,9 @@ from holdfast.core.moves import MOVED, HeldKey, Mark, Whole
 from holdfast.engines import engine_for, named
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.redis import RedisEngine
-from holdfast.engines.redis.engine import CALL_WEIGHT, PAGE, Part
+from holdfast.engines.redis.engine import CALL_WEIGHT, Part
 from holdfast.engines.redis.place import place_of
+from holdfast.engines.redis.reads import PAGE
 from holdfast.engines.redis.wire import Way
 from holdfast.jobs import Jobs
 from holdfast.upkeep.keeper import Keeper
@@ -400,7 +401,7 @@ def test_callers_who_come_together_share_a_call(redis_store: str, run, monkeypat
         engine = await opened(redis_store)
         held = [await claimed(engine, CLOCK) for _ in range(40)]
         await engine.record([recorded(held[0], "first")])
-        counted, in_calls, came = Counted(engine), engine._in_calls, []
+        counted, in_calls, came = Counted(engine), engine._in_calls, list[Any]()
 
         async def once_all_are_here(name: str, parts: Iterable[Part]) -> list[Any]:
             parts = list(parts)
@@ -453,7 +454,7 @@ def test_nobody_hears_what_it_does_not_wait_for(redis_store: str, run):
         engine, other = await opened(redis_store), await opened(redis_store)
         await engine.wait([queue_topic("q")], 0)
         heard: list[str] = []
-        engine._news._heard = heard.extend  # type: ignore[method-assign]
+        engine._news._heard = heard.extend
         await other.insert([job(CLOCK, queue="elsewhere")])
         held = await claimed(other, CLOCK)
         await done(other, CLOCK, held, Event.COMPLETE)
@@ -605,7 +606,7 @@ def test_a_worker_needs_no_more_rights_than_the_guide_names(own_server: Server, 
                 await asyncio.sleep(1)
             await work(app.engine, CLOCK)
             await app.engine.prune()
-            await moved_away(app.engine)
+            await moved_away(app.engine)  # type: ignore[arg-type]
             await app.close()
 
         run(live())

@@ -188,7 +188,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_coming_back_tries_until_it_works_and_says_the_first_trouble(no_pauses: None, run: Any):
-    tries, said = iter([OSError("first"), OSError("second"), OSError("third"), None]), []
+    tries, said = iter([OSError("first"), OSError("second"), OSError("third"), None]), list[Any]()
 
     async def connect() -> None:
         if (error := next(tries)) is not None:

@@ -17,7 +17,7 @@ import pytest
 from holdfast.core.model import Presence, State, Where
 from holdfast.engines.contract import WORKER, queue_topic
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.engines.sqlite.engine import SQL
+from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import prepare
 from tests.engines.samples import job
 

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -192,7 +193,7 @@ def test_a_broken_foreign_key_is_told_at_the_end_and_takes_all_back(store):
 
 
 def test_rows_that_were_not_read_to_their_end_don_t_hold_up_the_commit(store):
-    kept = []
+    kept: list[Any] = []
 
     def body(db):
         put(*range(100))(db)
@@ -443,7 +444,7 @@ def test_a_statement_that_rolls_all_back_ends_the_step_also_when_it_is_swallowed
 
 
 def test_what_is_handed_out_is_dead_afterwards_and_gives_nothing_away(store):
-    kept = []
+    kept: list[Any] = []
 
     def body(db):
         kept.extend([db, db.cursor(), db.execute("select 1")])
@@ -470,7 +471,7 @@ def test_what_is_handed_out_is_dead_afterwards_and_gives_nothing_away(store):
 
 
 def test_a_connection_that_was_kept_is_of_no_use_in_a_later_step(store):
-    kept = []
+    kept: list[Any] = []
     store.do(kept.append)
 
     def body(db):

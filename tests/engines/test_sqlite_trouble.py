@@ -360,5 +360,5 @@ def test_a_wrong_url_is_one_line_without_its_password(url, words):
 
 def test_three_slashes_are_relative_and_four_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert engine_for("sqlite:///a b%20c.db").path == tmp_path / "a b c.db"
-    assert engine_for("sqlite:////data/jobs.db").path == Path("/data/jobs.db")
+    assert engine_for("sqlite:///a b%20c.db").path == tmp_path / "a b c.db"  # type: ignore[attr-defined]
+    assert engine_for("sqlite:////data/jobs.db").path == Path("/data/jobs.db")  # type: ignore[attr-defined]

@@ -177,7 +177,7 @@ def test_across_processes_no_call_begins_after_the_cancel_is_known(
             marks = tmp_path / "marks"
             marks.write_text("")
             run = stage.submit("album", provider.url, CALLS, AT_ONCE)
-            until(lambda first=first: provider.begun >= first + 2 * AT_ONCE)
+            until(lambda first=first: provider.begun >= first + 2 * AT_ONCE)  # type: ignore[misc]
             at = time.time()
             stage.do(run.cancel())
             until(lambda: stage.marks("heard"))

@@ -246,10 +246,10 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The example as it is, but for how long its pretend providers take."""
     monkeypatch.chdir(tmp_path)
     spec = importlib.util.spec_from_file_location("agent_under_test", EXAMPLES / "agent.py")
-    module = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
-    module.asyncio = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 100))
+    module.asyncio = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 100))  # type: ignore[attr-defined]
     return module
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import App, Settings, run_items, run_items_async
 from holdfast.core.errors import HoldfastError, Invalid, StoreError, WrongColour
-from holdfast.items import Counts
+from holdfast.items.words import Counts
 
 CHAPTERS = ["one", "two", "three", "four"]
 
@@ -183,7 +183,7 @@ def _note(desk: Desk) -> Any:
 def test_a_key_names_an_item_however_its_value_changes(kept: str, desk: Desk):
     run_items(kept, [{"id": 1, "text": "old"}], _note(desk), key=lambda item: item["id"], quiet=True)
 
-    run_items(kept, [{"id": 1, "text": "new"}, {"id": 2}], _note(desk), key=lambda item: item["id"], quiet=True)
+    run_items(kept, [{"id": 1, "text": "new"}, {"id": 2}], _note(desk), key=lambda item: item["id"], quiet=True)  # type: ignore[index]
 
     assert desk.calls == [{"id": 1, "text": "old"}, {"id": 2}]
 

@@ -71,7 +71,7 @@ def wait_for_a_beat(stage, process):
     """Wait until a worker has beaten and has been answered: its next beat but one is written."""
     for _ in range(2):
         last = presence(stage, process).beat_at
-        until(lambda last=last: presence(stage, process).beat_at > last)
+        until(lambda last=last: presence(stage, process).beat_at > last)  # type: ignore[misc]
 
 
 def let_go(stage, process):

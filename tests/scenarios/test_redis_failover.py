@@ -64,7 +64,7 @@ def test_who_saw_more_than_the_new_primary_stops_and_what_remains_is_whole(pair:
             until(lambda: [one for one in done(tmp_path) if one.job in lost])
             for _ in range(2):  # who beats again has had the answer to its last beat, which tells how far the store is
                 since = time.time() * 1_000
-                until(lambda since=since: all(presence(stage, one).beat_at > since for one in both))
+                until(lambda since=since: all(presence(stage, one).beat_at > since for one in both))  # type: ignore[misc]
             gone = acts(primary) - acts(replica)
 
             proxy._to = replica.port

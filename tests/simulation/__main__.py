@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--hash", action="store_true", help="print only a hash of what happened")
     asked = parser.parse_args()
     if asked.soak is not None:
-        return soak(asked.soak, *asked.seeds[:1], bug=asked.bug)
+        return soak(asked.soak, asked.seeds[0] if asked.seeds else None, bug=asked.bug)
     if not asked.seeds:
         parser.error("name a seed, or --soak MINUTES")
     failed = False

@@ -24,6 +24,7 @@ from holdfast.upkeep import rescue
 from holdfast.upkeep.keeper import Keeper
 from holdfast.upkeep.rescue import Rescue
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.context import attempt_here
 from holdfast.worker.leases import Leases
 from holdfast.worker.loop import Worker
 from holdfast.worker.maps import Tally
@@ -272,7 +273,7 @@ def _(at_once: Any) -> Any:
 
 @bug("a child has another id each time", "S23 L1", holdfast.submit, "derived_id")
 def _(derived_id: Any) -> Any:
-    return lambda parent, name: derived_id(parent, f"{name} {holdfast.submit.attempt_here().job.epoch}")
+    return lambda parent, name: derived_id(parent, f"{name} {attempt_here().job.epoch}")
 
 
 @bug("claims end at the first trouble", "L1 L4", Worker, "_claims")

@@ -100,7 +100,8 @@ def shape(weight: float, **options: Any) -> Any:
 
         if weight:
             SHAPES[function.__name__] = weight
-        decorated = TEMPLATE.job(name=function.__name__, **({"retries": BRIEF, "keep": KEEP} | options))
+        defaults: dict[str, Any] = {"retries": BRIEF, "keep": KEEP}
+        decorated = TEMPLATE.job(name=function.__name__, **(defaults | options))
         decorated(handler if weight else single)
         return function
 

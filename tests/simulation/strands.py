@@ -56,7 +56,7 @@ class Call:
         return self._when
 
 
-class Future(asyncio.Future):  # type: ignore[type-arg]
+class Future(asyncio.Future):
     """A future that is known by a number, so that a set of them has the same order in every run."""
 
     def __init__(self, number: int, **more: Any) -> None:
@@ -67,7 +67,7 @@ class Future(asyncio.Future):  # type: ignore[type-arg]
         return self.number
 
 
-class Task(asyncio.Task):  # type: ignore[type-arg]
+class Task(asyncio.Task):
     """The same for a task."""
 
     def __init__(self, number: int, coroutine: Coroutine[Any, Any, Any], **more: Any) -> None:
@@ -93,19 +93,19 @@ class Strand(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self.process.monotonic()
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         call = Call(callback, args, contextvars.copy_context() if context is None else context)
         self.calls.append(call)
         if not self.queued:
             self.world.queue(self)
         return call
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         call = Call(callback, args, contextvars.copy_context() if context is None else context, when)
         self.world.wake_at(self.process.moment(when), self, call)
         return call
@@ -125,7 +125,7 @@ class Strand(asyncio.AbstractEventLoop):
     def create_future(self) -> Any:
         return Future(next(self.world.numbers), loop=self)
 
-    def create_task(self, coroutine: Any, *, name: Any = None, context: Any = None, **_: Any) -> Any:
+    def create_task(self, coroutine: Any, *, name: Any = None, context: Any = None, **_: Any) -> Any:  # type: ignore[override]
         task = Task(next(self.world.numbers), coroutine, loop=self, name=name, context=context)
         self.tasks.append(task)
         return task
@@ -145,7 +145,7 @@ class Strand(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: Any) -> None:
         self.world.trouble(f"{self.process.name}: {context.get('message')}: {context.get('exception')!r}")
 
-    def run_in_executor(self, *args: Any) -> Any:
+    def run_in_executor(self, *args: Any) -> Any:  # type: ignore[override]
         raise AssertionError("a thread under simulation: there are none")
 
     def get_debug(self) -> bool:
@@ -180,7 +180,7 @@ class Process:
     def strand(self, name: str) -> Strand:
         """The thread of this name."""
         if name not in self.strands:
-            self.strands[name] = Strand(self, name)
+            self.strands[name] = Strand(self, name)  # type: ignore[abstract]
         return self.strands[name]
 
     def begin(self, work: Coroutine[Any, Any, Any], strand: str = "main") -> Task:

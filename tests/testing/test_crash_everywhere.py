@@ -457,7 +457,7 @@ def test_nothing_is_left_behind():
 
     @app.job(name="transient_too")
     async def transient_too() -> list[str]:
-        return await asyncio.gather(carve.aio(1), draw("sea"), asyncio.to_thread(str, 1))
+        return list(await asyncio.gather(carve.aio(1), draw("sea"), asyncio.to_thread(str, 1)))
 
     before = set(threading.enumerate())
     capturing = CAPTURING._users

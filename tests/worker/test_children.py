@@ -1,6 +1,7 @@
 """Children: a job submits others, waits for them without a slot, and is woken by the last of them."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, in_state,
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
-RAN: list[object] = []
+RAN: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ async def test_a_child_that_settles_while_its_parent_looks_is_not_waited_for(app
 
 
 async def _has_settled(app: App, id: str) -> bool:
-    (job,) = await app.engine.engine.get([id])
+    (job,) = await app.engine.engine.get([id])  # type: ignore[attr-defined]
     return job.finished_at is not None
 
 

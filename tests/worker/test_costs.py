@@ -8,6 +8,7 @@ import re
 import time
 import tracemalloc
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ class Trace:
 
     def transactions(self):
         """Each transaction as the statements between its two ends."""
-        found = []
+        found: list[Any] = []
         for name in self.written:
             if name == "begin":
                 found.append([])
@@ -208,7 +209,7 @@ async def test_claims_wait_for_no_disk_and_all_else_does(app, trace):
         for _ in range(3):
             await (await walk.submit()).result(timeout=10)
 
-    modes = {"lazily": [], "durably": []}
+    modes: dict[str, list[Any]] = {"lazily": [], "durably": []}
     mode = "durably"
     for name in trace.written:
         mode = name if name in modes else mode
@@ -249,7 +250,7 @@ ITEMS, EARLY = 10_000, 2_000
 def needed(job, count):
     """Bytes that a map of so many items can't do without: its results, a record of each, and which calls were made."""
     tracemalloc.start()
-    results, records, calls = [], {}, Counter()
+    results, records, calls = list[Any](), dict[str, Any](), Counter[Any]()
     for n in range(count):
         # Each number and text is one of its own, as it is when an item has run.
         path, at = f"nothing#{n:016x}", 1_700_000_000_000 + n

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import current, step, wait_for
 from holdfast.core.errors import Invalid, NotFound
-from holdfast.core.model import State, StepState
+from holdfast.core.model import Event, State, StepState
 from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
@@ -112,7 +112,7 @@ async def test_a_person_says_that_it_happened(app, engine):
         await run.resolve_step("send#42", "it was sent", reason="found it in the outbox")
         assert await run.result(5) == "IT WAS SENT"
     assert SENT == ["42"]
-    note = (await entry_of(run, "replay")).note
+    note = (await entry_of(run, Event.REPLAY)).note
     assert note == {"reason": "found it in the outbox", "step": "send#42", "said": "it happened"}
 
 
@@ -218,7 +218,7 @@ def test_what_makes_no_sense_is_refused_at_decoration():
     with pytest.raises(Invalid, match="never tried again by itself"):
         step(name="mail", effect="once", key="k", retries=2)(mail)
     with pytest.raises(Invalid, match="effect='twice' is unknown"):
-        step(name="mail", effect="twice", key="k")(mail)
+        step(name="mail", effect="twice", key="k")(mail)  # type: ignore[call-overload]
 
 
 async def test_the_providers_key_is_the_same_over_attempts_recoveries_and_replays(app, engine):
@@ -347,7 +347,7 @@ async def test_a_person_who_resolves_all_steps_in_doubt_needs_one_replay(app, en
     job = await app.jobs.get(run.id)
     assert (job.epoch, job.inbox) == (2, ())
     assert sorted(SENT) == ["1", "1", "2", "3"]
-    note = (await entry_of(run, "replay")).note
+    note = (await entry_of(run, Event.REPLAY)).note
     assert note["steps"] == {"send#1": "do it again", "send#2": "it happened", "send#3": "it happened"}
 
 

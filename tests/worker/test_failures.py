@@ -144,7 +144,7 @@ async def test_a_backoff_is_waited_for_by_the_stores_clock(app):
         job = await in_state(app, run, State.RETRYABLE)
 
     entry = await entry_of(run, Event.FAIL)
-    assert job.run_at - entry.at == 60_000
+    assert job.run_at - entry.at == 60_000  # type: ignore[operator]
     assert entry.note["next_try"] == "in 1 min"
 
 
@@ -200,7 +200,7 @@ async def test_a_wrong_colour_call_in_a_job_is_not_retried_and_names_the_view(ap
         def_body("value")
 
     def wrong_too() -> None:
-        async_body("value")
+        async_body("value")  # type: ignore[unused-coroutine]
 
     first = await finished(app, await app.job(wrong).submit())
     second = await finished(app, await app.job(wrong_too).submit())

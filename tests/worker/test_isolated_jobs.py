@@ -98,6 +98,6 @@ def test_what_can_not_be_isolated_is_refused_at_decoration():
     with pytest.raises(Invalid, match="nested"):
         step(name="nested", isolate="process")(nested)
     with pytest.raises(Invalid, match="isolate='thread' is unknown"):
-        step(name="nested", isolate="thread")(nested)
+        step(name="nested", isolate="thread")(nested)  # type: ignore[call-overload]
     with pytest.raises(Invalid, match="memory_mb"):
         step(name="nested", memory_mb=100)(nested)

@@ -11,6 +11,7 @@ import time
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,7 +141,7 @@ async def test_noise_on_the_standard_streams_reaches_them_and_not_the_line(capfd
 
 
 async def test_progress_and_log_lines_are_told_while_it_runs(tmp_path):
-    said = []
+    said: list[Any] = []
     with level_of(logging.INFO):
         async with open_pool() as pool:
             await run(pool, steps.told, 3, told=said.append)
@@ -168,7 +169,7 @@ async def test_what_is_told_there_counts_as_told_here(caplog):
 
 
 async def test_a_flood_of_progress_and_lines_is_cut_to_what_a_worker_can_bear():
-    said = []
+    said: list[Any] = []
     with level_of(logging.INFO):
         async with open_pool() as pool:
             began = time.monotonic()
@@ -517,7 +518,7 @@ def test_a_function_that_no_other_process_could_find_is_refused():
     hidden = steps.inner()
     for refuse in (check_importable, target_of):
         with pytest.raises(Invalid, match="hidden .* stands inside a function"):
-            refuse(hidden)
+            refuse(hidden)  # type: ignore[arg-type]
         with pytest.raises(Invalid, match="stands inside a function"):
             refuse(lambda: None)
     with pytest.raises(Invalid, match="plain_again .* can't be found by its name"):

@@ -57,9 +57,10 @@ async def test_stage_and_count_and_text_are_told_within_a_second(app):
             assert time.monotonic() - began < 1.0
             assert (status.stage, status.stage_number, status.total) == ("draw", 2, 5)
         assert status.remaining_ms is not None
-        assert status.stage_ms >= 3 * status.remaining_ms / 2 - 5, "as long for each item as the items so far took"
+        assert status.stage_ms >= 3 * status.remaining_ms / 2 - 5, "as long for each item as the items so far took"  # type: ignore[operator]
         assert "stage 2 of 3: draw, 3 of 5" in str(status)
-        gate.release(), gate.release()
+        gate.release()
+        gate.release()
         status = await seen(run, lambda s: s.text == "muxing")
         assert status.stage_number == 3
         gate.release()
@@ -91,7 +92,7 @@ async def test_after_a_recovery_the_count_goes_on_from_what_is_recorded(app):
         assert status.steps >= 6
         status = await seen(run, lambda s: (s.done, s.total) == (8, 10))
         assert status.made == 2, "the other six were there before, and took no time of this attempt"
-        assert status.remaining_ms == round(status.stage_ms / 2 * 2)
+        assert status.remaining_ms == round(status.stage_ms / 2 * 2)  # type: ignore[operator]
 
 
 async def test_follow_gives_history_and_progress_and_ends_when_settled(app):

@@ -130,8 +130,8 @@ async def test_an_end_that_another_worker_made_of_the_same_job_is_told(app, engi
     async with app.worker(at_once=1):  # so that it does not take the job again itself
         await entered.wait()
         engine.away = {"beat"}  # nobody tells it before its end
-        job = await app.jobs.get(run.id)
-        await engine.commit([decide(job, Event.LAPSE, await engine.now(), by="test")])
+        held = await app.jobs.get(run.id)
+        await engine.commit([decide(held, Event.LAPSE, await engine.now(), by="test")])
         (again,) = await engine.claim("w-other", ["default"], 1)
         await engine.commit([decide(again, Event.COMPLETE, await engine.now(), by="w-other", result="2")])
         taken.set()
@@ -238,7 +238,7 @@ class LateThreads:
                 super().run()
 
         with monkeypatch.context() as patch:
-            patch.setattr(steps.threading, "Thread", Late)
+            patch.setattr(steps.threading, "Thread", Late)  # type: ignore[attr-defined]
             await until(self.waiting.is_set, 3)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_a_name_outside_the_pattern_and_an_unknown_option_are_refused(app):
     with pytest.raises(TypeError, match="effect"):
         app.job(effect="once")(job)
     with pytest.raises(TypeError, match="retry"):
-        step(name="x", retry=1)(job)
+        step(name="x", retry=1)(job)  # type: ignore[call-overload]
 
 
 # Plain calls.
@@ -186,7 +187,7 @@ async def test_wrong_colours_in_a_job_name_the_view(app):
 
     def def_job() -> None:
         try:
-            draw(1)
+            draw(1)  # type: ignore[unused-coroutine]
         except WrongColour as error:
             told.append(str(error))
 
@@ -298,7 +299,7 @@ async def test_a_cancelled_bulk_submit_waits_for_nothing(app, engine, monkeypatc
 async def test_a_part_is_made_ready_while_the_store_is_at_those_before_it(app, engine, monkeypatch):
     async def job(n: int) -> None: ...
 
-    taken, under_way, seen = [], 0, []
+    taken, under_way, seen = list[Any](), 0, list[Any]()
     insert = app.engine.insert
 
     async def slowly(jobs, parent=None):

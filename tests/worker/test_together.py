@@ -2,12 +2,14 @@
 
 import asyncio
 
-from holdfast import step
+from holdfast import App, step
 from holdfast.core.errors import BadValue, StoreError
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Conflict, Event, Recorded, State, Step, StepState
+from holdfast.core.model import Applied, Conflict, Event, Recorded, State, Step, StepState
+from holdfast.runs import Run
 from holdfast.worker.together import TOGETHER_LIMIT, Together
-from tests.worker.given import finished, in_state, paths
+from tests.engines.mutants import StepsWithoutAFence
+from tests.worker.given import QUICK, Watched, events, finished, in_state, paths
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
@@ -57,12 +59,15 @@ async def test_items_that_are_done_when_their_worker_is_told_to_stop_are_kept(ap
     assert len(await paths(app, run)) == 8
 
 
-async def test_a_lost_lease_stops_them_all_and_nothing_is_recorded(app, engine):
+async def filmed_over_a_lost_lease(app, engine) -> Run[int]:
+    """Run a film of eight items whose lease another worker breaks just before its first records are written."""
+
     async def lose(name, args):
         if name == "record":
             engine.before = None
             job = await app.jobs.get(run.id)
-            await engine.commit([decide(job, Event.RECOVER, await engine.now(), by="another")])
+            (answer,) = await engine.commit([decide(job, Event.LAPSE, await engine.now(), by="another")])
+            assert isinstance(answer, Applied)
 
     @app.job
     async def film() -> int:
@@ -72,9 +77,29 @@ async def test_a_lost_lease_stops_them_all_and_nothing_is_recorded(app, engine):
     engine.before = lose
     async with app.worker():
         await in_state(app, run, State.COMPLETED)
-    steps = await app.engine.steps(run.id)
-    assert {step.epoch for step in steps} == {2}
+    return run
+
+
+async def epochs_of_steps(app, run) -> list[int]:
+    return [step.epoch for step in await app.engine.steps(run.id) if not step.path.startswith("~")]
+
+
+async def test_a_lost_lease_stops_them_all_and_nothing_is_recorded(app, engine):
+    run = await filmed_over_a_lost_lease(app, engine)
+
+    assert await events(run) == ["submit", "claim", "lapse", "claim", "complete"]
+    assert await epochs_of_steps(app, run) == [2] * 8
     assert await run.result() == sum(range(8))
+
+
+async def test_a_store_that_takes_the_records_of_a_lost_lease_is_caught():
+    """The planted bug that shows that the law above can fail."""
+    engine = Watched(StepsWithoutAFence())
+    app = App("memory:", settings=QUICK, engine=engine)  # type: ignore[arg-type]
+
+    run = await filmed_over_a_lost_lease(app, engine)
+
+    assert 1 in await epochs_of_steps(app, run)
 
 
 async def test_what_can_not_be_stored_does_not_harm_its_neighbours():

@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -241,7 +242,7 @@ async def test_progress_and_log_lines_work_inside(app, path):
     async def order() -> str:
         return await talk.aio()
 
-    assert len((await finished(app, await order.submit())).result) > 10
+    assert len((await finished(app, await order.submit())).result) > 10  # type: ignore[arg-type]
 
 
 # Undo: with the record comes what there is to undo, and the undo is a transaction too.
@@ -376,7 +377,7 @@ async def test_what_would_wait_for_the_store_is_refused_inside(app, path, what, 
         "a step": plain,
         "an async step": plain_async.sync,
         "a map": lambda: pay.map([1]),
-        "an async map": lambda: plain_async.sync.map([()]),
+        "an async map": lambda: plain_async.sync.map([()]),  # type: ignore[misc,arg-type]
         "itself": lambda: pay(1),
         "a sleep": lambda: sleep.sync(1),
         "a signal": lambda: wait_for.sync("go"),
@@ -490,7 +491,7 @@ def test_what_does_not_go_together_is_refused_at_decoration():
     with pytest.raises(Invalid, match="leave out isolate"):
         step(effect="transaction", isolate="process")(plain.spec.function)
     with pytest.raises(Invalid, match="there are 'once' and 'transaction'"):
-        step(effect="twice")(plain.spec.function)
+        step(effect="twice")(plain.spec.function)  # type: ignore[call-overload]
 
     async def late(value: int | None) -> None: ...
 
@@ -632,7 +633,7 @@ async def test_a_cancelled_job_records_nothing_more(app, path):
 
 async def test_it_costs_one_transaction_as_a_plain_step_does(tmp_path):
     app, trace, count = App(f"sqlite:///{tmp_path / 'jobs.db'}", settings=CALM), Trace(), 20
-    begun = []
+    begun: list[Any] = []
 
     @step(name="write", effect="transaction")
     def write(n: int) -> int:
@@ -646,7 +647,7 @@ async def test_it_costs_one_transaction_as_a_plain_step_does(tmp_path):
 
     await with_table(app, tmp_path / "jobs.db")
     await trace.watch(app.engine)
-    db = app.engine._transactions._connected()
+    db = app.engine._transactions._connected()  # type: ignore[attr-defined]
     db.set_trace_callback(begun.append)
     async with app.worker():
         await calm(app, trace)

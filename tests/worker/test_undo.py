@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.worker.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
-DID: list[object] = []
+DID: list[Any] = []
 BROKEN: set[object] = set()
 GATE: list[asyncio.Event] = []
 
@@ -299,7 +300,7 @@ async def test_cancel_and_complete_race_and_one_wins(app):
 
 def test_undo_is_a_plain_function():
     with pytest.raises(Invalid, match="undo=3: give a function"):
-        step(name="x", undo=3)(lambda_free)
+        step(name="x", undo=3)(lambda_free)  # type: ignore[call-overload]
     with pytest.raises(Invalid, match="give a plain function"):
         step(name="x", undo=draw)(lambda_free)
 

@@ -425,7 +425,7 @@ async def test_wrong_colours_and_plain_calls_are_told(app):
 
     @app.job(retries=0)
     def film() -> None:
-        sleep("1h")
+        sleep("1h")  # type: ignore[unused-coroutine]
 
     run = await film.submit()
     async with app.worker():
