@@ -3,7 +3,7 @@
 import os
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
@@ -29,7 +29,7 @@ from holdfast.engines.memory import MemoryEngine
 
 ACTS: dict[str, Any] = {
     "insert": tuple[list[Job], Lease | None],
-    "claim": tuple[str, list[str], int],
+    "claim": tuple[str, list[str], int, list[str] | None],
     "commit": tuple[list[Change]],
     "record": tuple[list[Step]],
     "prune": tuple[int],
@@ -136,10 +136,12 @@ class LogEngine(MemoryEngine):
         answer: list[Inserted] = await self._do("insert", jobs, parent)
         return answer
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
         """See Engine.claim."""
         check_worker(worker)
-        answer: list[Job] = await self._do("claim", worker, queues, limit)
+        answer: list[Job] = await self._do("claim", worker, queues, limit, None if types is None else list(types))
         return answer
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:

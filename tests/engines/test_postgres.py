@@ -265,7 +265,7 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
         seen: list[str] = []
         for _ in range(floor.FULL_IN_A_ROW + 2):
             seen += [held.id for held in await engine.claim("w-1", ["default"], 10)]
-        assert engine._floor.ahead(["default"], time.monotonic()) is not floor.FRONT, "the floor is in use"
+        assert engine._floor.ahead(["default"], KNOWN, time.monotonic()) is not floor.FRONT, "the floor is in use"
         await transaction.commit()
         came: list[str] = []
         end = time.monotonic() + 3
@@ -286,7 +286,7 @@ def test_a_job_of_a_higher_priority_comes_at_once_whatever_the_floor(postgres_st
         await engine.insert([job(CLOCK) for _ in range(200)])
         for _ in range(floor.FULL_IN_A_ROW + 2):
             await engine.claim("w-1", ["default"], 10)
-        assert engine._floor.ahead(["default"], time.monotonic()) is not floor.FRONT
+        assert engine._floor.ahead(["default"], KNOWN, time.monotonic()) is not floor.FRONT
         urgent = job(CLOCK, priority=1)
         await engine.insert([urgent])
         assert (await engine.claim("w-1", ["default"], 10))[0].id == urgent.id

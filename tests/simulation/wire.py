@@ -246,9 +246,9 @@ class Wire:
     async def close(self) -> None:
         """It stays open for the others."""
 
-    async def turn(self, changes: Any, worker: str, queues: Any, limit: int) -> Any:
+    async def turn(self, changes: Any, worker: str, queues: Any, limit: int, types: Any = None) -> Any:
         """As two calls, each with its own fate."""
-        return await Engine.turn(self, changes, worker, queues, limit)  # type: ignore[arg-type]
+        return await Engine.turn(self, changes, worker, queues, limit, types)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

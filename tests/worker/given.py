@@ -42,9 +42,9 @@ class Watched:
         self.hook: Callable[[str, tuple[Any, ...]], None] | None = None
         self.before: Callable[[str, tuple[Any, ...]], Awaitable[None]] | None = None
 
-    async def turn(self, changes: Any, worker: str, queues: Any, limit: int) -> Any:
+    async def turn(self, changes: Any, worker: str, queues: Any, limit: int, types: Any = None) -> Any:
         """As two calls, so that both are watched."""
-        return await Engine.turn(self, changes, worker, queues, limit)  # type: ignore[arg-type]
+        return await Engine.turn(self, changes, worker, queues, limit, types)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         inner = getattr(self.engine, name)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.conformance.given import HOUR, MINUTE
 from holdfast.core.model import State, StepState
 
-SLOTS, QUEUES, WORKERS, KEYS, PATHS, GROUPS, NAMES = 6, 3, 2, 2, 3, 2, 3
+SLOTS, QUEUES, TYPES, WORKERS, KEYS, PATHS, GROUPS, NAMES = 6, 3, 2, 2, 2, 3, 2, 3
 EVENTS = 12
 """Enough numbers for all events that one state allows."""
 
@@ -78,11 +78,12 @@ class Insert(Struct, frozen=True, tag=True):
 
 
 class Claim(Struct, frozen=True, tag=True):
-    """A worker asks for jobs."""
+    """A worker asks for jobs, of some types or of any."""
 
     worker: int
     queues: tuple[int, ...]
     limit: int
+    types: tuple[int, ...] | None = None
     seat: int = 0
 
 
@@ -207,7 +208,14 @@ inserts = st.builds(
     age=ages,
     seat=seats,
 )
-claims = st.builds(Claim, worker=_below(WORKERS), queues=some_queues, limit=st.sampled_from((1, 2, 3, 3)), seat=seats)
+claims = st.builds(
+    Claim,
+    worker=_below(WORKERS),
+    queues=some_queues,
+    limit=st.sampled_from((1, 2, 3, 3)),
+    types=st.sampled_from((None, None, (0,), (1,), (0, 1), (1, 0))),
+    seat=seats,
+)
 commits = st.builds(Commit, moves=st.lists(moves, min_size=1, max_size=3).map(tuple), seat=seats)
 records = st.builds(RecordSteps, marks=st.lists(marks, min_size=1, max_size=3).map(tuple), seat=seats)
 puts = st.builds(

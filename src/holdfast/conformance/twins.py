@@ -39,6 +39,7 @@ from holdfast.engines.contract import PAUSE, QUIET, WORKER, Engine
 from holdfast.engines.memory import MemoryEngine
 
 QUEUE_NAMES = ("a", "b", "c")
+TYPE_NAMES = ("test.0", "test.1")
 WORKER_NAMES = ("w-1", "w-2")
 KEY_NAMES = ("k-1", "k-2")
 GROUP_NAMES = ("g", "h")
@@ -93,7 +94,8 @@ class Twins:
                 await self._insert(act)
             case acts.Claim():
                 queues = [QUEUE_NAMES[n] for n in act.queues]
-                await self._both(act.seat, "claim", WORKER_NAMES[act.worker], queues, act.limit)
+                types = None if act.types is None else [TYPE_NAMES[n] for n in act.types]
+                await self._both(act.seat, "claim", WORKER_NAMES[act.worker], queues, act.limit, types)
             case acts.Commit():
                 changes = [change for move in act.moves if (change := self._change(move)) is not None]
                 await self._both(act.seat, "commit", changes)
@@ -210,7 +212,7 @@ class Twins:
     def _job(self, plan: acts.Plan, lease: Lease | None, *, keyed: bool) -> Job:
         if plan.anew and self._is(plan.slot, TERMINAL):
             self._born[plan.slot] += 1
-        type, args = f"test.{plan.slot % 2}", f"[{plan.args}]"
+        type, args = TYPE_NAMES[plan.slot % acts.TYPES], f"[{plan.args}]"
         waits = (Wait(WaitKind.SIGNAL, "go"),) if plan.state is State.PENDING else ()
         return Job(
             id=self._id(plan.slot),

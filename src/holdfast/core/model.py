@@ -308,11 +308,17 @@ class Running(Struct, frozen=True, omit_defaults=True):
     stale_after_ms: int | None = None
 
 
+TYPES_TOLD = 500
+"""How many job types a beat names at most."""
+
+
 class Presence(Struct, frozen=True, omit_defaults=True):
     """A worker, as its beat tells it. `leaving` is its last beat; `gone` is filled in by an engine that saw it die.
 
     `beat_ms` and `lease_ms` are how often it beats, and for how long it is believed in without. `store_away` is filled
     in, too: since its last beat the store, or the way to it, was away, so that its silence says little about it.
+    `types` are the job types that it claims; None where they are not told, because it is of an older version or they
+    are more than TYPES_TOLD.
     """
 
     worker: str
@@ -328,6 +334,7 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     beat_ms: int = 2_000
     lease_ms: int = 15_000
     store_away: bool = False
+    types: tuple[str, ...] | None = None
 
 
 class Beat(Struct, frozen=True):

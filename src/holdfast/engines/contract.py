@@ -226,12 +226,18 @@ class Engine(ABC):
         )
 
     @abstractmethod
-    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
         """Take up to `limit` jobs: queues in the given order, then priority, then `run_at`, then order of insertion.
 
+        With `types`, only jobs of these types; without, of any type.
+
         Laws: in the same act, what is due in these queues is promoted first (and pending jobs whose time is over
-        activated), up to PROMOTE_LIMIT a queue. Each job gets the next epoch, this worker, and its history entries.
-        No job is given to two claimers. Nothing comes early, after `expires_at`, or out of a paused queue.
+        activated), up to PROMOTE_LIMIT a queue, whatever its type; who waits for the queue is woken. Each job gets the
+        next epoch, this worker, and its history entries. No job is given to two claimers. Nothing comes early, after
+        `expires_at`, or out of a paused queue. The order holds across types. A job of another type stays as it is, and
+        a million of them in front don't make a claim slow.
         """
 
     @abstractmethod
@@ -263,7 +269,12 @@ class Engine(ABC):
         """
 
     async def turn(
-        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+        self,
+        changes: Sequence[Change],
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        types: Collection[str] | None = None,
     ) -> tuple[list[Applied | Conflict], list[Job]]:
         """What a busy worker does again and again: commit some ends, and claim for the slots that they leave.
 
@@ -272,7 +283,7 @@ class Engine(ABC):
         """
         answers = await self.commit(changes)
         try:
-            return answers, await self.claim(worker, queues, limit) if limit else []
+            return answers, await self.claim(worker, queues, limit, types) if limit else []
         except StoreError:
             return answers, []
 
@@ -300,6 +311,14 @@ class Engine(ABC):
     @abstractmethod
     async def count(self) -> Mapping[tuple[str, State], int]:
         """How many jobs each queue has in each state, without the zeros. Law: equals a recount, and costs none."""
+
+    @abstractmethod
+    async def ready_types(self, queue: str) -> list[str]:
+        """The types of the jobs that can be claimed from a queue, sorted, up to PAGE_LIMIT.
+
+        A look: types of which all available jobs wait for their time, or have expired, may be among them or not. Law: it
+        costs no walk over the jobs.
+        """
 
     @abstractmethod
     async def steps(self, job: str) -> list[Step]:

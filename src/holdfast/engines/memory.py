@@ -120,10 +120,12 @@ class MemoryEngine(Movable):
         check_jobs(jobs)
         return await self._change(lambda tables: tables.insert(jobs, parent))
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
         """See Engine.claim."""
         check_worker(worker)
-        return await self._change(lambda tables: tables.claim(worker, queues, max(0, limit), self._clock()))
+        return await self._change(lambda tables: tables.claim(worker, queues, max(0, limit), types, self._clock()))
 
     async def beat(self, presence: Presence) -> Beat:
         """See Engine.beat."""
@@ -155,6 +157,10 @@ class MemoryEngine(Movable):
     async def count(self) -> Mapping[tuple[str, State], int]:
         """See Engine.count."""
         return await self._look(lambda tables: {name: n for name, n in sorted(tables.tally.items()) if n})
+
+    async def ready_types(self, queue: str) -> list[str]:
+        """See Engine.ready_types."""
+        return await self._look(lambda tables: tables.ready_types(queue))
 
     async def steps(self, job: str) -> list[Step]:
         """See Engine.steps."""

@@ -4,7 +4,7 @@ Must not decide what a change is (core does), and must not use threads, files or
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from holdfast.core.model import (
     LEASE_LOST,
     NO_SUCH_JOB,
     OUTRUN,
+    PAGE_LIMIT,
     Applied,
     Beat,
     Change,
@@ -67,6 +68,10 @@ class Key(msgspec.Struct, frozen=True):
     until: Time | None
 
 
+Ready = tuple[int, Time, int, int, str]
+"""An available job in the order of claims: priority, run_at, order of insertion; then its version and id."""
+
+
 class Tables:
     """All rows of a store, and the acts on them. Every act checks first and then writes, so it is whole or nothing.
 
@@ -88,7 +93,8 @@ class Tables:
         self._order: dict[str, int] = {}
         self._next = 0
         self._held: defaultdict[str, set[str]] = defaultdict(set)
-        self._ready: defaultdict[str, list[tuple[int, Time, int, int, str]]] = defaultdict(list)
+        self._ready: defaultdict[str, dict[str, list[Ready]]] = defaultdict(dict)
+        """A heap for each queue and type."""
         self._due: defaultdict[str, list[tuple[Time, int, int, str]]] = defaultdict(list)
 
     def take_back(self) -> None:
@@ -128,14 +134,16 @@ class Tables:
             self._add(job)
         return answers
 
-    def claim(self, worker: str, queues: Sequence[str], limit: int, now: Time) -> list[Job]:
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
         """See Engine.claim."""
         claimed: list[Job] = []
         for queue in queues:
             if self._exists(PAUSE + queue):
                 continue
             self._promote(queue, now)
-            for job in self._take(queue, limit - len(claimed), now):
+            for job in self._take(queue, types, limit - len(claimed), now):
                 self._apply(job, decide(job, Event.CLAIM, now, by=worker))
                 claimed.append(self.jobs[job.id])
             if len(claimed) == limit:
@@ -283,11 +291,17 @@ class Tables:
         backing_off = (
             run_at
             for queue in queues
-            for _, run_at, _, version, id in self._ready[queue]
+            for heap in self._ready[queue].values()
+            for _, run_at, _, version, id in heap
             if run_at > now - DUE_WINDOW_MS and id in self.jobs and self.jobs[id].version == version
             if self.jobs[id].recoveries > 1
         )
         return min((*waiting, *backing_off), default=None)
+
+    def ready_types(self, queue: str) -> list[str]:
+        """See Engine.ready_types."""
+        heaps = sorted(self._ready[queue].items())
+        return [type for type, heap in heaps if any(map(self._ready_job, heap))][:PAGE_LIMIT]
 
     def missing(self, parent: str, group: str) -> int:
         """See Engine.missing."""
@@ -374,7 +388,8 @@ class Tables:
             self._held[job.worker].add(id)
         if job.state is State.AVAILABLE:
             assert job.run_at is not None
-            heappush(self._ready[job.queue], (-job.priority, job.run_at, self._order[id], job.version, id))
+            heap = self._ready[job.queue].setdefault(job.type, [])
+            heappush(heap, (-job.priority, job.run_at, self._order[id], job.version, id))
             self.news.add(queue_topic(job.queue))
         elif job.state in DUE and job.run_at is not None:
             heappush(self._due[job.queue], (job.run_at, self._order[id], job.version, id))
@@ -425,20 +440,32 @@ class Tables:
         for item in later:
             heappush(heap, item)
 
-    def _take(self, queue: str, limit: int, now: Time) -> list[Job]:
-        heap, later, taken = self._ready[queue], [], dict[str, Job]()
-        while heap and len(taken) < limit:
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        ready = self._ready[queue]
+        heaps = [heap for type, heap in ready.items() if heap and (types is None or type in types)]
+        later: list[tuple[list[Ready], Ready]] = []
+        taken: dict[str, Job] = {}
+        while heaps and len(taken) < limit:
+            heap = min(heaps)  # by its first entry, which is its least
             item = heappop(heap)
-            job = self.jobs.get(item[4])
-            if job is None or (job.run_at, job.version) != (item[1], item[3]) or job.state is not State.AVAILABLE:
+            if not heap:
+                heaps.remove(heap)
+            if (job := self._ready_job(item)) is None:
                 continue
             if item[1] > now or _expired(job, now):
-                later.append(item)
+                later.append((heap, item))
             else:
                 taken[job.id] = job
-        for item in later:
+        for heap, item in later:
             heappush(heap, item)
         return list(taken.values())
+
+    def _ready_job(self, item: Ready) -> Job | None:
+        """The job that an entry of a heap stands for; None if it has changed since."""
+        job = self.jobs.get(item[4])
+        if job is None or (job.run_at, job.version) != (item[1], item[3]) or job.state is not State.AVAILABLE:
+            return None
+        return job
 
     def _live_key(self, name: tuple[str, str], now: Time) -> Key | None:
         key = self.keys.get(name)

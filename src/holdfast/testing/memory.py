@@ -136,7 +136,7 @@ class SyncInMemory:
 async def idle(store: Store, worker: Worker, within: Duration, check: Callable[[], None] = lambda: None) -> None:
     """Wait until no job can go on by itself, and the worker has done what follows from the last one."""
     end = time.monotonic() + milliseconds(within) / 1_000
-    while (jobs := can_go_on(store, worker.queues, await Jobs(store).paused())) or worker.is_busy():
+    while (jobs := can_go_on(store, worker.queues, worker.types(), await Jobs(store).paused())) or worker.is_busy():
         check()
         if time.monotonic() > end:
             what = [f"job {job.id} ({job.type}): {await Jobs(store).status(job.id)}" for job in jobs[:1]]

@@ -113,9 +113,10 @@ class Store(MemoryEngine):
             return list(self._tables.steps.get(job, {}).values())
 
     def next_moment(self) -> Time | None:
-        """When a waiting job is due, or expires; None if time changes nothing."""
-        jobs = [job for job in self.all_jobs() if job.state in WAITING]
-        return min((at for job in jobs for at in (job.run_at, job.expires_at) if at is not None), default=None)
+        """When a waiting job becomes due, or expires; None if time changes nothing."""
+        now, jobs = self.clock(), [job for job in self.all_jobs() if job.state in WAITING]
+        moments = (at for job in jobs for at in (job.run_at, job.expires_at) if at is not None)
+        return min((at for at in moments if at > now), default=None)
 
     # Acts of workers.
 
@@ -136,10 +137,12 @@ class Store(MemoryEngine):
         await self._after(moment)
         return answer
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
         """See Engine.claim."""
         await self._before(None)
-        jobs = await super().claim(worker, queues, limit)
+        jobs = await super().claim(worker, queues, limit, types)
         for job in jobs:
             await self._after(claimed(job))
         return jobs
@@ -155,11 +158,16 @@ class Store(MemoryEngine):
         return answers
 
     async def turn(
-        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+        self,
+        changes: Sequence[Change],
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        types: Collection[str] | None = None,
     ) -> tuple[list[Applied | Conflict], list[Job]]:
         """See Engine.turn. Each end by itself: a worker may be killed between two of them."""
         answers = [answer for change in changes for answer in await self.commit([change])]
-        return answers, await self.claim(worker, queues, limit) if limit else []
+        return answers, await self.claim(worker, queues, limit, types) if limit else []
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """See Engine.commit."""
@@ -206,14 +214,14 @@ def moved(app: App, store: Store) -> Iterator[None]:
         app.url, app.engine, app._jobs, app._opening = kept
 
 
-def can_go_on(store: Store, queues: Collection[str], paused: Collection[str]) -> list[Job]:
-    """The jobs that run, or that a worker of these queues could take just now."""
+def can_go_on(store: Store, queues: Collection[str], types: Collection[str], paused: Collection[str]) -> list[Job]:
+    """The jobs that run, or that a worker of these queues and types could take just now."""
     now = store.clock()
     found: list[Job] = []
     for job in store.all_jobs():
         if job.state is State.ACTIVE:
             found.append(job)
-        elif job.state in WAITING and job.queue in queues and job.queue not in paused:
+        elif job.state in WAITING and job.queue in queues and job.type in types and job.queue not in paused:
             due = job.run_at is not None and job.run_at <= now
             if due or (job.state is State.AVAILABLE and job.run_at is None):
                 found.append(job)

@@ -18,10 +18,10 @@ from typing import Any, cast
 
 from holdfast.core.errors import HoldfastError, Invalid, Moved, StoreError, StoreLost
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
+from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
 from holdfast.core.moves import MOVED, mark_of
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
-from holdfast.jobs.family import go_on, say_stopped, wake_parent
+from holdfast.jobs.family import UNDO_TYPE, go_on, say_stopped, wake_parent
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import (
     CANCELLED,
@@ -47,12 +47,6 @@ log = logging.getLogger("holdfast.worker")
 
 CLAIM_LIMIT = 200
 """How many jobs one claim takes at most, however many slots are free."""
-
-UNKNOWN_MS = (2_000, 600_000)
-"""A job that nobody here knows rests for as long as it has waited already, within these bounds."""
-
-REST_TRIES = 5
-"""How often a job that nobody here knows is put to rest, while others send it signals."""
 
 ROOM_SECONDS = 1.0
 """How often a worker that may not claim looks whether it may again."""
@@ -232,6 +226,10 @@ class Worker:
 
     # Claiming.
 
+    def types(self) -> tuple[str, ...]:
+        """The types of job that this worker claims: those of its registry, and the built-in ones."""
+        return (*self._registry.types(), UNDO_TYPE)
+
     def _may_claim(self) -> bool:
         return not self._stopping and not self._quiet and self._leases.may_start()
 
@@ -267,7 +265,7 @@ class Worker:
         self._held += free
         sent = time.monotonic()
         try:
-            jobs = await self._engine.claim(self.id, self.queues, free)
+            jobs = await self._engine.claim(self.id, self.queues, free, self.types())
         finally:
             self._claiming = False
             self._held -= free
@@ -332,6 +330,7 @@ class Worker:
             leaving=leaving,
             beat_ms=self._beat_ms,
             lease_ms=self._lease_ms,
+            types=types if len(types := self.types()) <= TYPES_TOLD else None,
         )
 
     def _told_from_afar(self, presence: Presence, beat: Beat) -> None:
@@ -399,9 +398,7 @@ class Worker:
 
     def _begin(self, job: Job, claimed: float) -> None:
         spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
-        if spec is None:
-            self._go_on(job.lease, self._unknown(job))
-            return
+        assert spec is not None, f"job {job.id}: type {job.type} was not asked for"
         attempt = self._attempt(job, spec, claimed)
         if job.epoch > 1:
             self._go_on(job.lease, self._resume(attempt))
@@ -520,7 +517,7 @@ class Worker:
                 self._go_on(one[0].lease, self._end(*one))
             return []
         try:
-            answers, jobs = await self._engine.turn(changes, self.id, self.queues, free)
+            answers, jobs = await self._engine.turn(changes, self.id, self.queues, free, self.types())
         except Exception:
             # One of them may be to blame, or the store is away: each tries by itself, for as long as it takes.
             for (attempt, _, _), change in zip(ended, changes, strict=True):
@@ -593,28 +590,6 @@ class Worker:
             await say_stopped(self._engine, attempt.job, by=self.id)
         except HoldfastError as error:
             log.warning("job %s: its undo begins a little later: %s", attempt.job.id, error)
-
-    async def _unknown(self, job: Job) -> None:
-        """A job of a type that nobody here knows rests, longer each time, and says so."""
-        known = ", ".join(self._registry.types()) or "none"
-        log.warning("job %s: no job of type %r is known here (known: %s); it rests", job.id, job.type, known)
-        note = {"why": f"no job of type {job.type} is known to worker {self.id}"}
-        low, high = UNKNOWN_MS
-        held: Job | None = job
-        try:
-            # A signal that comes in between makes another version of it: once more, or nobody would give it back.
-            for _ in range(REST_TRIES):
-                if held is None or held.lease != job.lease or held.state is not State.ACTIVE:
-                    return
-                now = await self._engine.now()
-                run_at = now + max(low, min(high, now - job.created_at))
-                change = decide(held, Event.REST, now, by=self.id, run_at=run_at, note=note)
-                (answer,) = await self._engine.commit([change])
-                if isinstance(answer, Applied):
-                    return
-                (held,) = await self._engine.get([job.id])
-        except HoldfastError as error:
-            log.warning("job %s: %s", job.id, error)
 
 
 def _tell_away(attempt: Attempt, error: StoreError) -> None:

@@ -45,7 +45,7 @@ FEW = 50
 GROUP_SIZE = 16 << 20
 """How many characters of results go into one statement."""
 
-NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None)
+NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None, None)
 """What `change_jobs` and `complete_jobs` are given when they are to claim nothing."""
 
 Order = tuple[Sequence[Job], Lease | None]

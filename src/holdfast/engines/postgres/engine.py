@@ -340,11 +340,11 @@ class PostgresEngine(Reads, Transactional):
                 ticket.error = error
 
     async def _turn(
-        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int, types: Sequence[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
         """Changes and a claim, or a claim alone: one statement. In a long drain it begins where the last one did."""
         began = time.monotonic()
-        claim = (worker, queues, limit, PROMOTE_LIMIT, *self._floor.ahead(queues, began))
+        claim = (worker, queues, limit, PROMOTE_LIMIT, types, *self._floor.ahead(queues, types, began))
 
         async def work(db: Connection) -> tuple[list[Applied | Conflict], list[Any], set[str]]:
             if not changes:
@@ -352,8 +352,10 @@ class PostgresEngine(Reads, Transactional):
             acts = Acts(db, self._sql, None, self._numbers)
             return *await acts.turn(changes, *claim), acts.news
 
-        answers, found, news = await self._pool.act(work)
+        answers, rows_told, news = await self._pool.act(work)
         self._forget(changes)
+        found = [row for row in rows_told if row[0] is not None]
+        news.update(queue_topic(row[3]) for row in rows_told if row[0] is None)  # something was promoted there
         if news:
             self._live.tell(news)
         jobs = [job_of(row) for row in found]
@@ -362,7 +364,7 @@ class PostgresEngine(Reads, Transactional):
                 self._numbers.clear()
             self._numbers.update(zip([job.id for job in jobs], [row[0] for row in found], strict=True))
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
-            self._floor.note(queues, limit, spots, began)
+            self._floor.note(queues, types, limit, spots, began)
             self._clock.heard(jobs[-1].claimed_at or 0)
         elif limit:
             self._floor.reset()
@@ -404,11 +406,13 @@ class PostgresEngine(Reads, Transactional):
         await self._hub.call(lambda: self._follower.expect(topics))
         return answers
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
         """See Engine.claim."""
         check_worker(worker)
         asked = rows.storable(dict.fromkeys(queues))
-        answer: tuple[Any, list[Job]] = await self._do("turn", ((), worker, asked, max(0, limit)))
+        answer: tuple[Any, list[Job]] = await self._do("turn", ((), worker, asked, max(0, limit), _known(types)))
         return answer[1]
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
@@ -418,16 +422,22 @@ class PostgresEngine(Reads, Transactional):
         return answer
 
     async def turn(
-        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+        self,
+        changes: Sequence[Change],
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        types: Collection[str] | None = None,
     ) -> tuple[list[Applied | Conflict], list[Job]]:
         """See Engine.turn: one statement, if the changes bring nothing along."""
         if limit < 1 or not is_turn(changes):
-            return await super().turn(changes, worker, queues, limit)
+            return await super().turn(changes, worker, queues, limit, types)
         check_changes(changes)
         check_worker(worker)
         asked = rows.storable(dict.fromkeys(queues))
         line = "turn" if len(changes) < BIG_TURN else "big turn"
-        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do(line, (changes, worker, asked, limit))
+        work = (changes, worker, asked, limit, _known(types))
+        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do(line, work)
         return answer
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
@@ -573,3 +583,7 @@ class PostgresEngine(Reads, Transactional):
             [row] = await self._fetch(self._sql.next_due, queues, now - DUE_WINDOW_MS)
             timeout = until_due(row[0], now, timeout)
         return await self._bell.wait([short(topic) for topic in topics], timeout, after)
+
+
+def _known(types: Collection[str] | None) -> list[str] | None:
+    return None if types is None else rows.storable(dict.fromkeys(types))

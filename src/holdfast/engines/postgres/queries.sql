@@ -128,7 +128,8 @@ where n = (select n from {schema}.name where id = $1) and epoch = $2 and state =
 for no key update;
 
 -- name: claim
-select * from {schema}.claim($1, $2, $3, $4, $5, $6, $7);
+-- the claimed jobs; a row with nothing but a queue says that something was promoted there
+select * from {schema}.claim($1, $2, $3, $4, $5::text[], $6, $7, $8);
 
 -- name: heads
 -- commit: what the store holds of jobs whose change was refused
@@ -259,7 +260,7 @@ select null::bigint, null, null, null, null, null, null::bigint, null, null::big
   pg_catalog.array_agg(version::text), pg_catalog.array_agg(owner)
 from made
 union all
-select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28, $29, $30) as claim;
+select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28::text[], $29, $30, $31) as claim;
 
 -- name: complete_jobs
 -- commit, turn: what `change_jobs` does, for completions by their owner that differ in nothing but their results: most
@@ -314,7 +315,7 @@ select null::bigint, null, null, null, null, null, null::bigint, null, null::big
   case when not exists (select 1 from alike) then array(select id from gone) end,
   case when not exists (select 1 from alike) then array(select version::text from gone) end
 union all
-select claim.*, null, null, null from {schema}.claim($8, $9, $10, $11, $12, $13, $14) as claim;
+select claim.*, null, null, null from {schema}.claim($8, $9, $10, $11, $12::text[], $13, $14, $15) as claim;
 
 -- name: lock_family
 -- commit: suspending on children; nobody arrives until we have committed
@@ -563,6 +564,9 @@ order by id desc limit $2;
 -- name: count
 select queue, state, pg_catalog.sum(jobs)::bigint from {schema}.tally group by queue, state
 having pg_catalog.sum(jobs) operator(pg_catalog.<>) 0;
+
+-- name: ready_types
+select {schema}.ready_types($1, $2);
 
 -- name: history
 select name.id, told.version, told.at, told.event, told.before, told.after, told.actor, told.epoch, told.note

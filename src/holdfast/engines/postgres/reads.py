@@ -94,6 +94,12 @@ class Reads(Movable):
         """See Engine.count."""
         return {(queue, State(state)): jobs for queue, state, jobs in await self._fetch(self._sql.count)}
 
+    async def ready_types(self, queue: str) -> list[str]:
+        """See Engine.ready_types."""
+        if not rows.storable([queue]):
+            return []
+        return sorted(row[0] for row in await self._fetch(self._sql.ready_types, queue, PAGE_LIMIT))
+
     async def steps(self, job: str) -> list[Step]:
         """See Engine.steps."""
         return [step_of(row) for row in await self._fetch(self._sql.steps, job)]

@@ -82,6 +82,9 @@ CALL_SIZE = 4 << 20
 ROUNDS = 200
 """How many calls one act may consist of, as a bound that is never reached."""
 
+DEALING_ROUNDS = 100_000
+"""How many calls of one claim may deal out what an old store had ready: for twenty million jobs."""
+
 Part = tuple[int, list[Any]]
 """How many things one call is asked for, and its words."""
 
@@ -314,9 +317,9 @@ class RedisEngine(Reads, Movable):
     async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
         """The commit and the claim are sent one behind the other, and answered in one go."""
         for ticket in tickets:
-            changes, worker, queues, limit = ticket.work
+            changes, worker, queues, limit, types = ticket.work
             commits = Ticket[Any](changes, None)
-            claiming = self._claim(worker, queues, limit) if limit else _nothing()
+            claiming = self._claim(worker, queues, limit, types) if limit else _nothing()
             _, claimed = await asyncio.gather(self._run_commits([commits]), claiming, return_exceptions=True)
             ticket.error = commits.error
             ticket.answer = (commits.answer, [] if isinstance(claimed, BaseException) else claimed)
@@ -327,20 +330,24 @@ class RedisEngine(Reads, Movable):
         answer: list[Inserted] = await self._do("insert", (jobs, parent))
         return answer
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
         """See Engine.claim."""
         check_worker(worker)
-        asked = rows.storable(list(dict.fromkeys(queues)))
-        answer: list[Job] = await self._do("claim", lambda: self._claim(worker, asked, max(0, limit)))
+        asked, known = rows.storable(list(dict.fromkeys(queues))), _known(types)
+        answer: list[Job] = await self._do("claim", lambda: self._claim(worker, asked, max(0, limit), known))
         return answer
 
-    async def _claim(self, worker: str, queues: list[str], limit: int) -> list[Job]:
-        """One call, or several where more is due or wanted than one call does."""
+    async def _claim(self, worker: str, queues: list[str], limit: int, types: Sequence[str] | None) -> list[Job]:
+        """One call, or several where more is due or wanted than one call does, or an old store is converted."""
         jobs: list[Job] = []
         asked, may = tuple(queues), [PROMOTE_LIMIT] * len(queues)
-        for _ in range(ROUNDS):
+        known: tuple[Any, ...] = (-1,) if types is None else (len(types), *types)
+        rounds = dealing = 0
+        while rounds < ROUNDS and dealing < DEALING_ROUNDS:
             words = [word for pair in zip(queues, may, strict=True) for word in pair]
-            answer = await self._script(self._acts, "claim", worker, limit - len(jobs), PAGE, *words)
+            answer = await self._script(self._acts, "claim", worker, limit - len(jobs), PAGE, *known, *words)
             now, due, place, promoted, *found = answer
             self._clock.heard(now)
             jobs += map(rows.job_of, found)
@@ -350,6 +357,10 @@ class RedisEngine(Reads, Movable):
                 break
             queues, may = queues[place - 1 :], may[place - 1 :]
             may[0] -= promoted
+            if promoted:
+                rounds += 1
+            else:
+                dealing += 1
         return jobs
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
@@ -361,14 +372,19 @@ class RedisEngine(Reads, Movable):
         return answer
 
     async def turn(
-        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int
+        self,
+        changes: Sequence[Change],
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        types: Collection[str] | None = None,
     ) -> tuple[list[Applied | Conflict], list[Job]]:
         """See Engine.turn: one way there and back."""
         check_changes(changes)
         check_worker(worker)
         asked = rows.storable(list(dict.fromkeys(queues)))
         answer: tuple[list[Applied | Conflict], list[Job]]
-        answer = await self._do("turn", (changes, worker, asked, max(0, limit)))
+        answer = await self._do("turn", (changes, worker, asked, max(0, limit), _known(types)))
         return answer
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
@@ -480,6 +496,10 @@ class RedisEngine(Reads, Movable):
             return await self.now(), due
         now, found = await self._look("due", *queues)
         return now, rows.score(found)
+
+
+def _known(types: Collection[str] | None) -> list[str] | None:
+    return None if types is None else rows.storable(list(dict.fromkeys(types)))
 
 
 async def _nothing() -> list[Job]:

@@ -133,6 +133,12 @@ class Reads(Engine):
         found = [word.decode() for word in await self._read("HGETALL", self._key("c"))]
         return {(name[1:], rows.STATES[name[0]]): int(n) for name, n in zip(found[::2], found[1::2], strict=True)}
 
+    async def ready_types(self, queue: str) -> list[str]:
+        """See Engine.ready_types."""
+        if not rows.storable([queue]):
+            return []
+        return sorted(type.decode() for type in await self._look("ready_types", queue, PAGE_LIMIT))
+
     async def steps(self, job: str) -> list[Step]:
         """See Engine.steps."""
         if not rows.storable([job]):

@@ -31,7 +31,10 @@ from holdfast.engines.server import CHECK
 
 log = logging.getLogger("holdfast.redis")
 
-FORMAT = 1
+FORMAT = 2
+"""2: what can be claimed is kept by type. A process of format 1 that is connected already goes on: claims deal out what it
+writes, and check what they take (`lua/claim.lua`). Whoever connects with format 1 is refused.
+"""
 OLDEST_SERVER = (6, 2)
 SHARDED_SINCE = (7, 0)
 NO_EVICTION = "noeviction"

@@ -6,7 +6,9 @@ words as in every engine) and then writes in bulk. An act that finds something w
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import chain, islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +40,7 @@ from holdfast.core.model import (
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
 from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, job_topic, key_conflict, loser_of, queue_topic, worker_topic
-from holdfast.engines.rows import head_of, job_of, step_of
+from holdfast.engines.rows import Row, head_of, job_of, step_of
 from holdfast.engines.sqlite import rows
 
 GROUP_SIZE = 8 << 20
@@ -146,7 +148,9 @@ class Acts:
 
     # claim
 
-    def claim(self, worker: str, queues: Sequence[str], limit: int, now: Time) -> list[Job]:
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
         """See Engine.claim."""
         paused = {row[0] for row in self._db.execute(self._sql.records, {"prefix": PAUSE})}
         claimed: list[Job] = []
@@ -154,8 +158,8 @@ class Acts:
             if PAUSE + queue in paused:
                 continue
             self._promote(queue, now)
-            ready = {"queue": queue, "now": now, "limit": limit - len(claimed)}
-            claimed += self._move(self._sql.ready, ready, _READY_EVENT, by=worker)
+            ready = self._ready(queue, types, limit - len(claimed), now)
+            claimed += self._take(ready, now, by=worker)
             if len(claimed) == limit:
                 break
         return claimed
@@ -180,14 +184,28 @@ class Acts:
             self._db.executemany(self._sql.promote, updates)
             self._db.executemany(self._sql.add_entry, entries)
 
-    def _move(self, statement: str, params: rows.Params, events: Mapping[State, Event], by: str) -> list[Job]:
-        """Bring about an event on each job that a statement finds. Nobody could change them since: none is refused."""
+    def _ready(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Row]:
+        """What can be claimed: the types side by side, each read only as far as it is needed."""
+        asked: rows.Params = {"queue": queue, "now": now, "limit": limit}
+        if types is None:
+            there = self._db.execute(self._sql.ready_types, {"queue": queue, "limit": -1}).fetchall()
+        else:
+            there = self._db.execute(self._sql.ready_among, {"queue": queue, "types": _ids(types)}).fetchall()
+        # Another text for each, and so a statement of its own: one that is being read would be prepared anew.
+        walks: list[Iterator[Row]] = [
+            self._db.execute(self._sql.ready + " " * place, {**asked, "type": type})
+            for place, (type,) in enumerate(there)
+        ]
+        return list(islice(merge(*walks, key=_turn_of), limit) if len(walks) > 1 else chain(*walks))
+
+    def _take(self, ready: Sequence[Row], now: Time, by: str) -> list[Job]:
+        """available → active. Nobody could change them since they were read: none is refused."""
         jobs: list[Job] = []
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
-        for row in self._db.execute(statement, params).fetchall():
+        for row in ready:
             head = job_of(row)
-            change = decide(head, events[head.state], params["now"], by=by)
+            change = decide(head, Event.CLAIM, now, by=by)
             job = applied(head, change)
             self._note(change, job, row[0], head.state, updates, entries)
             jobs.append(job)
@@ -396,7 +414,6 @@ class Acts:
         return head is not None and head.epoch == lease.epoch and head.state is State.ACTIVE
 
 
-_READY_EVENT = {State.AVAILABLE: Event.CLAIM}
 _DUE_EVENT = {State.SCHEDULED: Event.PROMOTE, State.RETRYABLE: Event.PROMOTE, State.PENDING: Event.ACTIVATE}
 
 
@@ -412,6 +429,11 @@ def _apart(steps: Sequence[Step]) -> Iterable[Sequence[Step]]:
         paths.add((step.job, step.path))
     if start < len(steps):
         yield steps[start:]
+
+
+def _turn_of(row: Row) -> tuple[int, int, int]:
+    """The order of claims: priority, run_at, order of insertion."""
+    return -row[6], row[16], row[0]
 
 
 def _ids(ids: Iterable[str]) -> str:

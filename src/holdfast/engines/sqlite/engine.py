@@ -318,10 +318,12 @@ class SqliteEngine(Movable, Transactional):
         answer: list[Inserted] = await self._do("insert", jobs, parent)
         return answer
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
         """See Engine.claim."""
         check_worker(worker)
-        answer: list[Job] = await self._do("claim", worker, queues, max(0, limit))
+        answer: list[Job] = await self._do("claim", worker, queues, max(0, limit), types)
         return answer
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
@@ -408,6 +410,11 @@ class SqliteEngine(Movable, Transactional):
         return await self._look(
             "look", lambda db: {(queue, State(state)): jobs for queue, state, jobs in db.execute(SQL.count)}
         )
+
+    async def ready_types(self, queue: str) -> list[str]:
+        """See Engine.ready_types."""
+        params = {"queue": queue, "limit": PAGE_LIMIT}
+        return await self._look("look", lambda db: [type for (type,) in db.execute(SQL.ready_types, params)])
 
     async def steps(self, job: str) -> list[Step]:
         """See Engine.steps."""

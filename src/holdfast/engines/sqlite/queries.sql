@@ -84,10 +84,26 @@ select min(run_at) from job
 where state = 'available' and recoveries > 1 and queue = :queue and run_at > :since;
 
 -- name: ready
--- claim: available → active, in order
+-- claim: available → active, the jobs of one type in order; the claim merges the types
 select * from whole
-where state = 'available' and queue = :queue and run_at <= :now and (expires_at is null or expires_at > :now)
+where state = 'available' and queue = :queue and type = :type and run_at <= :now
+  and (expires_at is null or expires_at > :now)
 order by priority desc, run_at, n limit :limit;
+
+-- name: ready_among
+-- claim: which of these types have something available
+select asked.value from json_each(:types) as asked
+where exists (select 1 from job where state = 'available' and queue = :queue and type = asked.value);
+
+-- name: ready_types
+-- ready_types, and a claim of any type: from one type to the next, never from job to job
+with recursive kind (type) as (
+  select min(type) from job where state = 'available' and queue = :queue
+  union all
+  select (select min(type) from job where state = 'available' and queue = :queue and type > kind.type)
+  from kind where kind.type is not null
+)
+select type from kind where type is not null limit :limit;
 
 -- name: heads
 -- commit: what the store holds of these jobs now, to be compared with what the changes expect
@@ -169,7 +185,8 @@ delete from key where until <= :now;
 select * from whole
 where id in (select value from json_each(:ids));
 
--- find: a walk along the ids, from either end; then along (state, id), (parent, id), and over what expires.
+-- find: a walk along the ids, from either end; then along (state, id), what workers hold, (parent, id), and over what
+-- expires.
 
 -- name: find
 select * from whole
@@ -187,16 +204,28 @@ order by id desc limit :limit;
 
 -- name: find_state
 select * from whole
-where state = :state and id > :after
+where state = :state and state <> 'active' and id > :after
   and (:queue is null or queue = :queue) and (:type is null or type = :type)
   and (:parent is null or parent = :parent)
 order by id limit :limit;
 
 -- name: find_state_newest
 select * from whole
-where state = :state and id < :after
+where state = :state and state <> 'active' and id < :after
   and (:queue is null or queue = :queue) and (:type is null or type = :type)
   and (:parent is null or parent = :parent)
+order by id desc limit :limit;
+
+-- name: find_active
+select * from whole
+where n in (select n from job indexed by job_held where state = 'active') and +id > :after
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
+order by id limit :limit;
+
+-- name: find_active_newest
+select * from whole
+where n in (select n from job indexed by job_held where state = 'active') and +id < :after
+  and (:queue is null or queue = :queue) and (:type is null or type = :type)
 order by id desc limit :limit;
 
 -- name: find_children

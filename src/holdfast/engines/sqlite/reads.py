@@ -45,7 +45,10 @@ def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[J
         return pick("find_children")
     if not where.states:
         return pick("find")
-    walks = [pick("find_state", state=state.value) for state in dict.fromkeys(where.states)]
+    walks = [
+        pick("find_active") if state is State.ACTIVE else pick("find_state", state=state.value)
+        for state in dict.fromkeys(where.states)
+    ]
     return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), limit))
 
 

@@ -199,7 +199,9 @@ class LineEngine(Engine, Transactional):
         inserted: list[Inserted] = await self._ask("insert", jobs, parent)
         return inserted
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Job]:
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
         """See Engine.claim."""
         raise Invalid("a job's process can't claim: its worker does")
 
@@ -241,6 +243,10 @@ class LineEngine(Engine, Transactional):
     async def count(self) -> Mapping[tuple[str, State], int]:
         """See Engine.count."""
         return {(queue, state): number for queue, state, number in await self._ask("count")}
+
+    async def ready_types(self, queue: str) -> list[str]:
+        """See Engine.ready_types."""
+        raise Invalid("a job's process can't look at a queue: its worker does")
 
     async def steps(self, job: str) -> list[Step]:
         """See Engine.steps."""

@@ -1,10 +1,14 @@
--- claim: {worker, how many, page, then for each queue its name and how many of it may still be promoted}.
--- Looks at no more than a page of due jobs, and takes no more than a page, in one call. When there may be more, it says
--- in which queue, and the caller goes on there.
+-- claim: {worker, how many, page, how many types or -1 for any, types …, then for each queue its name and how many of it may
+-- still be promoted}. Looks at no more than a page of due jobs, and takes no more than a page, in one call. When there may
+-- be more, it says in which queue, and the caller goes on there.
 -- Answers {seq, now, next due or false, the queue to go on with or 0, how many were promoted there, jobs …}.
 if moved then return moved end
 local worker, left, page = ARGV[FIRST_ARG], tonumber(ARGV[FIRST_ARG + 1]), tonumber(ARGV[FIRST_ARG + 2])
-local FIRST_QUEUE = FIRST_ARG + 3
+local known = tonumber(ARGV[FIRST_ARG + 3])
+local FIRST_TYPE = FIRST_ARG + 4
+local FIRST_QUEUE = FIRST_TYPE + math.max(known, 0)
+local DEALT = 200 -- how much of what processes of format 1 made ready is dealt out in one call
+local ASKED = 1000 -- how many types are asked for in one command
 local now = time_now()
 local answer = {seq, now, false, 0, 0}
 local wrote = false
@@ -18,6 +22,18 @@ local function write(key, head, id, state, event, by)
   call('HSET', key, 'h', text, 'e' .. head[VERSION], entry)
   tell('job:' .. id)
   return text
+end
+
+-- What processes of format 1 have made ready goes to its type.
+local function deal_out(queue)
+  local old = call('ZPOPMIN', K .. 'r:' .. queue, DEALT)
+  for place = 1, #old, 2 do
+    local id = sub(old[place], ID_AT)
+    local head = head_of(id)
+    if head and head[STATE] == 'a' and ready_member(head, id) == old[place] then make_ready(head, id) end
+    wrote = true
+  end
+  return #old / 2
 end
 
 -- scheduled, retryable → available; pending → available; and what was available, but not yet
@@ -37,27 +53,95 @@ local function promote(queue, most)
         count('a', queue, 1)
         write(job_key(id), head, id, 'a', event, 'time')
       end
-      call('ZADD', READY[queue], 0, ready_member(head, id))
+      make_ready(head, id)
+      tell('queue:' .. queue) -- who claims may not know its type
     end
     wrote = true
   end
   return #due
 end
 
+-- The types to look at: those that are known, and of which the queue may have something.
+local function kinds_of(queue)
+  if known < 0 then return call('SMEMBERS', K .. 'y:' .. queue) end
+  local kinds = {}
+  for from = FIRST_TYPE, FIRST_QUEUE - 1, ASKED do
+    local to = math.min(from + ASKED, FIRST_QUEUE) - 1
+    for place, there in ipairs(call('SMISMEMBER', K .. 'y:' .. queue, unpack(ARGV, from, to))) do
+      if there == 1 then kinds[#kinds + 1] = ARGV[from + place - 1] end
+    end
+  end
+  return kinds
+end
+
+-- The types side by side: {key, how many of it were taken, the next of it, where we are in those}.
+local AT_KEY, AT_TAKEN, AT_NEXT, AT_PLACE = 1, 2, 3, 4
+
+local function fill(walk, size)
+  walk[AT_NEXT], walk[AT_PLACE] = call('ZRANGE', walk[AT_KEY], walk[AT_TAKEN], walk[AT_TAKEN] + size - 1), 1
+  return #walk[AT_NEXT] > 0
+end
+
+-- The first members of all types, in order. They begin with fixed digits, which Lua compares as the server orders them.
+local function first_of(queue, kinds, most)
+  local size = math.ceil(most / #kinds) + 1
+  local walks, all, members = {}, {}, {}
+  for _, kind in ipairs(kinds) do
+    local walk = {ready_key(queue, kind), 0}
+    if fill(walk, size) then
+      walks[#walks + 1], all[#all + 1] = walk, walk
+    else
+      call('SREM', K .. 'y:' .. queue, kind)
+    end
+  end
+  while #members < most and #walks > 0 do
+    local best, least = 1, walks[1][AT_NEXT][walks[1][AT_PLACE]]
+    for place = 2, #walks do
+      local member = walks[place][AT_NEXT][walks[place][AT_PLACE]]
+      if member < least then best, least = place, member end
+    end
+    local walk = walks[best]
+    members[#members + 1] = least
+    walk[AT_TAKEN], walk[AT_PLACE] = walk[AT_TAKEN] + 1, walk[AT_PLACE] + 1
+    if walk[AT_PLACE] > #walk[AT_NEXT] and not fill(walk, size) then table.remove(walks, best) end
+  end
+  for _, walk in ipairs(all) do
+    if walk[AT_TAKEN] > 0 then call('ZREMRANGEBYRANK', walk[AT_KEY], 0, walk[AT_TAKEN] - 1) end
+  end
+  return members
+end
+
+local function pop_first(queue, kinds, most)
+  if #kinds == 0 then return {} end
+  if #kinds > 1 then return first_of(queue, kinds, most) end
+  local members = {}
+  local popped = call('ZPOPMIN', ready_key(queue, kinds[1]), most)
+  for place = 1, #popped, 2 do members[#members + 1] = popped[place] end
+  if #members < most then
+    call('SREM', K .. 'y:' .. queue, kinds[1])
+    noted[ready_key(queue, kinds[1])] = nil
+  end
+  return members
+end
+
 -- available → active
 local function take(queue, most)
   local taken, looked = 0, 0
   local left_index, new_index, held, expiring = {}, {}, {}, {}
+  local kinds = most > 0 and kinds_of(queue) or {}
   while taken < most and looked < 2 * page do
-    local popped = call('ZPOPMIN', READY[queue], most - taken)
+    local popped = pop_first(queue, kinds, most - taken)
     if #popped == 0 then break end
-    looked = looked + #popped / 2
+    looked = looked + #popped
     wrote = true
-    for place = 1, #popped, 2 do
-      local id = sub(popped[place], ID_AT)
+    for _, member in ipairs(popped) do
+      local id = sub(member, ID_AT)
       local key = job_key(id)
       local got = call('HMGET', key, 'h', 'b', 'r', 'x')
       local head = got[1] and unpack_(got[1])
+      if head and (head[STATE] ~= 'a' or ready_member(head, id) ~= member) then
+        head = nil -- a process of format 1 has changed it, and looked for it elsewhere
+      end
       if head and number_of(head[RUN]) > now then -- the clock was set back
         call('ZADD', TIMED[queue], number_of(head[RUN]), id)
       elseif head and not expired(head, now) then
@@ -90,6 +174,10 @@ end
 for place = FIRST_QUEUE, #ARGV, 2 do
   local queue, may = ARGV[place], tonumber(ARGV[place + 1])
   if call('HEXISTS', K .. 'd', 'pause/' .. queue) == 0 then
+    if deal_out(queue) == DEALT then
+      answer[4] = (place - FIRST_QUEUE) / 2 + 1
+      break
+    end
     local promoted = may > 0 and promote(queue, math.min(may, page)) or 0
     if promoted == page and may > page then
       answer[4], answer[5] = (place - FIRST_QUEUE) / 2 + 1, promoted

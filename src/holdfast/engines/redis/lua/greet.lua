@@ -1,5 +1,6 @@
 -- The first act on every connection. It has no door, since it tells what is behind it.
 -- {id that the caller knows or '', the server's run id, the caller's generation, a new id, format, oldest}.
+-- A store of an older format becomes one of ours: who only knows that format, and connects from now on, is refused.
 -- Makes the store where there is none and the caller knows none. A server that the store has not lived on before begins
 -- a new generation, and how far the store had come by then is kept: so it can be seen later who had seen more.
 -- Answers {id or false, format, oldest, generation, seq, seq when the generation after the caller's began or false}.
@@ -15,6 +16,7 @@ end
 if known ~= '' and known ~= store[1] then return {store[1]} end
 local now_gen = tonumber(store[4])
 if tonumber(store[3]) > tonumber(ARGV[5]) then return {store[1], store[2], store[3], now_gen, tonumber(store[5]), false} end -- too new for us
+if tonumber(store[2]) < tonumber(ARGV[5]) then redis.call('HSET', STORE, 'format', ARGV[5], 'oldest', ARGV[6]) end
 if store[6] ~= run then
   now_gen = now_gen + 1
   redis.call('HSET', STORE, 'gen', now_gen, 'run', run, 'b' .. now_gen, store[5])

@@ -10,7 +10,10 @@
 --                        r result, x error, iV the signal of version V, eV the history entry of version V (opaque)
 --   i:STATE        ZSET  the ids of the jobs in this state, all at score 0: ordered by id
 --   o, o:N         ZSET, LIST   all jobs in the order of their numbers: which lists there are; the ids of each BUCKET numbers
---   r:QUEUE        ZSET  what can be claimed now, all at score 0: rank, run_at, number, id as one text, so the first is next
+--   q:N:QUEUE:TYPE ZSET  what can be claimed now of one type, all at score 0: rank, run_at, number, id as one text, so the
+--                        first is next (N is the length of the queue's name)
+--   y:QUEUE        SET   the types of which a queue may have something to claim
+--   r:QUEUE        ZSET  what can be claimed now of all types together: processes of format 1 write it, and claim deals it out
 --   t:QUEUE        ZSET  what waits for a time, by run_at: scheduled, retryable, pending, and available ones after losses
 --   x, xi          ZSET, ZSET   what can expire, by expires_at; what of it was found to have expired, all at score 0
 --   p              ZSET  what has ended and leaves, by prune_at: number and id
@@ -88,7 +91,7 @@ local function named(prefix)
     return whole_name
   end})
 end
-local INDEX, READY, TIMED, HELD = named('i:'), named('r:'), named('t:'), named('h:')
+local INDEX, TIMED, HELD = named('i:'), named('t:'), named('h:')
 
 local function head_of(id)
   local text = call('HGET', job_key(id), 'h')
@@ -118,6 +121,19 @@ end
 
 local function ready_member(head, id) return head[RANK] .. head[RUN] .. format('%012x', head[NUMBER]) .. id end
 local ID_AT = 47 -- where the id begins in it
+local function ready_key(queue, kind) return K .. 'q:' .. #queue .. ':' .. queue .. ':' .. kind end
+
+-- A queue's types are noted once for each call.
+local noted = {}
+local function make_ready(head, id)
+  local key = ready_key(head[QUEUE], head[TYPE])
+  call('ZADD', key, 0, ready_member(head, id))
+  if not noted[key] then
+    noted[key] = true
+    call('SADD', K .. 'y:' .. head[QUEUE], head[TYPE])
+  end
+end
+
 local function prune_member(head, id) return format('%012x', head[NUMBER]) .. id end
 
 local function waits_for_time(head, now)
@@ -131,7 +147,10 @@ local function leave(head, id)
   call('ZREM', INDEX[state], id)
   count(state, queue, -1)
   if state == 'a' then
-    if call('ZREM', READY[queue], ready_member(head, id)) == 0 then call('ZREM', TIMED[queue], id) end
+    local member = ready_member(head, id)
+    if call('ZREM', ready_key(queue, head[TYPE]), member) == 0 and call('ZREM', K .. 'r:' .. queue, member) == 0 then
+      call('ZREM', TIMED[queue], id)
+    end
   elseif state == 'o' then
     if head[WORKER] then call('HDEL', HELD[head[WORKER]], id) end
   elseif DUE[state] and head[RUN] then
@@ -149,7 +168,7 @@ local function enter(head, id, now)
     call('ZADD', TIMED[queue], number_of(head[RUN]), id)
     tell('queue:' .. queue)
   elseif state == 'a' then
-    call('ZADD', READY[queue], 0, ready_member(head, id))
+    make_ready(head, id)
     tell('queue:' .. queue)
   elseif state == 'o' then
     if head[WORKER] then call('HSET', HELD[head[WORKER]], id, head[EPOCH]) end

@@ -1,0 +1,189 @@
+"""What it costs that a claim goes by type: against another version of the code, and behind a million foreign jobs.
+
+    python benchmarks/known_types.py sqlite:///jobs.db --before PATH
+    python -m tests.postgres_server --safe python benchmarks/known_types.py {url} --before PATH
+    python -m tests.redis_server python benchmarks/known_types.py {url} --before PATH
+
+PATH is a checkout of the version to compare with. Each round runs both versions, one after the other and each in a
+process and a store of its own; the next round runs them in the other order. A ratio is one of each round, and medians
+count. Exits 1 when a floor is missed.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from measuring import HERE, noted, ratios, told
+
+from holdfast import App
+from holdfast.core.keys import digest, new_id
+from holdfast.core.model import Job, State
+from holdfast.engines import engine_class, engine_for
+
+ROUND_SECONDS = 600.0
+MIX = 25
+"""How many jobs of one type come in a row, where types are mixed."""
+
+FOREIGN_AT_ONCE = 2_000
+CLAIMS = 60
+"""How many claims of each kind are measured."""
+
+FLOORS = {"drain, one type": 0.95, "drain, eight types": 0.88, "bulk insert": 0.88}
+SLOWER = 2.0
+
+
+def app_at(url: str, types: int) -> tuple[App, list[Any]]:
+    """An App with so many types of job, which do nothing."""
+    app = App(url)
+
+    async def noop(n: int) -> None:
+        return None
+
+    return app, [app.job(name=f"bench.noop-{nth}")(noop) for nth in range(types)]
+
+
+async def drain(url: str, types: int, count: int) -> dict[str, float]:
+    """Submit so many no-op jobs in bulk, and drain them with one worker: jobs per second of both."""
+    app, jobs = app_at(url, types)
+    await app.open()
+    started = time.perf_counter()
+    if types == 1:
+        await jobs[0].submit_many(range(count))
+    else:
+        for start in range(0, count, MIX * types):
+            for job in jobs:
+                await job.submit_many(range(start, start + MIX))
+    bulk = count / (time.perf_counter() - started)
+    async with app.worker(at_once=100):
+        started = time.perf_counter()
+        while (await app.engine.count()).get(("default", State.COMPLETED), 0) < count:
+            await asyncio.sleep(0.02)
+        drained = count / (time.perf_counter() - started)
+    await app.close()
+    return {"bulk": bulk, "drain": drained}
+
+
+def crowd(queue: str, type: str, number: int, start: int, now: int) -> list[Job]:
+    """So many available jobs of one type."""
+    return [
+        Job(
+            id=new_id(now, (start + n) << 20),
+            type=type,
+            queue=queue,
+            args="[1]",
+            digest=digest(type, "[1]"),
+            created_at=now,
+            state=State.AVAILABLE,
+            run_at=now,
+        )
+        for n in range(number)
+    ]
+
+
+async def behind(url: str, foreign: int, limit: int) -> dict[str, float]:
+    """Milliseconds that a claim takes in a queue of its own, and behind so many jobs of a type that it doesn't take."""
+    engine = engine_for(url)
+    await engine.open()
+    now, made = await engine.now(), 0
+    while made < foreign:
+        made += FOREIGN_AT_ONCE
+        await engine.insert(crowd("crowded", "bench.foreign", FOREIGN_AT_ONCE, made, now - 60_000))
+    known = [f"bench.known-{nth}" for nth in range(8)]
+    for queue in ("alone", "crowded"):
+        for nth in range(CLAIMS * limit // 8 + limit):
+            made += 8
+            await engine.insert([job for kind in known for job in crowd(queue, kind, 1, made + hash(kind) % 8, now)])
+            if nth > 4 * limit and limit == 1:
+                break
+    seen: dict[str, list[float]] = {"alone": [], "crowded": []}
+    for _ in range(CLAIMS):
+        for queue, times in seen.items():
+            started = time.perf_counter()
+            came = await engine.claim("w-1", [queue], limit, known)
+            times.append((time.perf_counter() - started) * 1_000)
+            assert came and all(job.type in known for job in came)
+    await engine.close()
+    return {queue: statistics.median(times[5:]) for queue, times in seen.items()}
+
+
+def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
+    """Run one part in a process of its own, with the code of this checkout, on a store of its own."""
+    engine = engine_class(url)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        store = engine.scratch(url, Path(folder))
+        try:
+            command = [sys.executable, __file__, store, "--part", *map(str, words)]
+            env = os.environ | {"PYTHONPATH": f"{code / 'src'}{os.pathsep}{HERE}"}
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=ROUND_SECONDS, check=False)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+            return found
+        finally:
+            asyncio.run(engine.scrap(store))
+
+
+def compared(url: str, before: Path, rounds: int, count: int) -> bool:
+    """Both versions, round by round."""
+    after = HERE.parent
+    seen: dict[str, dict[str, list[float]]] = {what: {"before": [], "after": []} for what in FLOORS}
+    for nth in range(rounds):
+        sides = {"before": before, "after": after}
+        for side in sorted(sides, reverse=bool(nth % 2)):
+            one = part(sides[side], url, "drain", 1, count)
+            mixed = part(sides[side], url, "drain", 8, count)
+            seen["drain, one type"][side].append(one["drain"])
+            seen["drain, eight types"][side].append(mixed["drain"])
+            seen["bulk insert"][side].append(one["bulk"])
+    fine = True
+    for what, sides_seen in seen.items():
+        noted(f"{what}, now", sides_seen["after"], "/s")
+        fine &= told(f"{what} : before", ratios(sides_seen["after"], sides_seen["before"]), FLOORS[what], "times")
+    return fine
+
+
+def crowded(url: str, foreign: int) -> bool:
+    """Claims of one job and of many, behind foreign ones."""
+    fine = True
+    for limit in (1, 100):
+        found = part(HERE.parent, url, "behind", foreign, limit)
+        noted(f"a claim of {limit} of 8 types, alone", [found["alone"]], "ms")
+        what = f"a claim of {limit} behind {foreign:,} foreign jobs : alone"
+        fine &= told(what, [found["crowded"] / found["alone"]], SLOWER, "times", at_most=True)
+    return fine
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure, or be one part of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("url")
+    parser.add_argument("--before", type=Path, help="a checkout of the version to compare with")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=8_000)
+    parser.add_argument("--foreign", type=int, default=1_000_000)
+    parser.add_argument("--part", nargs="+")
+    given = parser.parse_args(words)
+    if given.part:
+        name, *numbers = given.part
+        measure = {"drain": drain, "behind": behind}[name]
+        print(json.dumps(asyncio.run(measure(given.url, *map(int, numbers)))))
+        return 0
+    fine = True
+    if given.before is not None:
+        fine &= compared(given.url, given.before, given.rounds, given.jobs)
+    if given.foreign:
+        fine &= crowded(given.url, given.foreign)
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
