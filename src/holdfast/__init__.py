@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import Moved as Moved
     from holdfast.core.errors import NotAllowed as NotAllowed
     from holdfast.core.errors import NotFound as NotFound
+    from holdfast.core.errors import StepFailed as StepFailed
     from holdfast.core.errors import StoreError as StoreError
     from holdfast.core.errors import StoreFull as StoreFull
     from holdfast.core.errors import StoreLost as StoreLost
@@ -39,6 +40,7 @@ _HOMES = {
     "Moved": "holdfast.core.errors",
     "NotAllowed": "holdfast.core.errors",
     "NotFound": "holdfast.core.errors",
+    "StepFailed": "holdfast.core.errors",
     "StoreError": "holdfast.core.errors",
     "StoreFull": "holdfast.core.errors",
     "StoreLost": "holdfast.core.errors",

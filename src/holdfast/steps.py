@@ -18,6 +18,7 @@ from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, UnknownOption, WrongColour
 from holdfast.core.model import Retry
 from holdfast.core.outcome import TRANSACTION, check_retry
+from holdfast.worker.blame import Watch
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
 from holdfast.worker.isolation.place import check_importable
 from holdfast.worker.maps import Tally, map_async, map_sync
@@ -61,7 +62,7 @@ class _Step(Generic[P, R]):
         return f"<step {self.name}>"
 
     def _for_async(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key, *, item: bool = False
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key, *, item: Watch | None = None
     ) -> Callable[[], Awaitable[Any]]:
         """What to await for one call, whatever the step's colour. Its identity is settled here."""
         attempt = attempt_here()
@@ -109,8 +110,10 @@ class _Step(Generic[P, R]):
     async def _map_aio(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
         check_map(self.name, at_once, need)
         key = self.spec.key if key is None else key
-        tally = Tally(attempt_here(), self.name, items, need, lambda item: self._for_async((item,), {}, key, item=True))
-        return await map_async(tally, at_once)
+        attempt = attempt_here()
+        caller = Watch(attempt, asyncio.current_task())
+        tally = Tally(attempt, self.name, items, need, lambda item: self._for_async((item,), {}, key, item=caller))
+        return await map_async(tally, at_once, caller)
 
     def _map_sync(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
         attempt = attempt_here()
@@ -120,7 +123,7 @@ class _Step(Generic[P, R]):
         check_map(self.name, at_once, need)
         key = self.spec.key if key is None else key
         tally = Tally(attempt, self.name, items, need, lambda item: self._for_sync((item,), {}, key))
-        return map_sync(tally, at_once)
+        return map_sync(tally, at_once, Watch(attempt))
 
 
 class AsyncStep(_Step[P, R]):

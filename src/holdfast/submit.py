@@ -23,6 +23,7 @@ from holdfast.jobs import Jobs, Order
 from holdfast.runs import Run, failure_of
 from holdfast.steps import Key, _AsyncOne, _SyncOne, check_map
 from holdfast.worker.attempt import LOST, Attempt, Stopped
+from holdfast.worker.blame import Watch
 from holdfast.worker.children import child_wait, group_wait, known_children
 from holdfast.worker.context import PATH, attempt_here, check_no_tx, loop_here, plain_call
 from holdfast.worker.maps import Tally, map_async
@@ -190,7 +191,7 @@ class _Job(Generic[P, R]):
             tally: Tally[Awaitable[Any]] = Tally(
                 attempt, self.type, items, need, lambda item: functools.partial(self._one, item, key)
             )
-            return await map_async(tally, at_once or UNBOUND)
+            return await map_async(tally, at_once or UNBOUND, Watch(attempt, asyncio.current_task()))
         return await self._family(attempt, Tally(attempt, self.type, items, need, lambda item: lambda: item), key)
 
     async def _one(self, item: Any, key: Key) -> R:

@@ -24,6 +24,7 @@ from holdfast.upkeep import rescue
 from holdfast.upkeep.keeper import Keeper
 from holdfast.upkeep.rescue import Rescue
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.blame import Watch
 from holdfast.worker.context import attempt_here
 from holdfast.worker.leases import Leases
 from holdfast.worker.loop import Worker
@@ -259,6 +260,26 @@ def _(end: Any) -> Any:
         await (asyncio.sleep(0) if attempt.stop == "released" else end(self, attempt, *rest))
 
     return kept
+
+
+@bug("code that is cancelled from inside vanishes", "items", Watch, "error")
+def _(error: Any) -> Any:
+    def exceptions_only(self: Any, raised: BaseException) -> Any:
+        if not isinstance(raised, Exception):
+            raise raised
+        return error(self, raised)
+
+    return exceptions_only
+
+
+@bug("a map takes an item that cancels itself for a stop", "items", Watch, "__init__")
+def _(init: Any) -> Any:
+    return lambda self, attempt, task=None, caller=None: init(self, attempt, task)
+
+
+@bug("a cancel by the caller is recorded as a failure", "items", Watch, "is_stopped")
+def _(is_stopped: Any) -> Any:
+    return lambda self: False
 
 
 @bug("a worker claims more than its slots", "S18", Worker, "_claim")

@@ -76,6 +76,30 @@ def results_are_made_of_records(run: Run) -> Iterator[str]:
 
 
 @law
+def no_item_vanishes(run: Run) -> Iterator[str]:
+    """What a job is told of its items has no hole without a recorded failure."""
+    for mapped in run.stage.scene.mapped:
+        life = run.lives[mapped.job]
+        failed = {kept.step.path for kept in life.kept if kept.step.state is StepState.FAILED}
+        paths = {effect.given[0]: effect.path for effect in run.effects if effect.job == mapped.job}
+        if len(mapped.results) != len(mapped.items):
+            yield f"items: {life.name} was told of {len(mapped.results)} items, of {len(mapped.items)}"
+        for item, result in zip(mapped.items, mapped.results, strict=False):
+            if result is None and paths.get(item) not in failed:
+                yield f"items: {life.name}: item {item} vanished: it has no result, and no recorded failure"
+
+
+@law
+def a_stop_is_no_failure(run: Run) -> Iterator[str]:
+    """Only code that was cancelled from inside is recorded as cancelled, and never what was cancelled by its caller."""
+    for life in run.lives.values():
+        for kept in life.kept:
+            error = kept.step.error
+            if error is not None and error.type.endswith("CancelledError") and kept.step.name != "shaky":
+                yield f"items: {life.name}: {kept.step.path} was stopped, and recorded as failed: {error.message}"
+
+
+@law
 def a_recorded_step_does_not_run_again(run: Run) -> Iterator[str]:
     for effect, life, tenure in _owned(run):
         if tenure.claim is None:

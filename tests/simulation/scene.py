@@ -49,6 +49,15 @@ class Handling:
 
 
 @dataclass
+class Mapped:
+    """What a job was told of a list of items: None in a place where one failed."""
+
+    job: str
+    items: list[int]
+    results: list[str | None]
+
+
+@dataclass
 class Undo:
     """One run of what takes a step back, or of a job's cleanup, whose path is empty. `value` is what it was given."""
 
@@ -70,6 +79,9 @@ class Scene:
     effects: list[Effect] = field(default_factory=list)
     handlings: list[Handling] = field(default_factory=list)
     undos: list[Undo] = field(default_factory=list)
+    mapped: list[Mapped] = field(default_factory=list)
+    shared: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    """What all jobs of a process wait for together, such as a token that is being refreshed."""
     poisoned: list[Process] = field(default_factory=list)
     """Processes that a job has killed."""
 
@@ -88,6 +100,13 @@ class Scene:
         effect.ended = self.world.now
         self.trace.add(round(self.world.now * 1e6), "ends", effect.number)
         return effect.token
+
+    async def share(self) -> None:
+        """Wait for what others wait for, too. Whoever is stopped meanwhile cancels it for all of them."""
+        name = program().name
+        if name not in self.shared or self.shared[name].done():
+            self.shared[name] = asyncio.ensure_future(asyncio.sleep(0.3))
+        await self.shared[name]
 
     def begin(self, given: tuple[Any, ...]) -> Effect:
         here = current()

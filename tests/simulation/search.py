@@ -50,8 +50,10 @@ RESCUE_SECONDS = 8.0
 
 LIMIT_SECONDS = 120.0
 TRY_AGAIN = Retry(retries=1, strategy="constant", initial_ms=200, jitter=False)
-KINDS = ("line", "fails", "slow", "together")
-"""Two steps one after the other; of which the second fails; that go on though they are cancelled; and both at once."""
+KINDS = ("line", "fails", "slow", "together", "cut")
+"""Two steps one after the other; of which the second fails; that go on though they are cancelled; both at once; and
+both in a task group, where the second one is cancelled from inside.
+"""
 
 
 @dataclass
@@ -210,14 +212,22 @@ async def sweep(kind: str) -> None:
 async def let(n: int, kind: str) -> str:
     done = Done(current().step, program().name, plot().world.now)
     plot().made.append(done)
-    await ran(done, WORK_SECONDS / (2 if kind == "together" and n == 2 else 1), stubborn=kind == "slow")
+    await ran(done, WORK_SECONDS / (2 if kind in ("together", "cut") and n == 2 else 1), stubborn=kind == "slow")
     if n == 2 and kind in ("fails", "together"):
         raise Broken("the second one fails")
+    if n == 2 and kind == "cut":
+        subtask = asyncio.ensure_future(asyncio.sleep(WORK_SECONDS))
+        subtask.cancel()
+        await subtask
     return f"{current().step} at {current().epoch}"
 
 
 @TEMPLATE.job(name="search.lodge", retries=TRY_AGAIN, cleanup=sweep, keep="30d")
 async def lodge(kind: str) -> list[str]:
+    if kind == "cut":
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(let(n, kind)) for n in (1, 2)]
+        return [task.result() for task in tasks if not task.cancelled()]
     if kind == "together":
         return list(await asyncio.gather(let(1, kind), let(2, kind)))
     return [await let(1, kind), await let(2, kind)]
@@ -312,6 +322,10 @@ def _broken(here: Plot, store: Store, settled: bool) -> Iterator[str]:
     if not settled:
         yield f"forgotten: the job is {job.state}, its undo {undo and undo.state}, after {LIMIT_SECONDS} s"
         return
+    if job.state is State.COMPLETED:
+        steps = {one.path: one for one in at_once(store.engine.steps(here.job)) if one.state is StepState.DONE}
+        for path in sorted({one.path for one in here.made} - steps.keys()):
+            yield f"hole: the job has completed, and {path} was never done"
     if here.cancelled_at is None or job.epoch == 0:
         if here.undone or undo is not None:
             yield f"undone for nothing: {[one.path for one in here.undone]} of a job that is {job.state}"

@@ -6,10 +6,10 @@ Must not check anything, and must not know who runs them or what goes wrong.
 import asyncio
 from typing import Any
 
-from holdfast import App, ItemsFailed, JobCancelled, JobFailed, Settings, current, sleep, step, wait_for
+from holdfast import App, ItemsFailed, JobCancelled, JobFailed, Settings, StepFailed, current, sleep, step, wait_for
 from holdfast.core.model import Retry
 from holdfast.submit import AsyncJob
-from tests.simulation.scene import Broken, Handling, program, scene
+from tests.simulation.scene import Broken, Handling, Mapped, program, scene
 
 # Steps.
 
@@ -71,6 +71,40 @@ async def hang(n: int, epochs: int) -> str:
     return await scene().effect(n, seconds=60.0 if current().epoch <= epochs else None)
 
 
+@step(retries=STEP_TRIES)
+async def shaky(n: int) -> str:
+    """Code that is cancelled from inside, in a way that the number gives; or because another one shares its fate."""
+    here = scene()
+    effect = here.begin((n,))
+    try:
+        match n % 6:
+            case 1:
+                await here.share()
+            case 2:
+                async with asyncio.timeout(here.random.random() * 0.4):
+                    await here.share()
+            case 3:
+                subtask = asyncio.ensure_future(asyncio.sleep(here.random.random()))
+                if here.random.random() < 0.7:
+                    asyncio.get_running_loop().call_soon(subtask.cancel)
+                await subtask
+            case 4:
+                raise asyncio.CancelledError
+            case 5:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(1.0)
+    except BaseException:
+        effect.failed = True
+        raise
+    return await here.finish(effect)
+
+
+CANCELS_ITSELF = 5
+"""The item that cancels its own task. Outside a map nobody can tell that from a cancel by the caller."""
+
+
 # Jobs. Each returns the tokens of the effects that it is made of.
 
 TEMPLATE = App("memory:", settings=Settings())
@@ -128,6 +162,39 @@ async def pace(n: int, m: int) -> list[str]:
 @shape(2)
 async def fan(n: int, m: int) -> list[str]:
     return await make.map(range(n * 2), at_once=m)
+
+
+@shape(1.5)
+async def crowd(n: int, m: int) -> list[str]:
+    """A map of items that are cancelled from inside."""
+    items = list(range(n * 2))
+    results: list[Any]
+    try:
+        results = await shaky.map(items, at_once=m + 1, need=0 if m == 1 else None)
+    except ItemsFailed as failed:
+        results = failed.results
+    return _told(items, results)
+
+
+@shape(1.5)
+async def throng(n: int, m: int) -> list[str]:
+    """The same items in a task group, in which what is cancelled is dropped without a word."""
+
+    async def one(item: int) -> str | None:
+        try:
+            return await shaky(item)
+        except (StepFailed, TimeoutError):
+            return None
+
+    items = [item for item in range(n * 2) if item != CANCELS_ITSELF]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(item)) for item in items]
+    return _told(items, [None if task.cancelled() else task.result() for task in tasks])
+
+
+def _told(items: list[int], results: list[Any]) -> list[str]:
+    scene().mapped.append(Mapped(current().job_id, items, results))
+    return [token for token in results if token is not None]
 
 
 @shape(1)

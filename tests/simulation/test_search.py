@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 import holdfast.jobs.family
+import holdfast.worker.blame
 import holdfast.worker.loop
 import holdfast.worker.undo
 from holdfast.core.model import State
 from tests.simulation.search import KINDS, command, search
 
-STRIDES = {"line": 1, "fails": 3, "slow": 2, "together": 3}
+STRIDES = {"line": 1, "fails": 3, "slow": 2, "together": 3, "cut": 3}
 """Without --soak, what strikes last strikes in most of them at every second or third point only."""
 
 PARTS = 2
@@ -75,7 +76,23 @@ def never(say_stopped: Any) -> Any:
     return silent
 
 
+def exceptions_only(error: Any) -> Any:
+    def lets_through(self: Any, raised: BaseException) -> Any:
+        if not isinstance(raised, Exception):
+            raise raised
+        return error(self, raised)
+
+    return lets_through
+
+
 BUGS = {
+    "code that is cancelled from inside vanishes": (
+        holdfast.worker.blame.Watch,
+        "error",
+        exceptions_only,
+        "hole",
+        "cut",
+    ),
     "the undo doesn't wait for the owner": (holdfast.jobs.family, "undo_job", at_once, "under a step", "slow"),
     "what may have happened is forgotten": (holdfast.worker.undo._Undo, "_undo_of", only_recorded, "forgotten", "line"),
     "the oldest is undone first": (holdfast.worker.undo, "reversed", lambda _: list, "order", "line"),

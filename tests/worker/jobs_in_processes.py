@@ -40,6 +40,10 @@ async def there(path: str) -> None:
         await asyncio.sleep(0.02)
 
 
+class Own(BaseException):
+    """An error that no `except Exception` catches."""
+
+
 # Steps.
 
 
@@ -246,6 +250,14 @@ async def dies(path: str, how: str) -> str:
             sys.exit(4)
         if how == "raise":
             raise ValueError("the prompt is empty")
+        if how == "generator":
+            raise GeneratorExit("closed")
+        if how == "own":
+            raise Own("no exception")
+        if how == "cancelled":
+            task = asyncio.ensure_future(asyncio.sleep(60))
+            task.cancel()
+            await task
     return "done"
 
 

@@ -1,6 +1,7 @@
 """What becomes of a job when its code goes wrong, in every way that Python allows."""
 
 import asyncio
+import concurrent.futures
 import sys
 import threading
 
@@ -8,12 +9,22 @@ import pytest
 
 from holdfast import JobFailed, Retry, step
 from holdfast.core.model import Event, State
+from holdfast.worker.blame import Watch
 from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state
 
 
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
+
+
+class Own(BaseException):
+    """A user's own error that no `except Exception` catches."""
+
+
+class Unspeakable(BaseException):
+    def __str__(self) -> str:
+        sys.exit("no words")
 
 
 def deep(n: int = 0) -> int:
@@ -38,6 +49,18 @@ def raiser(kind: str) -> None:
             raise ValueError("a \udcff and a \0")
         case "group":
             raise ExceptionGroup("two", [ValueError("a"), TypeError("b")])
+        case "generator":
+            raise GeneratorExit("closed")
+        case "own":
+            raise Own("neither error nor exit")
+        case "base group":
+            raise BaseExceptionGroup("two", [KeyboardInterrupt(), Own("b")])
+        case "cancelled":
+            raise asyncio.CancelledError
+        case "pool":
+            raise concurrent.futures.CancelledError
+        case "unspeakable":
+            raise Unspeakable
 
 
 KINDS = {
@@ -49,6 +72,12 @@ KINDS = {
     "stop": "StopIteration",
     "surrogate": "ValueError",
     "group": "ExceptionGroup",
+    "generator": "GeneratorExit",
+    "own": "Own",
+    "base group": "BaseExceptionGroup",
+    "cancelled": "CancelledError",
+    "pool": "CancelledError",
+    "unspeakable": "Unspeakable",
 }
 
 
@@ -113,6 +142,91 @@ async def test_whatever_is_raised_fails_the_job_and_leaves_the_worker_alive(app,
         expected = "RuntimeError"  # Python's own way with a StopIteration in a coroutine
     said = job.error.message if "map" in place else job.error.type
     assert expected in said
+
+
+@step(isolate="process")
+async def isolated_body(kind: str) -> None:
+    raiser(kind)
+
+
+@step(isolate="process")
+def isolated_def_body(kind: str) -> None:
+    raiser(kind)
+
+
+@pytest.mark.parametrize("colour", ["async", "def"])
+async def test_whatever_is_raised_in_a_process_of_its_own_fails_that_step_alone(app, colour):
+    kinds = list(KINDS)
+
+    async def film() -> list:
+        step = isolated_body if colour == "async" else isolated_def_body.aio
+        return await step.map(kinds, need=0)
+
+    run = await app.job(retries=0)(film).submit()
+    await finished(app, run)
+    assert await run.result() == [None] * len(kinds)
+    failed = {one.path: one.error.type for one in await app.engine.steps(run.id)}
+    assert len(failed) == len(kinds)
+    expected = {*KINDS.values()} | ({"RuntimeError"} if colour == "async" else set())
+    assert all(any(name in type for name in expected) for type in failed.values()), failed
+
+
+async def test_an_awaited_task_that_raises_generator_exit_fails_the_job(app):
+    """Python then closes the coroutines that await it, so that none of them may await anything more."""
+
+    async def closes() -> None:
+        raise GeneratorExit
+
+    @step(name="waits")
+    async def waits() -> None:
+        await asyncio.ensure_future(closes())
+
+    async def in_step() -> None:
+        await waits()
+
+    async def in_map() -> None:
+        await waits_for.map([1, 2])
+
+    @step(name="waits_for")
+    async def waits_for(n: int) -> None:
+        await asyncio.ensure_future(closes())
+
+    async def in_job() -> None:
+        await asyncio.ensure_future(closes())
+
+    async with app.worker():
+        for place in (in_step, in_map, in_job):
+            run = await app.job(retries=0)(place).submit()
+            job = await in_state(app, run, State.REVIEW)
+            assert "GeneratorExit" in f"{job.error.type} {job.error.message}"
+
+
+@pytest.mark.parametrize("by", ["Python", "the code itself"])
+def test_a_coroutine_that_python_closes_is_told_from_one_that_raises_generator_exit(by):
+    """Python closes what a loop leaves behind. After that nothing may be awaited, so it must not count as an error."""
+    judged = []
+
+    async def code() -> None:
+        watch = Watch(None, asyncio.current_task())
+        try:
+            if by == "the code itself":
+                raise GeneratorExit
+            await asyncio.get_running_loop().create_future()
+        except BaseException as raised:
+            judged.append(watch.is_stop(raised))
+
+    async def main() -> asyncio.Task[None]:
+        task = asyncio.ensure_future(code())
+        await asyncio.sleep(0)
+        return task
+
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(main())
+    task.get_coro().close()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert judged == [by == "Python"]
+    task._log_destroy_pending = False
 
 
 async def test_retries_end_in_review_with_the_last_error_and_each_failure_in_the_history(app):

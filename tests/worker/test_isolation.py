@@ -19,7 +19,7 @@ from holdfast.core.codec import Signature
 from holdfast.core.errors import HoldfastError, Invalid, StepFailed
 from holdfast.core.keys import idempotency_key
 from holdfast.worker.context import Current
-from holdfast.worker.faults import Escaped, error_of, type_name
+from holdfast.worker.faults import error_of, type_name
 from holdfast.worker.isolation import pool as pools
 from holdfast.worker.isolation.place import check_importable, found, target_of
 from holdfast.worker.isolation.pool import IsolatedCall, Pool, ProcessDied
@@ -325,7 +325,7 @@ async def test_an_error_of_a_kind_that_is_not_loaded_here_is_told_as_data():
 
 async def test_stop_iteration_does_not_end_the_coroutine_it_is_raised_in():
     async with open_pool() as pool:
-        with pytest.raises(Escaped) as caught:
+        with pytest.raises(StepFailed) as caught:
             await run(pool, steps.fails, "stop")
 
     assert type_name(caught.value) == "StopIteration"

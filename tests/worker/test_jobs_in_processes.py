@@ -195,6 +195,9 @@ async def test_what_can_not_be_right_is_not_tried_again(app):
         ("exit", "job dies: its process ended with code 3 before the job was done"),
         ("kill", "job dies: its process died with SIGKILL before the job was done; this worker did not kill it"),
         ("sys.exit", "SystemExit: 4"),
+        ("generator", "GeneratorExit: closed"),
+        ("own", "Own: no exception"),
+        ("cancelled", "CancelledError: cancelled from inside"),
     ],
 )
 async def test_a_process_that_dies_fails_the_attempt_and_its_records_stay(app, tmp_path, how, reason):

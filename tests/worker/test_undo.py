@@ -5,11 +5,13 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import App, current, sleep, step
 from holdfast.core.errors import Invalid, NotAllowed
 from holdfast.core.keys import derived_id, idempotency_key
-from holdfast.core.model import Event, State, StepState, Where
+from holdfast.core.model import Event, Retry, State, StepState, Where
+from holdfast.worker import undo as undo_module
 from tests.worker.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
@@ -200,6 +202,47 @@ async def test_an_expired_job_is_undone(app, clock):
         await in_state(app, run, State.DISCARDED)
         await undone(app, run, State.COMPLETED)
     assert deletes() == ["1.png"]
+
+
+class Own(BaseException):
+    """An error that no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+@pytest.mark.parametrize("colour", ["async", "def"])
+@pytest.mark.parametrize(
+    "kind", [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit, Own], ids=lambda kind: kind.__name__
+)
+async def test_an_undo_or_cleanup_that_raises_no_exception_holds_up_no_other(app, monkeypatch, kind, colour):
+    monkeypatch.setattr(undo_module, "_SPEC", replace(undo_module._SPEC, retry=Retry(retries=0)))
+
+    async def fails(value: object) -> None:
+        raise kind("odd")
+
+    def def_fails(value: object) -> None:
+        raise kind("odd")
+
+    undo = fails if colour == "async" else def_fails
+
+    @step(name="cut", undo=undo)
+    async def cut(n: int) -> int:
+        return n
+
+    @app.job(cleanup=undo)
+    async def film(n: int) -> None:
+        await draw(n)
+        await cut(n)
+        await sleep("1h")
+
+    run = await film.submit(1)
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+        await run.cancel()
+        await until(lambda: deletes() == ["1.png"])
+        job = await undone(app, run, State.RETRYABLE, State.REVIEW)
+    assert job.error.type.endswith("UndoFailed")
+    for what in ("cut#", "cleanup ("):
+        assert kind.__name__ in job.error.message.partition(what)[2]
 
 
 async def test_a_failing_undo_holds_up_no_other_and_names_what_is_left(app, clock):

@@ -14,7 +14,7 @@
     ├── JobError             a job or a part of it came to no good end
     │   ├── JobFailed        it needs a person (review) or was given up (discarded)
     │   ├── JobCancelled     it was stopped on request
-    │   ├── StepFailed       a step failed before, and its record says so again
+    │   ├── StepFailed       a step failed with an error that can't be raised as itself
     │   ├── EffectInDoubt    a step with effect="once" was begun and not recorded: did it happen?
     │   ├── UndoFailed       something that a stopped job made could not be undone
     │   └── ItemsFailed      fewer items of a map succeeded than were needed
@@ -98,7 +98,7 @@ class JobCancelled(JobError):
 
 
 class StepFailed(JobError):
-    """A step failed earlier in this attempt, and its record says so again."""
+    """A step failed with an error that can't be raised as itself: its class isn't loaded here, or is no Exception."""
 
 
 class EffectInDoubt(JobError):

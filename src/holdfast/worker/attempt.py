@@ -302,6 +302,12 @@ class Attempt:
         kind = Suspended if self.stop == SUSPENDED else Stopped
         return kind(f"job {self.job.id}: {self.stop}")
 
+    def is_stopping(self) -> bool:
+        """Whether this attempt comes to its end from outside: it was halted, or its handler's task was cancelled, as at
+        the end of the loop.
+        """
+        return self.stop is not None or (self.root is not None and self.root.cancelling() > 0)
+
     def is_fenced(self) -> bool:
         """Whether no step may start just now: our last answered beat is too old, the job is about to suspend, or its
         timeout has passed while we slept.

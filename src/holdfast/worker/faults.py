@@ -1,5 +1,7 @@
 """What went wrong, as data, and back: errors of jobs and steps. Must not decide what becomes of a job."""
 
+import asyncio
+import concurrent.futures
 import sys
 import traceback
 from typing import Any
@@ -15,16 +17,33 @@ MESSAGE_CHARACTERS = 4_000
 MAIN = "__holdfast_main__"
 """What the script that the worker was started with is called in another process: there it isn't `__main__`."""
 
-LOUD = (SystemExit, KeyboardInterrupt)
-"""Errors that would end the worker's event loop if they travelled through one of its tasks."""
+MISREAD = (StopIteration, concurrent.futures.CancelledError)
+"""Exceptions that coroutines and futures take for something else than an error."""
+
+INSIDE = (
+    "cancelled from inside: it awaited a cancelled task or future, or raised CancelledError; nobody stopped the job"
+)
+"""What a CancelledError says that is an error: Python gives it no text."""
 
 
-class Escaped(Exception):
-    """An error that must not travel through an event loop, wrapped: `sys.exit`, a keyboard interrupt, StopIteration."""
+class Escaped(StepFailed):
+    """An error that must not travel through an event loop, wrapped: `sys.exit`, a cancelled future, StopIteration."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__}: {text_of(error)}")
+        text = text_of(error)
+        super().__init__(f"{type(error).__name__}: {text}", type=type_name(error), message=text)
         self.error = error
+        self.__cause__ = error
+
+
+def contained(error: BaseException) -> Exception:
+    """An error of user code in a form that can travel through tasks and futures, and that `except Exception` catches.
+
+    `sys.exit` would end the worker's event loop, and a task that ends in CancelledError has not failed to asyncio.
+    """
+    if isinstance(error, Exception) and not isinstance(error, MISREAD):
+        return error
+    return Escaped(error)
 
 
 class Reported(Exception):
@@ -80,8 +99,10 @@ def text_of(error: BaseException) -> str:
         return error.message
     try:
         text = str(error)
-    except Exception as trouble:
+    except BaseException as trouble:
         text = f"(its text can't be had: __str__ raised {type(trouble).__name__})"
+    if isinstance(error, asyncio.CancelledError):
+        text = f"{INSIDE}: {text}" if text else INSIDE
     return storable(text[:MESSAGE_CHARACTERS])
 
 
@@ -93,7 +114,8 @@ def storable(text: str) -> str:
 def raised_again(step: Step) -> Exception:
     """The error of a failed record. A class that this process has already loaded is used, so that `except` still works.
 
-    Nothing is imported or called: only a subclass of Exception is taken, and made without its `__init__`.
+    Nothing is imported or called: only a subclass of Exception is taken, and made without its `__init__`. What could
+    not travel as it is (`contained`) comes back as the StepFailed that it was the first time.
     """
     error = step.error or Error("Exception", "")
     kind = _loaded(error.type)
@@ -127,5 +149,5 @@ def _loaded(name: str) -> type[Exception] | None:
         for part in path.split("."):
             kind = getattr(kind, part, None)
         if isinstance(kind, type) and issubclass(kind, Exception):
-            return kind
+            return None if issubclass(kind, MISREAD) else kind
     return None

@@ -21,9 +21,7 @@ async def guarded(attempt: Attempt, work: Work) -> tuple[str | None, BaseExcepti
     ATTEMPT.set(attempt)
     try:
         return await work(attempt), None
-    except GeneratorExit:
-        raise
-    except BaseException as error:
+    except BaseException as error:  # GeneratorExit too: who closes this coroutine takes a return for an end as well
         return None, error
 
 

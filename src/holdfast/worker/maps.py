@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sized
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import ItemFailure, ItemsFailed
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.faults import text_of, type_name
+from holdfast.worker.attempt import Attempt, Stopped
+from holdfast.worker.blame import Watch
+from holdfast.worker.faults import contained, text_of, type_name
 
 T = TypeVar("T")
 
@@ -22,8 +23,10 @@ class Taken(Generic[T]):
         self._trouble: Exception | None = None
         try:
             self._call = prepare(item)
-        except Exception as error:
-            self._trouble = error
+        except Stopped:
+            raise
+        except BaseException as error:
+            self._trouble = contained(error)
 
     def run(self) -> T:
         """Call it. An item that doesn't fit the step fails here, like any other."""
@@ -68,13 +71,14 @@ class Tally(Generic[T]):
                 return None
             try:
                 item = next(self._items)
+                taken = Taken(len(self._results), item, self._prepare)
             except StopIteration:
                 return None
-            except Exception as error:
-                self._broken = error
+            except BaseException as error:
+                self._broken = error if isinstance(error, Stopped) else contained(error)
                 return None
             self._results.append(None)
-            return Taken(len(self._results) - 1, item, self._prepare)
+            return taken
 
     def adopt(self, walker: "asyncio.Task[None]") -> None:
         """A task that walks through the items is cancelled with its attempt."""
@@ -122,15 +126,19 @@ class Tally(Generic[T]):
         ) from (first.error if first else None)
 
 
-async def map_async(tally: Tally[Awaitable[Any]], at_once: int) -> list[Any]:
-    """Run all items on the loop, so many at once; all settle, then the outcome."""
+async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -> list[Any]:
+    """Run all items on the loop, so many at once; all settle, then the outcome. `caller` watches the map's own task:
+    only who stops that one stops an item.
+    """
 
     async def walk() -> None:
+        here = asyncio.current_task()
         while (taken := tally.take()) is not None:
+            watch = Watch(None, here, caller)
             try:
                 tally.settle(taken, await taken.run())
-            except Exception as error:
-                tally.fail(taken, error)
+            except BaseException as raised:
+                tally.fail(taken, watch.error(raised))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(tally.at_once(at_once)):
@@ -138,17 +146,18 @@ async def map_async(tally: Tally[Awaitable[Any]], at_once: int) -> list[Any]:
     return tally.outcome()
 
 
-def map_sync(tally: Tally[Any], at_once: int) -> list[Any]:
+def map_sync(tally: Tally[Any], at_once: int, watch: Watch) -> list[Any]:
     """The same in threads, which never keep the process from ending."""
 
     def walk() -> None:
         while (taken := tally.take()) is not None:
             try:
                 tally.settle(taken, taken.run())
-            except Exception as error:
-                tally.fail(taken, error)
-            except BaseException as error:
-                tally.stop(error)
+            except BaseException as raised:
+                if watch.is_stop(raised):
+                    tally.stop(raised)
+                else:
+                    tally.fail(taken, contained(raised))
 
     threads = [
         threading.Thread(target=contextvars.copy_context().run, args=(walk,), name="holdfast-map", daemon=True)

@@ -24,9 +24,10 @@ from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, TRANSACTION, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
 from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped, record_info
+from holdfast.worker.blame import Watch
 from holdfast.worker.context import ATTEMPT, PATH, check_no_tx, current, loop_here
 from holdfast.worker.drift import arguments_key, differing, tags
-from holdfast.worker.faults import LOUD, Escaped, error_of, module_of, raised_again, type_name
+from holdfast.worker.faults import Escaped, contained, error_of, module_of, raised_again, type_name
 from holdfast.worker.isolation.pool import IsolatedCall
 from holdfast.worker.registry import StepSpec
 
@@ -44,7 +45,7 @@ class Call:
         kwargs: dict[str, Any],
         key: Any,
         *,
-        item: bool = False,
+        item: Watch | None = None,
     ) -> None:
         check_no_tx("another step")
         attempt.check_place(spec)
@@ -67,7 +68,7 @@ class Call:
         # One key is one effect: what is done once is not done again because it is asked for twice.
         if spec.effect != "once":
             nth = attempt.number(self.path)
-            if not item and loop_here():
+            if item is None and loop_here():
                 attempt.note_caller(self.path, nth)
             if nth > 1:
                 self.path = step_path(parent, spec.name, text, nth)
@@ -266,10 +267,9 @@ async def _run_async(call: Call, body: Body) -> Any:
     started_at = attempt.now()
     attempt.enter(call.path, call.spec, started_at)
     token = PATH.set(call.path)
+    here = asyncio.current_task()
     # A task that this call brings into the attempt is cancelled with it. Those of a map are in it already.
-    task = None if call.item else asyncio.current_task()
-    if task is attempt.root or task in attempt.tasks:
-        task = None
+    task = None if call.item is not None or here is attempt.root or here in attempt.tasks else here
     if task is not None:
         attempt.tasks.add(task)
     try:
@@ -283,14 +283,19 @@ async def _run_async(call: Call, body: Body) -> Any:
         # An isolated step's time begins when its process has imported it, a transaction's when the store is its own.
         timeless = spec.timeout_ms is None or spec.isolated or spec.effect == TRANSACTION
         while True:
+            watch = Watch(attempt, here, call.item)
             try:
                 step = call.done(await (body(call) if timeless else timed(call, body)), started_at)
                 break
-            except Exception as error:
+            except BaseException as raised:
+                error = watch.error(raised)
+                attempt.check()  # what fails once we have stopped it has not failed by itself
                 failures += 1
                 delay = call.next_try(error, failures)
                 if delay is None:
                     await (call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)))
+                    if error is not raised:
+                        raise error from raised
                     raise
             await asyncio.sleep(delay)
             await attempt.admit()
@@ -324,10 +329,7 @@ def body_of(spec: StepSpec) -> Body:
 
 async def _awaited(call: Call) -> Any:
     args, kwargs = call.arguments()
-    try:
-        return await call.spec.function(*args, **kwargs)
-    except LOUD as error:
-        raise Escaped(error) from error
+    return await call.spec.function(*args, **kwargs)
 
 
 async def _threaded(call: Call) -> Any:
@@ -401,10 +403,8 @@ def _settle(
             return
         if error is None:
             future.set_result(value)
-        elif isinstance(error, (StopIteration, *LOUD)):
-            future.set_exception(Escaped(error))
         else:
-            future.set_exception(error)
+            future.set_exception(error if isinstance(error, Stopped) else contained(error))
 
     try:
         loop.call_soon_threadsafe(settle)
@@ -434,8 +434,10 @@ def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
 
     try:
         return asyncio.run_coroutine_threadsafe(adopted(), attempt.loop).result()
-    except concurrent.futures.CancelledError:
-        raise attempt.stopped() from None
+    except concurrent.futures.CancelledError as error:
+        if attempt.is_stopping():
+            raise attempt.stopped() from None
+        raise Escaped(asyncio.CancelledError(*error.args)) from None
     except RuntimeError:
         work.close()
         if attempt.loop.is_closed():
@@ -471,11 +473,14 @@ def _run_sync(call: Call) -> Any:
             with call.not_yet():
                 _admit(attempt)
         failures = 0
+        watch = Watch(attempt)
         while True:
             try:
                 step = call.done(_timed(call), started_at)
                 break
-            except Exception as error:
+            except BaseException as raised:
+                error = watch.error(raised)
+                attempt.check()
                 failures += 1
                 delay = call.next_try(error, failures)
                 if delay is None:
@@ -483,6 +488,8 @@ def _run_sync(call: Call) -> Any:
                         attempt,
                         call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)),
                     )
+                    if error is not raised:
+                        raise error from raised
                     raise
             attempt.pause(delay)
             _admit(attempt)
@@ -504,10 +511,7 @@ def _timed(call: Call) -> Any:
         return on_loop(call.attempt, _isolated(call))
     args, kwargs = call.arguments()
     began = time.monotonic()
-    try:
-        value = call.context().run(call.spec.function, *args, **kwargs)
-    except (StopIteration, *LOUD) as error:
-        raise Escaped(error) from error
+    value = call.context().run(call.spec.function, *args, **kwargs)
     limit = call.spec.timeout_ms
     if limit is not None and (time.monotonic() - began) * 1_000 > limit:
         raise call.too_slow()

@@ -3,6 +3,7 @@
 Must not know any store: an engine whose guarantees say so has the trait `Transactional`.
 """
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Guarantees, Transactional
 from holdfast.worker.attempt import ARGS_PATH, Attempt, beside
+from holdfast.worker.blame import Watch
 from holdfast.worker.context import TX
 from holdfast.worker.drift import tags
 from holdfast.worker.registry import StepSpec
@@ -21,7 +23,13 @@ from holdfast.worker.steps import Body, Call, body_of, timed
 
 
 def call_of(
-    attempt: Attempt, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, *, item: bool = False
+    attempt: Attempt,
+    spec: StepSpec,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    key: Any,
+    *,
+    item: Watch | None = None,
 ) -> Call:
     """One call of a step, of whichever kind."""
     kind = TransactionCall if spec.effect == TRANSACTION else Call
@@ -63,11 +71,17 @@ class TransactionCall(Call):
         begun = replace(self._step(StepState.STARTED, started_at), finished_at=None)
 
         async def fill(connection: Any) -> list[Step]:
+            watch = Watch(attempt, asyncio.current_task())  # the store may run this in a task of its own
             token = TX.set(connection)
             try:
                 value = await timed(self, body)
             except StoreError as error:
                 raise _Raised(error) from error
+            except BaseException as raised:
+                own = watch.error(raised)
+                if own is not raised:
+                    raise own from raised
+                raise
             finally:
                 TX.reset(token)
             attempt.check_kept()

@@ -19,7 +19,7 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE, cancel_children
 from holdfast.worker.attempt import record_info
 from holdfast.worker.context import UNDONE, attempt_here
-from holdfast.worker.faults import type_name
+from holdfast.worker.faults import text_of, type_name
 from holdfast.worker.registry import UNDOABLE, JobSpec, Registry, StepSpec
 from holdfast.worker.steps import Call, in_thread, run_async
 from holdfast.worker.transactions import call_of, whole_body
@@ -110,7 +110,7 @@ class _Undo:
             await run_async(call, whole_body(call.spec, within))
             self._undone.append(path)
         except Exception as error:
-            self._left.append(f"{path} ({type_name(error)}: {error})")
+            self._left.append(f"{path} ({type_name(error)}: {text_of(error)})")
 
 
 async def _called(function: Any, *args: Any, **kwargs: Any) -> None:

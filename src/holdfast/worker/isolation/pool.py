@@ -15,7 +15,7 @@ from holdfast.core.durations import in_words
 from holdfast.core.errors import HoldfastError, StepFailed
 from holdfast.core.model import Error, Step, StepState
 from holdfast.worker.context import Current, progress
-from holdfast.worker.faults import Escaped, raised_again
+from holdfast.worker.faults import raised_again
 from holdfast.worker.isolation.place import Target, target_of
 from holdfast.worker.isolation.process import GONE_SECONDS, Gone, Process, how
 from holdfast.worker.isolation.wire import Attend, Began, Call, Done, Ended, Failed, Logged, News, Progress
@@ -340,5 +340,4 @@ def raised_here(error: Error, call: IsolatedCall) -> Exception:
     made.__notes__ = [f"in the step's own process:\n{error.traceback}"]
     if isinstance(made, StepFailed):
         made.args = (f"step {call.step} failed in its own process: {error.type}: {error.message}",)
-    # It would end the coroutine that it is raised in.
-    return Escaped(made) if isinstance(made, StopIteration) else made
+    return made
