@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, Moved
@@ -20,7 +21,7 @@ from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs, Status
 from holdfast.jobs.moving import check_here
-from holdfast.runs import FORKING, Portal, Run, SyncRun
+from holdfast.runs import Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, check_callable, check_options, checked_isolation, positive, retry_of
 from holdfast.submit import RESERVED, AsyncJob, SyncJob, _Job
@@ -57,7 +58,7 @@ class App:
         self._jobs = Jobs(self.engine)
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[bool] | None = None
-        FORKING.add(self)
+        self._in_child = forking.InChild(self._forked)
 
     def __repr__(self) -> str:
         return f"<App {self.place()}>"

@@ -1,13 +1,12 @@
 """Runs: a submitted job as its caller sees it, for async and for blocking code. Must not know apps or workers."""
 
 import asyncio
-import os
 import threading
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from holdfast import forking
 from holdfast.core.codec import Codec, Signature, canonical, parse
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import HoldfastError, JobCancelled, JobFailed, WrongColour
@@ -203,13 +202,13 @@ class SyncRun(Generic[R]):
         return entries
 
 
-class Portal:
+class Portal(forking.Forkable):
     """A thread with an event loop, for blocking code to call into. Starts at first use, and anew after a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        FORKING.add(self)
+        forking.watch(self)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine over there, and wait for it here. Who is interrupted here ends it there."""
@@ -227,20 +226,9 @@ class Portal:
             future.cancel()
             raise
 
-    def _forked(self) -> None:
+    def leave_behind(self) -> None:
+        """See Forkable. The thread is not here."""
         self._lock, self._loop = threading.Lock(), None
-
-
-FORKING: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""What must be told in a forked child, where no thread but the forking one lives on: its `_forked` is called."""
-
-
-def _after_fork() -> None:
-    for one in list(FORKING):
-        one._forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _loop_is_running() -> bool:

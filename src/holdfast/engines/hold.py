@@ -4,7 +4,8 @@ Must not know the database: who holds it begins, records and ends it, and waits 
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.core.model import Conflict, Recorded, Step
@@ -30,8 +31,11 @@ class Hold(Generic[Over]):
         """What to record at its end; nothing, to take all of it back."""
         self.over = over
         """Set when the body has come to its end, or nobody waits for it any more."""
-        self._loop = asyncio.get_running_loop()
-        self._opened: asyncio.Future[Any] = self._loop.create_future()
+        self.broken: Callable[[], Exception] | None = None
+        """Why it can't come to its end."""
+        self.loop = asyncio.get_running_loop()
+        """Where the body's end is heard of."""
+        self._opened: asyncio.Future[Any] = self.loop.create_future()
 
     def open(self, connection: Any) -> None:
         """Let the body begin. From the holder's thread."""
@@ -41,9 +45,14 @@ class Hold(Generic[Over]):
                 self._opened.set_result(connection)
 
         try:
-            self._loop.call_soon_threadsafe(opened)
+            self.loop.call_soon_threadsafe(opened)
         except RuntimeError:  # the loop has ended: nobody waits
             self.over.set()
+
+    def break_off(self, why: Callable[[], Exception]) -> None:
+        """Take all of it back at once, while the body may still run. From any thread."""
+        self.broken = why
+        self.over.set()
 
     async def filled(self, body: Body, held: Coroutine[Any, Any, Any]) -> Recorded | Conflict:
         """Run the body inside the transaction that `held` holds; answer when that has ended."""
@@ -52,7 +61,7 @@ class Hold(Generic[Over]):
         try:
             await asyncio.wait((ended, self._opened), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                filling = asyncio.ensure_future(_fill(body, self._opened.result()))
+                filling = asyncio.ensure_future(self._fill(body, self._opened.result()))
                 await asyncio.wait((ended, filling), return_when=asyncio.FIRST_COMPLETED)
                 if filling.done() and not filling.cancelled() and filling.exception() is None:
                     self.steps = filling.result()
@@ -70,11 +79,15 @@ class Hold(Generic[Over]):
                     task.cancel()
                     task.add_done_callback(ignored)
 
+    async def _fill(self, body: Body, connection: Any) -> Sequence[Step]:
+        HELD.set(self)
+        steps = await body(connection)
+        check_steps(steps)
+        return steps
 
-async def _fill(body: Body, connection: Any) -> Sequence[Step]:
-    steps = await body(connection)
-    check_steps(steps)
-    return steps
+
+HELD: "ContextVar[Hold[Any] | None]" = ContextVar("holdfast_held", default=None)
+"""The transaction whose body runs here."""
 
 
 def ignored(task: "asyncio.Task[Any]") -> None:

@@ -6,7 +6,6 @@ is handed over to it, and back to them, in one go. Must not know any store.
 
 import asyncio
 import atexit
-import os
 import threading
 import weakref
 from collections import deque
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from holdfast import forking
 from holdfast.core.errors import StoreClosed
 from holdfast.engines.lane import BATCH_LIMIT, CLOSE_SECONDS, Ticket, hand_back
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Run = Callable[[Sequence[Ticket[Any]]], Awaitable[None]]
 
 
-class Hub:
+class Hub(forking.Forkable):
     """A thread and its loop. Owns the queues of its lines; `close` waits for what was handed in."""
 
     def __init__(self, name: str, thread: str = "holdfast-postgres") -> None:
@@ -43,6 +43,7 @@ class Hub:
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
         self._thread.start()
         _hubs.add(self)
+        forking.watch(self)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -130,8 +131,11 @@ class Hub:
                 pass
 
     def leave_behind(self) -> None:
-        """In a forked child: the thread is not here, and the parent's connections must not outlive the parent."""
+        """See Forkable. The thread is not here, and the parent's connections must not outlive the parent."""
+        self._lock = threading.Lock()
         self._closed = self.is_left_behind = True
+        _hubs.discard(self)
+        forking.forget(self)
         _left_behind.append(self)
         for socket in self.sockets():
             try:
@@ -224,16 +228,9 @@ _left_behind: list[Hub] = []
 """Kept for good: a loop that is collected in a child would take the parent's files out of their common epoll."""
 
 
-def _in_child() -> None:
-    for hub in list(_hubs):
-        hub.leave_behind()
-    _hubs.clear()
-
-
 def _at_exit() -> None:
     for hub in list(_hubs):
         hub.finish()
 
 
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_in_child)

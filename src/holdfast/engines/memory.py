@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.core.errors import Invalid
+from holdfast import forking
+from holdfast.core.errors import Invalid, StoreClosed
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -50,7 +51,7 @@ from holdfast.engines.tables import Tables
 T = TypeVar("T")
 
 
-class MemoryEngine(Movable):
+class MemoryEngine(Movable, forking.Forkable):
     """Jobs in this process's memory: gone with it. The reference for all others."""
 
     guarantees = Guarantees(
@@ -70,6 +71,8 @@ class MemoryEngine(Movable):
         self._tables = Tables()
         self._lock = threading.Lock()
         self._bell = Bell()
+        self._is_used = self._is_copy = False
+        forking.watch(self)
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "MemoryEngine":
@@ -84,10 +87,20 @@ class MemoryEngine(Movable):
         return url
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """See Engine.open. A forked child has no more than a copy: what it wrote there, nobody would see."""
+        if self._is_copy:
+            raise StoreClosed(
+                "memory: this store is in the memory of the process that forked this one; "
+                "use it there, or keep the jobs in sqlite:///…"
+            )
+        self._is_used = True
 
     async def close(self) -> None:
         """Nothing to close."""
+
+    def leave_behind(self) -> None:
+        """See Forkable. A store that nobody has opened yet may be opened here."""
+        self._lock, self._bell, self._is_copy = threading.Lock(), Bell(), self._is_used
 
     async def now(self) -> Time:
         """See Engine.now."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast import forking
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import check_queue, check_type, digest, new_id
@@ -90,16 +91,22 @@ def _check_labels(options: Options) -> None:
 
 def random_ids() -> Ids:
     """Ids that sort in the order in which this process drew them, and that no other process draws."""
-    lock = threading.Lock()
-    last_at, last_bits = 0, 0
+    return _RandomIds()
 
-    def draw(now: Time) -> str:
-        nonlocal last_at, last_bits
-        with lock:
-            if now > last_at:
-                last_at, last_bits = now, secrets.randbits(73)
+
+class _RandomIds(forking.Forkable):
+    def __init__(self) -> None:
+        self.leave_behind()
+        forking.watch(self)
+
+    def leave_behind(self) -> None:
+        """See Forkable. A child begins anew, or it might draw what its parent draws."""
+        self._lock, self._last_at, self._last_bits = threading.Lock(), 0, 0
+
+    def __call__(self, now: Time) -> str:
+        with self._lock:
+            if now > self._last_at:
+                self._last_at, self._last_bits = now, secrets.randbits(73)
             else:  # the same millisecond, or a clock that was set back
-                last_bits += 1 + random.getrandbits(32)
-            return new_id(last_at, last_bits)
-
-    return draw
+                self._last_bits += 1 + random.getrandbits(32)
+            return new_id(self._last_at, self._last_bits)

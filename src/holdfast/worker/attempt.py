@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast import forking
 from holdfast.core.codec import canonical
 from holdfast.core.errors import Invalid, StoreError, StoreLost
 from holdfast.core.model import Change, Conflict, Job, Recorded, Running, Signal, Step, StepState, Time
@@ -180,6 +181,11 @@ class Attempt:
         self._may_start = may_start
         self._changed = changed
         self._log_due = claimed + LOG_SECONDS
+        self._copy = forking.copies
+
+    def is_here(self) -> bool:
+        """Whether it runs in this process. Where a process was forked, it runs in the parent."""
+        return self._copy == forking.copies
 
     def load(self, steps: Iterable[Step]) -> None:
         """Take over what earlier leases of this job recorded. Once, before the handler runs."""

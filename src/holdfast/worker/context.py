@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from holdfast import forking
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.keys import idempotency_key
 from holdfast.worker.attempt import Attempt
@@ -30,14 +31,33 @@ class House(Protocol):
         """Whether any attempt runs in it."""
 
 
-_houses: "weakref.WeakSet[House]" = weakref.WeakSet()
-_houses_lock = threading.Lock()
+class _Houses(forking.Forkable):
+    """The houses of this process."""
+
+    def __init__(self) -> None:
+        self.leave_behind()
+        forking.watch(self)
+
+    def add(self, house: House) -> None:
+        with self._lock:
+            self._all.add(house)
+
+    def have_attempts(self) -> bool:
+        with self._lock:
+            return any(house.has_attempts() for house in self._all)
+
+    def leave_behind(self) -> None:
+        """See Forkable. What runs goes on in the parent; `current()` still tells for which job the child works."""
+        self._lock = threading.Lock()
+        self._all: weakref.WeakSet[House] = weakref.WeakSet()
+        attempt = ATTEMPT.get()
+        if attempt is not None:
+            PLAIN.set(_current_in(attempt))
 
 
 def settle_in(house: House) -> None:
     """Let a house be known, so that a stray thread can be told that it has lost its job. From any thread."""
-    with _houses_lock:
-        _houses.add(house)
+    _houses.add(house)
 
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
@@ -47,7 +67,7 @@ TX: ContextVar[Any] = ContextVar("holdfast_tx", default=None)
 
 
 def _keep_line(line: str) -> None:
-    attempt = ATTEMPT.get()
+    attempt = attempt_here()
     if attempt is not None:
         attempt.log(line)
 
@@ -86,15 +106,19 @@ class NoJob(HoldfastError, LookupError):
 
 def current() -> Current:
     """The job and step that this code runs for; in a plain call, a stand-in. Raises NoJob outside both."""
-    attempt, plain, undone = ATTEMPT.get(), PLAIN.get(), UNDONE.get()
+    attempt, plain = attempt_here(), PLAIN.get()
     if attempt is not None:
-        job, limit = attempt.job, attempt.job.options.timeout_ms
-        deadline = None if limit is None or job.claimed_at is None else (job.claimed_at + limit) / 1_000
-        job_id, step = undone or (job.id, PATH.get())
-        return Current(job_id=job_id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=step)
+        return _current_in(attempt)
     if plain is not None:
         return plain
     raise NoJob("current(): no job runs here; it is there inside a job, in its tasks, and in asyncio.to_thread")
+
+
+def _current_in(attempt: Attempt) -> Current:
+    job, limit = attempt.job, attempt.job.options.timeout_ms
+    deadline = None if limit is None or job.claimed_at is None else (job.claimed_at + limit) / 1_000
+    job_id, step = UNDONE.get() or (job.id, PATH.get())
+    return Current(job_id=job_id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=step)
 
 
 UNDONE: ContextVar[tuple[str, str] | None] = ContextVar("holdfast_undone", default=None)
@@ -118,7 +142,7 @@ def plain_call(step: str) -> Iterator[None]:
 
 def progress(done: int | None = None, total: int | None = None, text: str = "") -> None:
     """Tell how far the job has come. Outside a job it does nothing."""
-    attempt = ATTEMPT.get()
+    attempt = attempt_here()
     if attempt is not None:
         attempt.say(done, total, text)
 
@@ -144,8 +168,9 @@ def check_no_tx(what: str) -> None:
 
 
 def attempt_here() -> Attempt | None:
-    """The attempt that this code belongs to."""
-    return ATTEMPT.get()
+    """The attempt that this code belongs to. A forked child belongs to none: its parent runs the attempt."""
+    attempt = ATTEMPT.get()
+    return attempt if attempt is None or attempt.is_here() else None
 
 
 @contextmanager
@@ -182,5 +207,7 @@ def loop_here() -> bool:
 
 def attempts_anywhere() -> bool:
     """Whether any attempt runs in this process."""
-    with _houses_lock:
-        return any(house.has_attempts() for house in _houses)
+    return _houses.have_attempts()
+
+
+_houses = _Houses()

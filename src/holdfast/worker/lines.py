@@ -9,6 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from holdfast import forking
+
 LINES_LIMIT = 500
 """How many of a job's last log lines are kept."""
 LINE_CHARACTERS = 2_000
@@ -85,13 +87,14 @@ def _is_unheard(record: logging.LogRecord, ours: logging.Handler) -> bool:
     return record.levelno >= lowest
 
 
-class Capturing:
+class Capturing(forking.Forkable):
     """One Capture for all workers of a process: put up by the first, taken down by the last."""
 
     def __init__(self, keep: Callable[[str], None]) -> None:
         self._capture = Capture(keep)
         self._users = 0
         self._lock = threading.Lock()
+        forking.watch(self)
 
     def start(self) -> None:
         """One more worker listens."""
@@ -106,3 +109,8 @@ class Capturing:
             self._users -= 1
             if self._users == 0:
                 logging.getLogger().removeHandler(self._capture)
+
+    def leave_behind(self) -> None:
+        """See Forkable. The workers are the parent's."""
+        self._lock, self._users = threading.Lock(), 0
+        logging.getLogger().removeHandler(self._capture)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
+from holdfast import forking
 from holdfast.core.errors import HoldfastError, Invalid, Moved, StoreError, StoreLost
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
@@ -122,6 +123,7 @@ class Worker:
             lease_seconds=lease_seconds,
         )
         self._loop: asyncio.AbstractEventLoop
+        self._own_loop: forking.OwnLoop | None = None
         # What every attempt is given, bound once.
         self._may_start, self._tell, self._isolate = self._leases.may_start, self._leases.news, self._pool.run
         self._when_handled, self._context = self._handled, contextvars.copy_context()
@@ -131,7 +133,7 @@ class Worker:
 
     async def start(self) -> None:
         """Show that we live, then begin to claim."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._own_loop = asyncio.get_running_loop(), forking.OwnLoop()
         self._started_at = await self._engine.now()
         await self._leases.start()
         CAPTURING.start()
@@ -170,6 +172,7 @@ class Worker:
                 task.cancel()
             await self._pool.close()
             await self._leases.stop()
+            self._own_loop = None
 
     async def _all_ended(self, seconds: float) -> None:
         """Wait until nothing runs here any more, and all that ended is committed; but not for longer than this."""

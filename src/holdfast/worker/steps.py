@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from holdfast import forking
 from holdfast.core.codec import canonical
 from holdfast.core.durations import in_words
 from holdfast.core.errors import EffectInDoubt, Invalid, WrongColour
@@ -375,14 +376,18 @@ async def in_thread(context: contextvars.Context, work: Callable[[], T]) -> T:
     """Run blocking work in a thread of its own, which never keeps the process from ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    attempt = context.get(ATTEMPT)
+    attempt, copies = context.get(ATTEMPT), forking.copies
 
     def run() -> None:
         try:
             value = context.run(work)
         except BaseException as error:
+            if forking.copies != copies:
+                forking.end_copy(error)
             _settle(loop, future, None, error)
         else:
+            if forking.copies != copies:
+                forking.end_copy()
             _settle(loop, future, value, None)
         finally:
             if attempt is not None:
@@ -417,6 +422,8 @@ def _settle(
 
 def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
     """Run a piece of work on the worker's loop, and wait for it here in a thread. It is cancelled with the attempt."""
+    if not attempt.is_here():
+        forking.end_copy()
     try:
         check_no_tx("a call that the store answers")
     except Invalid:

@@ -9,12 +9,12 @@ import fcntl
 import os
 import re
 import stat
-import threading
 from contextlib import suppress
 from typing import Protocol
 
 from msgspec import Struct
 
+from holdfast import forking
 from holdfast.core.errors import StoreError, StoreFull, StoreUnwritable
 
 PRIVATE = 0o600
@@ -309,25 +309,18 @@ class FileLock:
         except FileNotFoundError:
             pass
         old, self._fd = self._fd, _flocked(self._path)
-        _closed(old)
+        forking.close(old)
 
     def release(self) -> None:
         """See Lock.release."""
         with suppress(OSError):
             os.ftruncate(self._fd, 0)
         fcntl.flock(self._fd, fcntl.LOCK_UN)
-        _closed(self._fd)
-
-
-_forking = threading.Lock()
-"""Held while a lock is opened or closed and while the process forks, so that no child keeps one unseen."""
-
-_locked: set[int] = set()
-"""The locks that this process holds, for a forked child to close."""
+        forking.close(self._fd)
 
 
 def _flocked(path: str) -> int:
-    with _forking:
+    with forking.opening() as ours:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
         try:
             try:
@@ -340,7 +333,7 @@ def _flocked(path: str) -> int:
         except BaseException:
             os.close(fd)
             raise
-        _locked.add(fd)
+        ours.add(fd)
         return fd
 
 
@@ -356,19 +349,3 @@ def _lives(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return pid > 0
-
-
-def _closed(fd: int) -> None:
-    with _forking:
-        _locked.discard(fd)
-        os.close(fd)
-
-
-def _close_in_child() -> None:
-    for fd in _locked:
-        os.close(fd)
-    _locked.clear()
-    _forking.release()
-
-
-os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_close_in_child)

@@ -16,6 +16,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast import forking
 from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreError
 from holdfast.core.model import (
     OUTRUN,
@@ -105,7 +106,7 @@ FOLD_ROWS = 2_000
 """How many differences the counters may consist of before they are summed up."""
 
 
-class PostgresEngine(Reads, Transactional):
+class PostgresEngine(Reads, Transactional, forking.Forkable):
     """Jobs in a schema of a Postgres database, shared by many machines."""
 
     guarantees = Guarantees(
@@ -137,6 +138,7 @@ class PostgresEngine(Reads, Transactional):
         self._transactions: Transactions
         self._lines: dict[str, Line]
         self._reset()
+        forking.watch(self)
 
     def _reset(self) -> None:
         self._clock = ServerClock()
@@ -230,6 +232,10 @@ class PostgresEngine(Reads, Transactional):
             await self._pool.close()
 
         await asyncio.to_thread(self._hub.close, last)
+
+    def leave_behind(self) -> None:
+        """See Forkable. The hub lets go of the connections."""
+        self._opening = threading.Lock()
 
     def _check_open(self) -> None:
         if self._pid is None or self._hub.is_left_behind:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from holdfast import forking
 from holdfast.core.errors import Invalid
 from holdfast.engines.hold import ignored
 from holdfast.engines.postgres.store import Connection as Driver
@@ -65,6 +66,10 @@ def ended_early() -> Exception:
     return Invalid("tx(): a statement has ended the transaction; nothing of this step is kept")
 
 
+def _is_parents() -> Exception:
+    return Invalid("tx(): this process was forked inside the step, and the transaction is its parent's")
+
+
 def refusal(statement: str) -> str | None:
     """Why the body of a step may not send this, by its first words behind spaces and comments; None if it may."""
     words = _words(statement)
@@ -106,7 +111,7 @@ def _behind_comment(statement: str, place: int) -> int:
     return len(statement)
 
 
-class Session:
+class Session(forking.Forkable):
     """The life of one guarded connection, on the hub's loop. What it hands out is dead as soon as it has ended."""
 
     def __init__(self, db: Driver, loop: asyncio.AbstractEventLoop) -> None:
@@ -119,6 +124,7 @@ class Session:
         """The last statement's error. Postgres takes no further one after it, but behind a savepoint."""
         self.trouble: BaseException | None = None
         """What the store itself could not do: this is not the body's fault."""
+        forking.watch(self)
 
     async def end(self, why: Why = step_is_over) -> None:
         """No statement starts any more, and the one that runs is stopped. `why` is what the body hears."""
@@ -130,6 +136,10 @@ class Session:
                 pass
         except TimeoutError:
             self._db.terminate()
+
+    def leave_behind(self) -> None:
+        """See Forkable."""
+        self._over = _is_parents
 
     async def run(self, work: Work[T]) -> T:
         """Do something on the connection, if this is still the time for it: one after the other. On the hub's loop."""

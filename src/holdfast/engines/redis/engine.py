@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
+from holdfast import forking
 from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreClosed, StoreError
 from holdfast.core.model import (
     OUTRUN,
@@ -94,7 +95,7 @@ SCRATCH = "holdfast-scratch-"
 SCRAP_PAGE = 500
 
 
-class RedisEngine(Reads, Movable):
+class RedisEngine(Reads, Movable, forking.Forkable):
     """Jobs on a Redis or Valkey server, shared by many machines."""
 
     guarantees = Guarantees(
@@ -124,6 +125,7 @@ class RedisEngine(Reads, Movable):
         self._news: News
         self._lines: dict[str, Line]
         self._reset()
+        forking.watch(self)
 
     def _reset(self) -> None:
         self._clock = ServerClock()
@@ -217,6 +219,10 @@ class RedisEngine(Reads, Movable):
                 await wire.close()
 
         await asyncio.to_thread(self._hub.close, last)
+
+    def leave_behind(self) -> None:
+        """See Forkable. The hub lets go of the connections."""
+        self._opening = threading.Lock()
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():

@@ -9,12 +9,14 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast import forking
 from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreDamaged, StoreError
 from holdfast.core.model import (
     PAGE_LIMIT,
@@ -59,7 +61,7 @@ from holdfast.engines.contract import (
 from holdfast.engines.hold import Hold
 from holdfast.engines.lane import Lane, Ticket
 from holdfast.engines.rows import entry_of, job_of, step_of
-from holdfast.engines.sqlite import forking, reads
+from holdfast.engines.sqlite import reads
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.live import Live
 from holdfast.engines.sqlite.reads import SQL
@@ -91,7 +93,7 @@ class Act(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
 
 
-class SqliteEngine(Movable, Transactional):
+class SqliteEngine(Movable, Transactional, forking.Forkable):
     """Jobs in one SQLite file, shared by all processes of one machine."""
 
     guarantees = Guarantees(
@@ -119,6 +121,8 @@ class SqliteEngine(Movable, Transactional):
         self._transactions = Transactions(path)
         self._file: os.stat_result | None = None
         self._is_lazy = False
+        self._taken: list[threading.Lock] = []
+        """What is held for a fork."""
         self._write: Lane[Act]
         self._reads: dict[str, Lane[Look]]
 
@@ -161,18 +165,22 @@ class SqliteEngine(Movable, Transactional):
         if self._pid != os.getpid():
             return
         self._pid = None
-        forking.forget(self)
         await (asyncio.to_thread(self._close) if not self._inline else _at_once(self._close))
 
     def _close(self) -> None:
         for reader in self._reads.values():
             reader.close()
         self._write.close()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        self._transactions.close()
+        self._close_writer()
         self._live.close()
+        if self._pid is None:  # else somebody has opened it again
+            forking.forget(self)
+
+    def _close_writer(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        self._transactions.close()
 
     def _reader(self, name: str) -> Lane[Look]:
         """A lane with a connection of its own, which can only read."""
@@ -189,7 +197,7 @@ class SqliteEngine(Movable, Transactional):
                     ticket.error = error
 
         def done() -> None:
-            if connection:
+            with suppress(IndexError):  # a fork may come while the store is closed
                 connection.pop().close()
 
         return Lane(f"the {name} of {self.path}", run, inline=self._inline, done=done)
@@ -481,25 +489,30 @@ class SqliteEngine(Movable, Transactional):
             timeout = until_due(due, now, timeout)
         return await self._bell.wait(topics, timeout, after)
 
+    # Forks. SQLite remembers in memory which locks its process holds, and a fork copies that memory: the child believes
+    # that it holds its parent's locks, and writes without any. So no connection is open while the process forks.
+
+    def give_way(self) -> None:
+        """See Forkable.give_way."""
+        self._transactions.give_way()
+
     def hold_up(self) -> None:
-        """Before a fork: let every lane finish its batch, hold them up, and close the connections."""
-        self._write.gate.acquire()
+        """See Forkable.hold_up. Every lane finishes its batch, and all connections are closed."""
+        for lock in (self._write.gate, *(reader.gate for reader in self._reads.values()), self._live.lock):
+            forking.take(lock)
+            self._taken.append(lock)
         for reader in self._reads.values():
-            reader.gate.acquire()
             reader.done()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        self._transactions.close()
+        self._close_writer()
 
     def go_on(self) -> None:
-        """After a fork, in the parent."""
-        self._write.gate.release()
-        for reader in self._reads.values():
-            reader.gate.release()
+        """See Forkable.go_on. Whoever needs a connection opens it."""
+        while self._taken:
+            self._taken.pop().release()
 
     def leave_behind(self) -> None:
-        """After a fork, in the child: nothing is open, and the parent's sockets and locks are not ours."""
+        """See Forkable.leave_behind. The parent's sockets and files are not ours."""
+        self._taken.clear()
         self._live.forked()
         self._bell = Bell()
         self._live = self._new_live()

@@ -37,7 +37,8 @@ class Live:
     def __init__(self, folder: Path, heard: Callable[[Collection[str]], None]) -> None:
         self._folder = folder
         self._heard = heard
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held while sockets and files are opened or let go of."""
         self._socket: socket.socket | None = None
         self._sender: socket.socket | None = None
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}.sock"
@@ -49,7 +50,7 @@ class Live:
 
     def listen(self) -> bool:
         """Begin to hear of other processes' news; True if this call began it."""
-        with self._lock:
+        with self.lock:
             if self._socket is not None:
                 return False
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -88,7 +89,7 @@ class Live:
         except ConnectionRefusedError:  # its process is dead: nobody else will tidy up
             self._unlink(name)
         except BlockingIOError:  # it is busy: what it has not heard yet is told as one
-            with self._lock:
+            with self.lock:
                 waiting = bool(self._unsent)
                 self._unsent[name] = RESEND_TRIES
             if not waiting:
@@ -100,7 +101,7 @@ class Live:
         """Tell listeners that were busy to look at everything, as soon as they can hear it."""
         while True:
             time.sleep(RESEND_SECONDS)
-            with self._lock:
+            with self.lock:
                 sender, names = self._sender, list(self._unsent)
                 if sender is None or not names:
                     self._unsent.clear()
@@ -113,7 +114,7 @@ class Live:
                     done = False
                 except OSError:
                     done = True
-                with self._lock:
+                with self.lock:
                     left = self._unsent.get(name, 0) - 1
                     if done or left <= 0:
                         self._unsent.pop(name, None)
@@ -134,7 +135,7 @@ class Live:
 
     def beat(self, presence: Presence) -> None:
         """Write a worker's beat into its file, locking it first if this is the first beat."""
-        with self._lock:
+        with self.lock:
             descriptor = self._beats.get(presence.worker)
             if descriptor is None:
                 self._make_folder()
@@ -146,7 +147,7 @@ class Live:
 
     def leave(self, worker: str) -> None:
         """Remove a worker's file: it has ended in peace."""
-        with self._lock:
+        with self.lock:
             descriptor = self._beats.pop(worker, None)
         if descriptor is not None:
             self._unlink(f"{worker}.worker")
@@ -185,7 +186,7 @@ class Live:
 
     def close(self) -> None:
         """Stop listening, and let go of the files. Workers that beat here and did not leave look dead from now on."""
-        with self._lock:
+        with self.lock:
             listener, self._socket = self._socket, None
             beats, self._beats = self._beats, {}
         if listener is not None:

@@ -5,17 +5,18 @@ must be able to go on without it. Its statements do run in its own thread, on a 
 so that nothing of a step is left behind where the acts of others are carried out.
 """
 
+import asyncio
 import sqlite3
 import threading
 import time
 from pathlib import Path
 
-from holdfast.core.errors import Invalid
+from holdfast.core.errors import Invalid, StoreBusy
 from holdfast.core.model import Conflict, Recorded, Step, StepState
 from holdfast.core.moves import check_unmarked
-from holdfast.engines.hold import Hold
+from holdfast.engines.hold import HELD, Hold
 from holdfast.engines.sqlite.acts import Acts
-from holdfast.engines.sqlite.guard import Connection, Session, rolled_back
+from holdfast.engines.sqlite.guard import Connection, Session, rolled_back, step_is_over
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, plainly
 
@@ -35,6 +36,8 @@ class Transactions:
         self._path = path
         self._db: sqlite3.Connection | None = None
         self._held = 0.0
+        self._hold: Hold[threading.Event] | None = None
+        """The one whose body runs just now."""
 
     def run(self, hold: Hold[threading.Event]) -> Recorded | Conflict | None:
         """Carry out one hold; None if its body failed. After any trouble the next one gets a fresh connection."""
@@ -66,6 +69,18 @@ class Transactions:
         if db is not None:
             db.close()
 
+    def give_way(self) -> None:
+        """Break off a transaction that can't end while this thread waits to fork: its body's, or that of its loop."""
+        hold = self._hold
+        if hold is None or hold.over.is_set():
+            return
+        step = hold.step
+        body: object = HELD.get()
+        if body is hold:
+            hold.break_off(lambda: _forked(step))
+        elif _is_running(hold.loop):  # it is not to blame, and begins anew as it does after trouble with the store
+            hold.break_off(lambda: StoreBusy(f"{self._path}: async code forked while step {step.name} held the store"))
+
     def _run(self, hold: Hold[threading.Event]) -> Recorded | Conflict | None:
         db = self._connected()
         db.execute(SQL.begin)
@@ -83,16 +98,16 @@ class Transactions:
 
     def _let_fill(self, db: sqlite3.Connection, hold: Hold[threading.Event]) -> None:
         session = Session(db)
+        self._hold = hold
         hold.open(Connection(session))
-        in_time = hold.over.wait(LIMIT_SECONDS)
-        if in_time:
-            session.end()
-        else:
-            session.end(lambda: _too_long(hold.step))
+        if not hold.over.wait(LIMIT_SECONDS):
+            hold.break_off(lambda: _too_long(hold.step))
+        self._hold, broken = None, hold.broken
+        session.end(broken or step_is_over)
         if session.trouble is not None:
             raise session.trouble
-        if not in_time:
-            raise _too_long(hold.step)
+        if broken is not None:
+            raise broken()
         if hold.steps and not db.in_transaction:  # or the record would be written alone
             raise rolled_back()
 
@@ -101,6 +116,20 @@ class Transactions:
             self._db = connect(self._path)
             self._db.execute("pragma foreign_keys = on")  # none of our tables has any; users who declare them mean it
         return self._db
+
+
+def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def _forked(step: Step) -> Invalid:
+    return Invalid(
+        f"step {step.name}: it forked inside its transaction, which was rolled back: SQLite can't be open while a "
+        "process forks; use multiprocessing, preexec_fn or os.fork in a step before or after it"
+    )
 
 
 def _too_long(step: Step) -> TimeoutError:

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Error
@@ -70,7 +71,6 @@ def serve(line: int, lifeline: int) -> None:
     link = Link(socket.socket(fileno=line))
     # A crash writes where it happened into the line: no frame begins like that, and none follows.
     faulthandler.enable(file=line)
-    os.register_at_fork(after_in_child=link.leave)
     context.progress = _progress  # No user's module is loaded yet: all that ask for it get this one.
     with suppress(EOFError):
         _prepare(link.receive())
@@ -126,12 +126,13 @@ class Inbox:
             os._exit(DEAF)
 
 
-class Link:
+class Link(forking.Forkable):
     """The line to the worker. Safe to send on from any thread."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line: socket.socket | None = line
         self._lock = threading.RLock()
+        forking.watch(self)
 
     def send(self, word: Heard) -> None:
         """Tell the worker. If it has hung up, nobody wants to know, and this process ends."""
@@ -151,9 +152,10 @@ class Link:
             parts.append(self._read(size))
         return told(b"".join(parts))
 
-    def leave(self) -> None:
-        """In a process that the step's code forked: it is no part of the talk, and must not keep the line open."""
+    def leave_behind(self) -> None:
+        """See Forkable. What the step's code forks is no part of the talk, and must not keep the line open."""
         faulthandler.disable()
+        _TELLER.set(None)
         line, self._line, self._lock = self._line, None, threading.RLock()
         if line is not None:
             line.close()
@@ -180,16 +182,21 @@ def _answer(call: Call | Host, link: Link) -> None:
     teller = Teller(link)
     here = contextvars.copy_context()
     here.run(_TELLER.set, teller)
-    before = set(threading.enumerate())
+    before, copies = set(threading.enumerate()), forking.copies
     word = call if isinstance(call, Call) else call.word
     if isinstance(call, Call):
         here.run(context.PLAIN.set, call.current)
     try:
         here.run(_run, call, link, teller, before)
     except BaseException as error:
+        if forking.copies != copies:
+            forking.end_copy(error)
         is_short = isinstance(error, MemoryError)
         teller.close()
         link.send(Failed(_told_error(error, word.memory_mb), worn=is_short or _left_threads(before)))
+    else:
+        if forking.copies != copies:
+            forking.end_copy()
 
 
 def _run(call: Call | Host, link: Link, teller: "Teller", before: set[threading.Thread]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from msgspec import Raw
 from msgspec.structs import replace
 
+from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.jobs.family import go_on
@@ -84,6 +85,7 @@ class Host:
         self._attempt: Hosted | None = None
         self._asking: Asking | None = None
         self._lock = threading.Lock()
+        self._own_loop: forking.OwnLoop | None = None
         settle_in(self)
 
     def has_attempts(self) -> bool:
@@ -111,6 +113,7 @@ class Host:
         self, function: Callable[..., Any], signature: Signature, send: Callable[[Heard], None], telling: Telling
     ) -> Ended:
         """Run the handler to its end; what came of it."""
+        self._own_loop = forking.OwnLoop()
         executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
         asyncio.get_running_loop().set_default_executor(executor)
         attempt = self._made(function, signature, send, telling)

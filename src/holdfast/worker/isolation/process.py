@@ -12,10 +12,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import msgspec
 
+from holdfast import forking
 from holdfast.worker.isolation.place import Target
 from holdfast.worker.isolation.wire import (
     FRAME_LIMIT,
@@ -92,14 +93,15 @@ class Process:
     @classmethod
     async def start(cls, known: Sequence[Target]) -> "Process":
         """Start one. It imports these modules ahead, and says Ready after that."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
-            try:
-                popen, lifeline = _started(theirs)
-            except BaseException:
-                writer.transport.abort()
-                raise
+        popen, lifeline, line = _started()
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=line)
+        except BaseException:
+            line.close()
+            forking.close(lifeline)
+            popen.kill()
+            popen.wait()
+            raise
         process = cls(popen, lifeline, reader, writer)
         process.tell(Warm(list(known), logging.getLogger().getEffectiveLevel()))
         return process
@@ -186,8 +188,7 @@ class Process:
             log.warning("process %d was killed %s s ago and is still there", self.pid, REAP_SECONDS)
         with suppress(OSError):
             await self._writer.wait_closed()
-        _LIFELINES.discard(self._lifeline)
-        os.close(self._lifeline)
+        forking.close(self._lifeline)
         return self._popen.returncode if has_ended else None
 
 
@@ -204,24 +205,29 @@ def how(code: int | None, when: str) -> str:
     return f"died with {number.name} {when}{_HINTS.get(number, '')}"
 
 
-def _started(line: socket.socket) -> "tuple[subprocess.Popen[bytes], int]":
+def _started() -> "tuple[subprocess.Popen[bytes], int, socket.socket]":
     """A fresh interpreter with our flags, environment, path and standard streams, in a session of its own.
 
-    In a session of its own Ctrl-C in the terminal doesn't reach it, and what it starts can be killed with it.
+    In a session of its own Ctrl-C in the terminal doesn't reach it, and what it starts can be killed with it. It lives
+    while the lifeline is open. A forked copy of this process closes it, and never has the other end of the line: one of
+    them would hide that this process is gone, the other that the new one is.
     """
-    theirs, lifeline = os.pipe()
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    fds = (line.fileno(), theirs)
-    command = [sys.executable, *flags, "-u", "-P", "-c", _BOOT, *map(str, fds), json.dumps(sys.path)]
-    try:
-        popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)  # noqa: S603
-    except BaseException:
-        os.close(lifeline)
-        raise
-    finally:
-        os.close(theirs)
-    _LIFELINES.add(lifeline)
-    return popen, lifeline
+    with forking.opening() as closed_in_copies, ExitStack() as undo:
+        line, their_line = socket.socketpair()
+        undo.callback(line.close)
+        their_lifeline, lifeline = os.pipe()
+        undo.callback(os.close, lifeline)
+        fds = (their_line.fileno(), their_lifeline)
+        command = [sys.executable, *flags, "-u", "-P", "-c", _BOOT, *map(str, fds), json.dumps(sys.path)]
+        try:
+            popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)  # noqa: S603
+        finally:
+            their_line.close()
+            os.close(their_lifeline)
+        undo.pop_all()
+        closed_in_copies.add(lifeline)
+    return popen, lifeline, line
 
 
 async def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
@@ -233,17 +239,3 @@ async def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
             return False
         await asyncio.sleep(LOOK_SECONDS)
     return True
-
-
-_LIFELINES: set[int] = set()
-"""While one of these is open, a process lives. Closed in forked copies of this one, which may outlive it."""
-
-
-def _forked() -> None:
-    for lifeline in _LIFELINES:
-        with suppress(OSError):
-            os.close(lifeline)
-    _LIFELINES.clear()
-
-
-os.register_at_fork(after_in_child=_forked)
