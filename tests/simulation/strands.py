@@ -117,11 +117,6 @@ class Strand(asyncio.AbstractEventLoop):
             if not self.queued:
                 self.world.queue(self)
 
-    @property
-    def _scheduled(self) -> list[Call]:
-        """The timers of this strand, under the name that asyncio's own loops keep them."""
-        return [what for _, _, strand, what in self.world.timers if strand is self]
-
     def create_future(self) -> Any:
         return Future(next(self.world.numbers), loop=self)
 

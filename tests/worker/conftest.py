@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ LEFT_SECONDS = 5.0
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an `async def` test on a loop of its own."""
+    """Run an `async def` test on a loop of its own, which its fixture `new_loop` makes, if it asks for one."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
@@ -35,13 +35,30 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         async with asyncio.timeout(TEST_SECONDS):
             await test(**given)
 
-    run_bounded(bounded())
+    run_bounded(bounded(), pyfuncitem.funcargs.get("new_loop", asyncio.new_event_loop))
     return True
 
 
-def run_bounded(work: Coroutine[Any, Any, None]) -> None:
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def new_loop(request: pytest.FixtureRequest) -> NewLoop:
+    """Each kind of event loop, for tests that must hold on all of them."""
+    if request.param == "asyncio":
+        return asyncio.new_event_loop
+    try:
+        import uvloop
+    except ImportError:
+        print("uvloop is not installed here: not tested on it")
+        pytest.skip("uvloop is not installed here")
+    make: NewLoop = uvloop.new_event_loop
+    return make
+
+
+def run_bounded(work: Coroutine[Any, Any, None], new_loop: NewLoop = asyncio.new_event_loop) -> None:
     """As `asyncio.run`, which waits for ever for a task that swallows its cancel, and for a thread that blocks."""
-    loop = asyncio.new_event_loop()
+    loop = new_loop()
     try:
         loop.run_until_complete(work)
     finally:

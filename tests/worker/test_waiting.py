@@ -10,7 +10,7 @@ from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.worker.context import NoJob
-from tests.worker.given import entry_of, events, in_state, until
+from tests.worker.given import events, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
@@ -634,19 +634,3 @@ async def test_a_short_wait_in_its_slot_costs_no_write(app, engine):
     async with app.worker():
         await run.result(10)
     assert engine.calls["record"] == 1
-
-
-async def test_a_timer_of_asyncio_that_a_suspend_forgets_is_told(app, caplog):
-    @app.job
-    async def patient() -> str:
-        async with asyncio.timeout(3_600):
-            return await wait_for("go", as_=str)
-
-    run = await patient.submit()
-    async with app.worker():
-        await in_state(app, run, State.PENDING)
-        note = (await entry_of(run, Event.SUSPEND)).note
-        assert "begins anew; give the wait within=" in note["forgets"]
-        assert f"job {run.id}: suspends and forgets" in caplog.text
-        await run.signal("go", "on")
-        assert await run.result(5) == "on"

@@ -27,6 +27,7 @@ from holdfast.worker.drift import DRIFT_LINES, not_asked
 from holdfast.worker.faults import storable
 from holdfast.worker.lines import Lines
 from holdfast.worker.registry import JobSpec, StepSpec, place_of
+from holdfast.worker.timers import Timers
 from holdfast.worker.together import Together
 
 T = TypeVar("T")
@@ -121,8 +122,10 @@ class Attempt:
     parking: object = None
     isolate: Callable[..., Awaitable[str]]
     """Runs a step in a process of its own: the worker's pool."""
-    own_timeout: asyncio.Timeout | None = None
-    """The timeout of the job itself, which counts anew from each claim."""
+    timers: Timers = made(Timers)
+    """The timers that its code has set on the loop outside its steps."""
+    kept_slot = ""
+    """Why it stayed in its slot while it waited, for the history."""
     starting: Callable[[str], Coroutine[Any, Any, None]] | None = None
     """Awaited with a step's path before anything of it is done: where a test kills its worker."""
     stirred: Callable[[], None] | None = None

@@ -20,6 +20,7 @@ from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.keys import idempotency_key
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.lines import Capturing
+from holdfast.worker.timers import Timers
 
 T = TypeVar("T")
 
@@ -171,6 +172,17 @@ def attempt_here() -> Attempt | None:
     """The attempt that this code belongs to. A forked child belongs to none: its parent runs the attempt."""
     attempt = ATTEMPT.get()
     return attempt if attempt is None or attempt.is_here() else None
+
+
+def timers_here(context: contextvars.Context | None) -> Timers | None:
+    """Where to note a timer that is set in this context, or in the current one. What a step sets is its own: no step
+    runs while its job suspends.
+    """
+    if context is None:
+        attempt, path = ATTEMPT.get(), PATH.get()
+    else:
+        attempt, path = context.get(ATTEMPT), context.get(PATH, "")
+    return None if attempt is None or path else attempt.timers
 
 
 @contextmanager

@@ -38,9 +38,10 @@ async def handled(attempt: Attempt) -> str:
 
 async def within(limit: int, work: Work, attempt: Attempt) -> str:
     """The same under the job's own timeout, counted from its claim."""
+    ATTEMPT.set(None)  # this clock is not a timer of the job's own code
     try:
         async with asyncio.timeout(limit / 1_000) as clock:
-            attempt.own_timeout = clock
+            ATTEMPT.set(attempt)
             return await work(attempt)
     except TimeoutError:
         if clock.expired():

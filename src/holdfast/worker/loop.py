@@ -34,7 +34,7 @@ from holdfast.worker.attempt import (
     SUSPENDED,
     Attempt,
 )
-from holdfast.worker.context import CAPTURING, settle_in
+from holdfast.worker.context import CAPTURING, settle_in, timers_here
 from holdfast.worker.handler import Work, guarded, handled, within
 from holdfast.worker.isolation.away import Away
 from holdfast.worker.isolation.pool import Pool
@@ -42,6 +42,7 @@ from holdfast.worker.leases import Leases
 from holdfast.worker.outcomes import outcome
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec, Registry
+from holdfast.worker.timers import watch_timers
 from holdfast.worker.undo import undo_spec
 
 log = logging.getLogger("holdfast.worker")
@@ -134,6 +135,7 @@ class Worker:
     async def start(self) -> None:
         """Show that we live, then begin to claim."""
         self._loop, self._own_loop = asyncio.get_running_loop(), forking.OwnLoop()
+        watch_timers(self._loop, timers_here)
         self._started_at = await self._engine.now()
         await self._leases.start()
         CAPTURING.start()

@@ -35,6 +35,8 @@ def outcome(
     """
     job, steps, drift = attempt.job, attempt.log_record(), attempt.drift()
     note: dict[str, Any] = {"drift": drift} if drift else {}
+    if attempt.kept_slot:
+        note["kept_slot"] = attempt.kept_slot
     if error is None and stop is None:
         return decide(job, Event.COMPLETE, now, by=by, result=result, note=note, steps=steps)
     if attempt.doubts and (stop == DOUBTED or error is not None):

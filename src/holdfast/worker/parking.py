@@ -7,7 +7,7 @@ wakes the job; its code then runs from the top, recorded waits answer at once an
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ from holdfast.core.model import (
 )
 from holdfast.engines.contract import job_topic
 from holdfast.jobs.family import go_on
-from holdfast.worker.attempt import LOST, SUSPENDED, Attempt, record_info
+from holdfast.worker.attempt import ENDED, LOST, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
 
 T = TypeVar("T")
@@ -44,14 +44,15 @@ CHILD_TASKS_SECONDS = 1.0
 SHORT_SECONDS = 1.0
 """A wait that is over so soon is waited for in the slot."""
 
-LOCAL_SECONDS = 60.0
-"""An `asyncio.timeout` around a wait holds the job in its slot if it is over within this time."""
+REPEAT_SECONDS = 60.0
+"""How long timers that are only set again, as a heartbeat does it, may keep a job in its slot."""
 
-TIMEOUTS = ("_on_timeout", "_release_waiter")
-SLEEPS = ("_set_result_unless_cancelled",)
-"""What asyncio calls when the time of `timeout`, `wait` and `wait_for` is over, and of its own `sleep`."""
+QUIET_TURNS = 10
+"""For how many turns of the loop nothing may begin before a job suspends: what a timer or a wait has just set off, and
+tasks that were started just now, may first pass through other tasks.
+"""
 
-INSTEAD = "give the wait within=, or sleep with holdfast.sleep"
+INSTEAD = "give the wait within= or timeout=, or sleep with holdfast.sleep"
 """What to write instead of a timer that doesn't outlive a suspend."""
 
 LISTEN_SECONDS = 5.0
@@ -85,6 +86,8 @@ class Parking:
         self._dropped: list[str] = []
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
+        self._rest: tuple[object, float] = (None, 0.0)
+        """What the job waited for when it came to rest, and when the last timer of then strikes."""
         self.patience_seconds = CHILD_TASKS_SECONDS
         self.refused: list[str] = []
         """Signals that did not fit what the job waited for, for the history."""
@@ -104,17 +107,18 @@ class Parking:
             step = PATH.get().rpartition("/")[2]
             raise Invalid(f"step {step}: a wait inside a step would hold its slot; wait in the job, between its steps")
         while True:
-            attempt.check()
+            self._check()
             with attempt.at_work():
                 answer = await parked.look()
             if answer is not None:
                 return answer[0]
+            self._check()
             parked.future = attempt.loop.create_future()
             parked.root = root or not attempt.spec.is_async or asyncio.current_task() is attempt.root
             timer = None
             if parked.wait.until is not None:
                 seconds = max(0.0, (parked.wait.until - attempt.now()) / 1_000)
-                timer = attempt.loop.call_later(seconds, _wake, parked.future)
+                timer = attempt.loop.call_later(seconds, _wake, parked.future, context=_outside())
             self._parked.append(parked)
             attempt.stirred = self.stir
             self.stir()
@@ -129,6 +133,12 @@ class Parking:
                 attempt.stirred = self.stir if self._parked else None
                 if timer is not None:
                     timer.cancel()
+
+    def _check(self) -> None:
+        """Raise unless the job may still wait. To a task that the job left behind its end is a cancel."""
+        if self._attempt.stop == ENDED:
+            raise asyncio.CancelledError
+        self._attempt.check()
 
     def close(self) -> None:
         """The attempt is over: tasks that the job left behind wait no longer."""
@@ -167,10 +177,15 @@ class Parking:
                 if await self._is_changed(self.patience_seconds):
                     continue
             else:
-                await asyncio.sleep(0)  # Tasks that were started just now may begin a step first.
-                await asyncio.sleep(0)
-            if self._parked and not self._changed.is_set() and not self._attempt.is_busy():
+                for _ in range(QUIET_TURNS):
+                    await asyncio.sleep(0)
+            if self._may_suspend():
                 await self._suspend()
+
+    def _may_suspend(self) -> bool:
+        """Whether nothing has begun since the watcher last looked."""
+        quiet = self._parked and not self._changed.is_set() and not self._attempt.is_busy()
+        return bool(quiet) and self._hold() is None
 
     async def _fix_ends(self) -> None:
         """Write when the waits end that stay in the slot: after a crash they would be counted anew. Short ones may."""
@@ -185,20 +200,35 @@ class Parking:
         now = self._attempt.now()
         ends = [(parked.wait.until - now) / 1_000 for parked in self._parked if parked.wait.until is not None]
         soon = [seconds for seconds in ends if seconds <= SHORT_SECONDS]
-        soon += [seconds for seconds in self._local_timers(TIMEOUTS) if seconds <= LOCAL_SECONDS]
+        if timers := self._timers():
+            soon.append(min(*timers, LISTEN_SECONDS))
         return max(0.01, min(soon)) if soon else None
 
-    def _local_timers(self, kinds: Collection[str]) -> list[float]:
-        """Seconds until each timer of asyncio that this job's code has set strikes: a suspend would forget it."""
-        loop = self._attempt.loop
-        return [
-            handle.when() - loop.time()
-            for handle in getattr(loop, "_scheduled", ())
-            if not handle.cancelled()
-            and getattr(handle._callback, "__self__", None) is not self._attempt.own_timeout
-            and handle._context.get(ATTEMPT) is self._attempt
-            and getattr(handle._callback, "__name__", "") in kinds
-        ]
+    def _timers(self) -> list[float]:
+        """Seconds until each timer that the job's own code has set strikes, as long as they keep it in its slot.
+
+        A timer may be a timeout, or one side of a race: only the code knows, so all that are set when the job comes to
+        rest are waited for. What a task then sets again and again, while the job itself waits on, is no reason to hold
+        the slot for ever; nor is a job that looks at other jobs again and again, which may need this very slot.
+        """
+        attempt = self._attempt
+        now = attempt.loop.time()
+        left = attempt.timers.left(now)
+        if not left:
+            return []
+        waits = frozenset((parked.path, parked.wait.kind, parked.wait.name) for parked in self._parked)
+        rest = (len(attempt.records), waits)
+        if self._rest[0] != rest:
+            self._rest = (rest, now + max(left))
+        repeats = any(parked.root or parked.wait.kind is WaitKind.CHILDREN for parked in self._parked)
+        if repeats and now > self._rest[1] + REPEAT_SECONDS:
+            return []
+        if max(left) > SHORT_SECONDS and not attempt.kept_slot:
+            longest = in_words(round(max(left) * 1_000))
+            attempt.kept_slot = f"its code set a timer on the event loop, with {longest} left; {INSTEAD}"
+            attempt.log(f"keeps its slot while it waits: {attempt.kept_slot}")
+            log.warning("job %s: keeps its slot while it waits: %s", attempt.job.id, attempt.kept_slot)
+        return left
 
     async def _is_changed(self, seconds: float) -> bool:
         """Whether something began or ended within this time."""
@@ -252,13 +282,15 @@ class Parking:
         note: dict[str, Any] = {"waits": [words(wait, attempt.now()) for wait in waits]}
         if self.refused:
             note["refused"] = self.refused
-        if forgotten := self._local_timers((*TIMEOUTS, *SLEEPS)):
-            note["forgets"] = f"asyncio's timer of {in_words(round(min(forgotten) * 1_000))} begins anew; {INSTEAD}"
+        if attempt.kept_slot:
+            note["kept_slot"] = attempt.kept_slot
+        if attempt.timers.left(attempt.loop.time()):
+            note["forgets"] = f"timers that its code sets again and again; they begin anew with the code; {INSTEAD}"
             log.warning("job %s: suspends and forgets %s", attempt.job.id, note["forgets"])
         attempt.closing = True
         try:
             now = await attempt.persist(attempt.engine.now)
-            if attempt.is_busy() or self._parked != parked:
+            if attempt.is_busy() or self._parked != parked or self._hold() is not None:
                 return
             ends = [wait.until for wait in waits if wait.until is not None]
             at_rest = all(wait.kind is WaitKind.TIME for wait in waits)

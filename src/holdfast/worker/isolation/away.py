@@ -116,6 +116,7 @@ class Away(Attempt):
     def _ended(self, ended: Ended) -> str:
         """Take over what the attempt came to there: its result, or raise its error."""
         self.doubts, self.drops, self._drift = ended.doubts, ended.drops, ended.drift
+        self.kept_slot = ended.kept_slot
         self.is_bare = False
         if ended.stop is not None:
             self._stop(ended.stop)

@@ -22,7 +22,7 @@ from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.jobs.family import go_on
 from holdfast.worker.attempt import Attempt, Stopped
-from holdfast.worker.context import settle_in
+from holdfast.worker.context import settle_in, timers_here
 from holdfast.worker.faults import error_of, is_final, storable
 from holdfast.worker.handler import guarded, handled
 from holdfast.worker.isolation.line import Asking, LineEngine, Trouble
@@ -42,6 +42,7 @@ from holdfast.worker.isolation.wire import (
 )
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec
+from holdfast.worker.timers import watch_timers
 
 TIDY_SECONDS = 1.0
 """How long what a job left running may take to end, before its process is given up."""
@@ -115,7 +116,9 @@ class Host:
         """Run the handler to its end; what came of it."""
         self._own_loop = forking.OwnLoop()
         executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
-        asyncio.get_running_loop().set_default_executor(executor)
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(executor)
+        watch_timers(loop, timers_here)
         attempt = self._made(function, signature, send, telling)
         root = asyncio.create_task(guarded(attempt, handled), name=f"holdfast {attempt.job.type}")
         attempt.root = root
@@ -207,5 +210,6 @@ def _outcome(
         doubts=attempt.doubts,
         drops=attempt.drops,
         drift=attempt.drift(),
+        kept_slot=attempt.kept_slot,
         worn=worn or isinstance(error, MemoryError),
     )

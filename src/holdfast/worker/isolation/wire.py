@@ -125,6 +125,7 @@ class Ended(Struct, tag=True, frozen=True, kw_only=True):
     doubts: list[str] = []
     drops: list[str] = []
     drift: list[str] = []
+    kept_slot: str = ""
     worn: bool = False
 
 
