@@ -24,7 +24,7 @@ from holdfast.runs import Run
 from holdfast.upkeep.keeper import LEADER
 
 PROGRAM = """
-import asyncio, logging, os, sys, time
+import asyncio, logging, os, signal, sys, time
 from holdfast import App, Settings, current, step
 from holdfast.core import lifecycle
 lifecycle.RECOVERY_BACKOFF_MS = 100
@@ -51,8 +51,29 @@ def def_film(n: int) -> int:
     return len([draw.sync(i) for i in range(n)])
 
 @app.job
-async def poison() -> None:
-    os._exit(1)
+async def poison(way: str) -> None:
+    async def leave():
+        sys.exit(7)
+
+    loop = asyncio.get_running_loop()
+    if way == "_exit":
+        os._exit(1)
+    elif way == "memory":  # as the kernel does it that is out of memory
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif way == "task":
+        task = asyncio.create_task(leave())
+    elif way == "callback":
+        loop.call_soon(sys.exit, 7)
+    elif way == "interrupt":
+        loop.call_soon(signal.default_int_handler, signal.SIGINT, None)
+    else:
+        loop.stop()
+    await asyncio.sleep(60)
+
+@app.job
+async def quitter() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(60)
 
 @app.job
 async def slow_poison(n: int) -> int:
@@ -194,6 +215,14 @@ def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
     stage.close()
 
 
+@pytest.fixture
+def sqlite_stage(tmp_path: Path) -> Iterator[Stage]:
+    """For laws that are tried on every engine elsewhere, and here in real processes."""
+    stage = Stage(tmp_path)
+    yield stage
+    stage.close()
+
+
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
     end = time.monotonic() + seconds
     while not (answer := condition()):
@@ -318,21 +347,50 @@ def test_a_stale_stage_is_recovered_and_the_history_says_what_was_seen(stage):
     assert stage.marks("hang")[0][1] == stage.marks("hang")[1][1], "one worker, and it went on itself"
 
 
-def test_a_job_that_kills_its_workers_ends_in_review(stage):
-    quick = SMALL.replace("grace_seconds=0.3", "grace_seconds=0.3, poll_seconds=0.3")
-    run = stage.submit("poison")
-    first = stage.worker(quick)
-    for _ in range(10):
-        until(lambda: stage.status(run).state is State.REVIEW or any(w.poll() is not None for w in stage.workers))
+QUICKER = SMALL.replace("grace_seconds=0.3", "grace_seconds=0.3, poll_seconds=0.3")
+
+
+def until_review(stage, run, settings=QUICKER):
+    """Start a worker in the place of each that ends, until a person is needed; how many there were."""
+    for started in range(1, 20):
+        stage.worker(settings)
+        until(lambda: stage.status(run).state is State.REVIEW or all(w.poll() is not None for w in stage.workers))
         if stage.status(run).state is State.REVIEW:
-            break
+            return started
         stage.workers = [worker for worker in stage.workers if worker.poll() is None or _reap(worker)]
-        stage.worker(quick)
-    assert stage.status(run).state is State.REVIEW
+    raise AssertionError("no end")
+
+
+WAYS = {"_exit": 1, "memory": -signal.SIGKILL, "task": 1, "callback": 1, "interrupt": 1, "stop": 1}
+"""How a job ends its worker's process, and the exit code that follows."""
+
+
+def test_a_job_that_kills_its_workers_ends_in_review(stage):
+    ends_in_review(stage, "_exit")
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "_exit"])
+def test_a_job_that_ends_its_workers_in_any_way_ends_in_review(sqlite_stage, way):
+    ends_in_review(sqlite_stage, way)
+
+
+def ends_in_review(stage, way):
+    run = stage.submit("poison", way)
+    first = stage.worker(QUICKER)
+    until_review(stage, run)
     assert stage.status(run).error.type == "WorkersLost"
     events = [entry.event for entry in stage.history(run)]
     assert (events.count("claim"), events.count("lapse"), events[-1]) == (4, 3, "abandon")
-    assert first.returncode == 1
+    assert first.returncode == WAYS[way]
+
+
+def test_a_job_that_tells_its_worker_to_stop_looks_like_a_deploy_ten_times_and_then_ends_in_review(sqlite_stage):
+    stage = sqlite_stage
+    run = stage.submit("quitter")
+    until_review(stage, run)
+    assert stage.status(run).error.type == "ReleasedTooOften"
+    events = [entry.event for entry in stage.history(run)]
+    assert (events.count("claim"), events.count("release"), events[-1]) == (10, 9, "exhaust")
 
 
 def _reap(worker: "subprocess.Popen[str]") -> bool:
@@ -342,10 +400,9 @@ def _reap(worker: "subprocess.Popen[str]") -> bool:
 
 
 def test_a_job_that_gets_on_between_its_deaths_is_not_given_up(stage):
-    quick = SMALL.replace("grace_seconds=0.3", "grace_seconds=0.3, poll_seconds=0.3")
     run = stage.submit("slow_poison", 6)
     for _ in range(8):
-        stage.worker(quick)
+        stage.worker(QUICKER)
         until(lambda: stage.status(run).state is State.COMPLETED or stage.workers[-1].poll() is not None)
         if stage.status(run).state is State.COMPLETED:
             break

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import holdfast.jobs
+import holdfast.jobs.lost
 import holdfast.steps
 import holdfast.submit
 import holdfast.worker.outcomes
@@ -20,7 +21,6 @@ from holdfast.core.model import Event, State, StepState
 from holdfast.engines import tables
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.tables import Tables
-from holdfast.upkeep import rescue
 from holdfast.upkeep.keeper import Keeper
 from holdfast.upkeep.rescue import Rescue
 from holdfast.worker.attempt import Attempt
@@ -330,19 +330,19 @@ def _(try_beat: Any) -> Any:
 # Upkeep.
 
 
-@bug("a rescue expects no version", "S3 S4 S5", rescue, "decide")
+@bug("a rescue expects no version", "S3 S4 S5", holdfast.jobs.lost, "decide")
 def _(decide: Any) -> Any:
     return lambda *args, **facts: replace(decide(*args, **facts), version=None)
 
 
-@bug("every rescue counts as progress", "S16", rescue, "_progressed")
-def _(progressed: Any) -> Any:
-    return lambda job, steps, history: True
+@bug("every rescue counts as progress", "S16", holdfast.jobs.lost, "has_progressed")
+def _(has_progressed: Any) -> Any:
+    return lambda past: True
 
 
-@bug("no step counts as progress", "S16", rescue, "_progressed")
-def _(progressed: Any) -> Any:
-    return lambda job, steps, history: False
+@bug("no step counts as progress", "S16", holdfast.jobs.lost, "has_progressed")
+def _(has_progressed: Any) -> Any:
+    return lambda past: False
 
 
 @bug("the silent are believed in", "L1 L3", Rescue, "is_dead")

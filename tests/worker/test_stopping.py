@@ -284,29 +284,25 @@ async def test_a_cancelled_job_may_tidy_up_in_peace(app):
         await until(lambda: len(tidied) == 5)
 
 
-async def test_the_end_of_the_loop_hands_jobs_over_and_is_no_failure():
-    app = App("memory:", settings=QUICK)
-    entered = threading.Event()
+async def test_a_program_that_is_cancelled_hands_its_jobs_over(app):
+    entered = asyncio.Event()
 
     async def job() -> None:
         entered.set()
         await asyncio.sleep(30)
 
-    async def rude() -> str:
-        run = await app.job(job).submit()
+    async def program() -> None:
         async with app.worker():
-            await until(entered.is_set)
-            for task in asyncio.all_tasks():
-                if task.get_name().startswith("holdfast job"):
-                    task.cancel()
-            await in_state(app, run, State.AVAILABLE, State.RETRYABLE, State.ACTIVE)
-            await asyncio.sleep(0.05)
-        return run.id
+            await asyncio.sleep(30)
 
-    id = await asyncio.to_thread(asyncio.run, rude())
-    history = await app.jobs.history(id)
-    assert "fail" not in [entry.event for entry in history]
-    assert history[2].event == "release"
+    run = await app.job(job).submit()
+    working = asyncio.create_task(program())
+    await entered.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert await events(run) == ["submit", "claim", "release"]
+    assert (await app.jobs.get(run.id)).recoveries == 0
 
 
 async def test_a_claim_that_is_under_way_when_the_worker_stops_brings_no_job_that_nobody_holds(app, engine):

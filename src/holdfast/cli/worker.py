@@ -53,6 +53,7 @@ SIGTERM or Ctrl-C: claims nothing more, lets work finish within the grace, hands
 A second one stops at once. Neither costs an attempt or a finished step.
 
 \b
+Exit code 1: a job ended the worker's event loop (sys.exit in a task, loop.stop()).
 Exit code 3: the store was emptied, or went back to an older state, while the worker ran, or
 its jobs were moved elsewhere. It has written nothing more. Look before you start it again.
 """
@@ -125,6 +126,8 @@ async def _work(app: App, queues: list[str] | None, at_once: int) -> None:
             if running.lost is None:
                 click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
     except asyncio.CancelledError:
+        if running is not None and running.is_cut:
+            sys.exit(1)  # whatever ended the loop, the worker's log has said so
         if not aborted.is_set():
             raise
     lost_store = running.lost if running is not None else None

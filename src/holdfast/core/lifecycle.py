@@ -40,6 +40,11 @@ RECOVERY_LIMIT = 3
 RECOVERY_BACKOFF_MS = 10_000
 """The second lost worker in a row makes a job wait this long, the third twice as long."""
 
+RELEASE_LIMIT = 10
+"""How often in a row a job may be begun and released without progress: the tenth time it needs a person. A job that
+sends its own worker a signal to stop looks like a deploy, and would else never end.
+"""
+
 UNDO_GRACE_MS = 60_000
 """How long an undo waits for an owner that never says it stopped."""
 
@@ -125,7 +130,14 @@ EVENTS: tuple[EventRow, ...] = (
     EventRow(E.CLAIM, (S.AVAILABLE,), _ACTIVE, L.TAKES, "worker", "takes the lease; epoch + 1"),
     EventRow(E.COMPLETE, _ACTIVE, (S.COMPLETED,), L.NEEDS, "owner", "done, with its result"),
     EventRow(E.FAIL, _ACTIVE, (S.RETRYABLE,), L.NEEDS, "owner", "tries are left; the error is kept"),
-    EventRow(E.EXHAUST, _ACTIVE, _REVIEW, L.NEEDS, "owner", "no tries left, or the error says never to retry"),
+    EventRow(
+        E.EXHAUST,
+        _ACTIVE,
+        _REVIEW,
+        L.NEEDS,
+        "owner",
+        "no tries left, the error says never to retry, or released ten times in a row without progress",
+    ),
     EventRow(
         E.RELEASE,
         _ACTIVE,
@@ -148,8 +160,8 @@ EVENTS: tuple[EventRow, ...] = (
         _ACTIVE,
         (S.AVAILABLE,),
         L.BREAKS,
-        "upkeep",
-        "its worker vanished or its stage went stale; recoveries + 1",
+        "upkeep, owner",
+        "its worker vanished, something ended its worker's event loop, or its stage went stale; recoveries + 1",
     ),
     EventRow(
         E.OVERRUN,
@@ -164,7 +176,7 @@ EVENTS: tuple[EventRow, ...] = (
         _ACTIVE,
         _REVIEW,
         L.BREAKS,
-        "upkeep",
+        "upkeep, owner",
         "recoveries or tries are spent, or an effect is in doubt",
     ),
     EventRow(E.CANCEL, _LIVE, (S.CANCELLED,), L.BREAKS, "caller", "stopped on request"),

@@ -7,32 +7,28 @@ what it sees: each rescue is a change that expects the version it looked at, so 
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from holdfast.core.durations import in_words
-from holdfast.core.lifecycle import decide, lost_event
+from holdfast.core.lifecycle import decide
 from holdfast.core.model import (
     Applied,
     Change,
-    Entry,
     Error,
     Event,
     Job,
     Presence,
     Running,
     State,
-    Step,
-    StepState,
     Time,
     Where,
 )
-from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
+from holdfast.core.outcome import failure_event, retry_at
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
-from holdfast.jobs.family import CHILD_PATH, UNDO_TYPE, wake_parent
-from holdfast.jobs.questions import WAIT_PATH
+from holdfast.jobs.family import UNDO_TYPE, wake_parent
+from holdfast.jobs.lost import lost, past_of
 
 log = logging.getLogger("holdfast.upkeep")
 
@@ -41,12 +37,6 @@ OVERRUN_MARGIN_MS = 5_000
 
 AWAKE_PART = 0.5
 """For which part of a lease one must have looked before silence counts: every worker beats three times in a lease."""
-
-WAITS = (WAIT_PATH, CHILD_PATH)
-"""Where waits are recorded."""
-
-EXCUSED = "excused"
-"""The word in a lapse's note that says why it is no recovery."""
 
 
 class Rescue:
@@ -161,27 +151,19 @@ class Rescue:
 
     async def _rescue(self, job: Job, now: Time, by: str, why: str, presence: Presence | None) -> bool:
         """Take a job from its worker: back to the queue, or to a person. The history tells what survived."""
-        records = await self._engine.steps(job.id)
-        progressed = _progressed(job, records, await self._jobs.history(job.id))
-        steps = [step for step in records if not step.path.startswith("~")]
-        done = sum(step.state is StepState.DONE for step in steps)
+        past = await past_of(self._engine, job.id)
         running = _running(presence, job)
-        note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": f"{done} recorded steps"}
-        if running is not None and running.stage:
-            note["stage"] = running.stage
-        recovery = presence is None or not presence.store_away
-        if not recovery:
-            note[EXCUSED] = "the store was away since, so this is no recovery"
-        doubts = in_doubt(steps)
-        event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
-        error = None
-        if doubts:
-            error = Error("EffectInDoubt", doubt_text(doubts))
-            note["in_doubt"] = doubts
-        elif event is Event.ABANDON:
-            error = Error("WorkersLost", f"{job.recoveries + 1} workers in a row were lost over this job: {why}")
-        change = decide(job, event, now, by=by, progressed=progressed, recovery=recovery, error=error, note=note)
+        change = lost(
+            job,
+            past,
+            now,
+            by=by,
+            why=why,
+            stage=running.stage if running is not None else "",
+            recovery=presence is None or not presence.store_away,
+        )
         is_rescued = await self._commit(change)
+        error = change.job.error if change.event is Event.ABANDON else None
         if is_rescued and error is not None:
             log.error(
                 "job %s: worker %s is lost: %s; it needs a person: holdfast review", job.id, job.worker, error.message
@@ -195,13 +177,6 @@ class Rescue:
         if isinstance(answer, Applied) and change.arrives:
             await wake_parent(self._engine, change.job, answer, by=change.by)
         return isinstance(answer, Applied)
-
-
-def _progressed(job: Job, records: Sequence[Step], history: Sequence[Entry]) -> bool:
-    """Whether a step was recorded, or a wait begun or answered, since the last recovery: then their row starts anew."""
-    counted = (entry for entry in history if entry.event == Event.LAPSE and EXCUSED not in entry.note)
-    lapsed = max((entry.epoch for entry in counted), default=0)
-    return any(one.epoch > lapsed for one in records if one.path[0] != "~" or one.path.startswith(WAITS))
 
 
 def _running(presence: Presence | None, job: Job) -> Running | None:

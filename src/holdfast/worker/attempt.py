@@ -50,6 +50,9 @@ ARGS_PATH = "~args/"
 RELEASED, LOST, CANCELLED = "released", "lost", "cancelled"
 """Why an attempt is stopped: handed over to others; its lease was taken; its job was cancelled."""
 
+CUT = "cut off"
+"""Why an attempt is stopped whose worker's event loop is ending, though nobody told the worker to stop."""
+
 SUSPENDED = "suspended"
 """Why an attempt is stopped whose job waits: it goes on from the top when what it waits for is here."""
 
@@ -475,7 +478,7 @@ class Attempt:
 
     def check_kept(self) -> None:
         """Raise Stopped unless what is finished now is still to be recorded."""
-        if self.stop not in (None, RELEASED):
+        if self.stop not in (None, RELEASED, CUT):
             self.check()
 
     def kept(self, standing: Step) -> None:

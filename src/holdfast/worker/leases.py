@@ -29,7 +29,8 @@ LEAVE_SECONDS = 5.0
 
 class Leases:
     """Beats for a worker. `told` is called on the beat's thread with each presence and the answer to it, `lost` once
-    when the store is not the one that we wrote to: no beat will ever be answered again.
+    when the store is not the one that we wrote to: no beat will ever be answered again. While nothing `runs` the
+    worker's jobs there is no beat: a worker whose event loop has ended must not seem to live.
 
     A simulation passes in its own clock and its own way to `spawn` the beats.
     """
@@ -43,6 +44,7 @@ class Leases:
         *,
         beat_seconds: float,
         lease_seconds: float,
+        runs: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         spawn: Spawn = own_thread,
     ) -> None:
@@ -52,6 +54,7 @@ class Leases:
         self._lost = lost
         self._beat_seconds = beat_seconds
         self._lease_seconds = lease_seconds
+        self._runs = runs
         self._clock = clock
         self._spawn = spawn
         self._deadline = 0.0
@@ -61,6 +64,7 @@ class Leases:
         self._soon = False
         self._hurry = False
         self._stopping = False
+        self._leaving = True
         self._trouble = Trouble(log, "a beat was not answered", "beats are answered again")
 
     def may_start(self) -> bool:
@@ -99,9 +103,9 @@ class Leases:
             except RuntimeError:  # it is ending
                 pass
 
-    async def stop(self) -> None:
-        """End the beats, and take leave of the others."""
-        self._stopping = True
+    async def stop(self, *, leaving: bool = True) -> None:
+        """End the beats, and take leave of the others; or not, so that they see that we are gone."""
+        self._stopping, self._leaving = True, leaving
         self.hurry()
         if self._join is not None:
             await self._join(LEAVE_SECONDS)
@@ -122,9 +126,10 @@ class Leases:
                 continue
             self._hurry = self._soon = False
             last = self._clock()
-            if not await self._try_beat(leaving=False):
+            if self._runs() and not await self._try_beat(leaving=False):
                 return
-        await self._try_beat(leaving=True)
+        if self._leaving:
+            await self._try_beat(leaving=True)
 
     def _pause(self) -> float:
         return min(SOON_SECONDS, self._beat_seconds) if self._soon else self._beat_seconds

@@ -26,6 +26,7 @@ from holdfast.jobs.family import UNDO_TYPE, go_on, say_stopped, wake_parent
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import (
     CANCELLED,
+    CUT,
     ENDED,
     LOG_SECONDS,
     LOST,
@@ -35,6 +36,7 @@ from holdfast.worker.attempt import (
     Attempt,
 )
 from holdfast.worker.context import CAPTURING, settle_in, timers_here
+from holdfast.worker.giving_up import GivingUp
 from holdfast.worker.handler import Work, guarded, handled, within
 from holdfast.worker.isolation.away import Away
 from holdfast.worker.isolation.pool import Pool
@@ -61,6 +63,10 @@ SETTLERS = 2
 
 HALT_SECONDS = 5.0
 """How long an attempt that was told to stop may take for it, before it is handed over in mid-air."""
+
+
+CUT_OFF = "something that ran in its worker ended the event loop (sys.exit or loop.stop() in a task or a callback?)"
+"""What the history tells of a job whose worker's event loop ended, though nobody had told the worker to stop."""
 
 
 Ended = tuple[Attempt, str | None, BaseException | None]
@@ -93,6 +99,7 @@ class Worker:
         self._poll_seconds = poll_seconds
         self._chance = chance
         self._pool = Pool(at_once)
+        self._giving_up = GivingUp(engine, self.id)
         self._attempts: dict[Lease, Attempt] = {}
         self._running: dict[asyncio.Task[Any], Lease] = {}
         self._room = asyncio.Event()
@@ -106,6 +113,8 @@ class Worker:
         self._has_more = False
         """Whether the last claim found all that it asked for, so that there may be more."""
         self._stopping = False
+        self.is_cut = False
+        """Whether the event loop is ending around this worker, and nobody had told it to stop."""
         self.lost: StoreLost | Moved | None = None
         """Why this worker stopped by itself: what it wrote is gone from the store, and it may write nothing more."""
         self._is_lost = asyncio.Event()
@@ -122,6 +131,7 @@ class Worker:
             self._lost_from_afar,
             beat_seconds=beat_seconds,
             lease_seconds=lease_seconds,
+            runs=lambda: self._loop.is_running(),
         )
         self._loop: asyncio.AbstractEventLoop
         self._own_loop: forking.OwnLoop | None = None
@@ -149,21 +159,19 @@ class Worker:
     async def stop(self, grace_seconds: float = 10.0) -> None:
         """Claim nothing more, let what runs finish within the grace, hand over the rest, and take leave.
 
-        May be called twice, and on a worker that never started.
+        May be called twice, and on a worker that never started. Called because the event loop is ending, it hands
+        nothing over: what runs counts as lost with its worker.
         """
         if not self._tasks:
             return
+        self._note_cut()
         try:
             await self._stop_claiming()
-            await self._all_ended(grace_seconds if self.lost is None else 0)
+            await self._all_ended(0 if self.is_cut or self.lost is not None else grace_seconds)
             self.abort()
             await self._all_ended(HALT_SECONDS)
             for task, lease in list(self._running.items()):
-                if self.lost is None:
-                    log.warning("job %s does not stop: it is handed over while it still runs here", lease.job)
-                    await self._release(lease, "its worker stopped, and it did not")
-                else:
-                    log.warning("job %s does not stop: it still runs here, and can write nothing", lease.job)
+                await self._leave_running(lease)
                 task.cancel()
         finally:
             if self._captures:  # it is shared with the other workers of this process
@@ -173,8 +181,24 @@ class Worker:
             for task in (*self._tasks, self._logging):
                 task.cancel()
             await self._pool.close()
-            await self._leases.stop()
+            await self._leases.stop(leaving=not self.is_cut)
             self._own_loop = None
+
+    def _note_cut(self) -> None:
+        """Know a loop that ends around us by a cancel that nobody here has asked for: every task gets one then."""
+        if not self._stopping and self._tasks[0].cancelling():
+            self.is_cut = self._stopping = True
+            log.error("%s: %s; its %d running jobs count as lost", self.id, CUT_OFF, len(self._attempts))
+
+    async def _leave_running(self, lease: Lease) -> None:
+        """A job did not stop when it was told to."""
+        if self.is_cut:
+            await self._giving_up.lapse(lease, CUT_OFF)
+        elif self.lost is None:
+            log.warning("job %s does not stop: it is handed over while it still runs here", lease.job)
+            await self._giving_up.release(lease, "its worker stopped, and it did not", begun=True)
+        else:
+            log.warning("job %s does not stop: it still runs here, and can write nothing", lease.job)
 
     async def _all_ended(self, seconds: float) -> None:
         """Wait until nothing runs here any more, and all that ended is committed; but not for longer than this."""
@@ -186,7 +210,10 @@ class Worker:
         """Stop at once: what runs is handed over without a grace."""
         self._stopping = True
         for attempt in list(self._attempts.values()):
-            attempt.halt(RELEASED)
+            attempt.halt(self._why_stopped())
+
+    def _why_stopped(self) -> str:
+        return CUT if self.is_cut else RELEASED
 
     async def until_lost(self) -> StoreLost | Moved:
         """Wait until this worker has stopped by itself because its store is lost; in good times for ever."""
@@ -282,7 +309,7 @@ class Worker:
         """Begin what a claim brought that was sent at this time."""
         if self._leases.is_over(sent):  # no beat has named them, so nobody could tell us that they are lost
             for job in jobs:
-                self._aside(self._release(job.lease, "the answer to its claim came too late"))
+                self._aside(self._giving_up.release(job.lease, "the answer to its claim came too late"))
         else:
             for job in jobs:
                 self._begin(job, sent)
@@ -373,7 +400,7 @@ class Worker:
         held = {*self._running.values(), *self._attempts}
         for lease in beat.stray:
             if lease not in held:
-                self._aside(self._release(lease, "its worker held it and did not know of it"))
+                self._aside(self._giving_up.release(lease, "its worker held it and did not know of it"))
 
     async def _look_whether_moved(self) -> None:
         """Where its jobs are elsewhere for good, a worker has nothing left to do."""
@@ -388,16 +415,6 @@ class Worker:
         task = self._loop.create_task(work)
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
-
-    async def _release(self, lease: Lease, why: str) -> None:
-        """Hand over a job that is ours and that we don't run. Refused if it isn't ours any more."""
-        try:
-            (job,) = await self._engine.get([lease.job])
-            if job is not None and job.state is State.ACTIVE and job.lease == lease and job.worker == self.id:
-                now = await self._engine.now()
-                await self._engine.commit([decide(job, Event.RELEASE, now, by=self.id, note={"why": why})])
-        except HoldfastError as error:
-            log.warning("job %s: could not be handed over: %s", lease.job, error)
 
     # Running.
 
@@ -443,7 +460,7 @@ class Worker:
                     older.lose(LOST)
         self._attempts[attempt.lease] = attempt
         if self._stopping:
-            attempt.halt(RELEASED)
+            attempt.halt(self._why_stopped())
         return attempt
 
     async def _resume(self, attempt: Attempt) -> None:
@@ -477,7 +494,8 @@ class Worker:
         attempt.root = None
         result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
         if isinstance(error, asyncio.CancelledError) and attempt.stop is None and self._tasks[0].cancelling():
-            attempt.stop = RELEASED  # not by the job: the loop is ending around us
+            self._note_cut()
+            attempt.stop = self._why_stopped()  # not by the job: the loop is ending around us
         if attempt.stop is not None or attempt.closing or attempt.is_writing():
             self._go_on(attempt.lease, self._end(attempt, result, error))
             return
@@ -551,12 +569,22 @@ class Worker:
                 if stop != SUSPENDED:
                     self._aside(self._say_stopped(attempt))
                 return
-            change = outcome(attempt, result, error, stop=stop, now=now, by=self.id, chance=self._chance)
+            if stop == CUT:
+                await self._cut(attempt)
+                return
+            row = await self._giving_up.row(attempt.job) if stop == RELEASED else 0
+            change = outcome(attempt, result, error, stop=stop, now=now, by=self.id, chance=self._chance, row=row)
             await self._commit(attempt, change)
         except StoreError as away:
             _tell_away(attempt, away)
         finally:
             self._over(attempt)
+
+    async def _cut(self, attempt: Attempt) -> None:
+        """The end of an attempt with the event loop that it runs on. Its last log lines may tell why."""
+        if lines := attempt.log_record():
+            await self._engine.record(lines)
+        await self._giving_up.lapse(attempt.lease, CUT_OFF, attempt.drops)
 
     async def _commit(self, attempt: Attempt, change: Change) -> None:
         try:

@@ -10,9 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.durations import in_words
-from holdfast.core.lifecycle import decide
+from holdfast.core.lifecycle import RELEASE_LIMIT, decide
 from holdfast.core.model import Change, Error, Event, Job, Step, Time
 from holdfast.core.outcome import doubt_text, failure_event, retry_at
+from holdfast.jobs.lost import HANDED_OVER
 from holdfast.worker.attempt import DOUBTED, Attempt
 from holdfast.worker.faults import error_of, is_final
 
@@ -28,8 +29,10 @@ def outcome(
     by: str,
     chance: Callable[[], float],
     stop: str | None = None,
+    row: int = 0,
 ) -> Change:
-    """The change that an ended attempt comes to. `stop` tells why it was stopped before its end.
+    """The change that an ended attempt comes to. `stop` tells why it was stopped before its end, and `row` how often
+    in a row it was released, should this be a release.
 
     What a handler returns after it was told to stop is not taken for its result: it may have left things out.
     """
@@ -43,8 +46,8 @@ def outcome(
         return _doubted(attempt, error, now, by, note, steps)
     drops = tuple(attempt.drops)
     if stop is not None:
-        note |= {"steps": len(attempt.records), "why": stop}
-        return decide(job, Event.RELEASE, now, by=by, note=note, steps=steps, drops=drops)
+        note |= {HANDED_OVER: len(attempt.records), "why": stop}
+        return released(job, row, now, by=by, note=note, steps=steps, drops=drops)
     assert error is not None
     told = error_of(error)
     note |= {"error": f"{told.type}: {told.message}", "attempt": job.attempt}
@@ -56,6 +59,19 @@ def outcome(
         return decide(job, event, now, by=by, error=told, run_at=run_at, note=note, steps=steps, drops=drops)
     log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
     return decide(job, event, now, by=by, error=told, note=note, steps=steps, drops=drops)
+
+
+def released(job: Job, row: int, now: Time, *, by: str, note: dict[str, Any], **cargo: Any) -> Change:
+    """Hand a job over, for the how-manieth time in a row; or give it to a person, if that was too often."""
+    if row < RELEASE_LIMIT:
+        return decide(job, Event.RELEASE, now, by=by, note=note, **cargo)
+    told = Error(
+        "ReleasedTooOften",
+        f"{row} workers in a row were told to stop while they ran this job, and it recorded nothing new; "
+        "does it send its own worker a signal? If the stops were yours, replay it",
+    )
+    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
+    return decide(job, Event.EXHAUST, now, by=by, error=told, note=note | {"released": row}, **cargo)
 
 
 def _doubted(

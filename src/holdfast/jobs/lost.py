@@ -1,0 +1,113 @@
+"""What becomes of a job whose worker is lost, or hands it over: back to its queue, or to a person.
+
+Must not judge who is lost (`upkeep`, `worker`). Rows of losses and of hand-overs are read from the history and from
+the epochs of the records: nothing is stored for them.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.core.lifecycle import decide, lost_event
+from holdfast.core.model import Change, Entry, Error, Event, Job, Step, StepState, Time
+from holdfast.core.outcome import doubt_text, in_doubt
+from holdfast.engines.contract import Engine
+from holdfast.jobs import Jobs
+from holdfast.jobs.family import CHILD_PATH
+from holdfast.jobs.questions import WAIT_PATH
+
+WAITS = (WAIT_PATH, CHILD_PATH)
+"""Where waits are recorded."""
+
+EXCUSED = "excused"
+"""The word in a lapse's note that says why it is no recovery."""
+
+HANDED_OVER = "steps"
+"""The word in a release's note that tells how many steps are recorded: such a job was begun before it was released."""
+
+BREAKS_THE_ROW = frozenset({Event.FAIL, Event.OVERRUN, Event.LAPSE, Event.REPLAY})
+"""Ends of a lease that begin a new row of releases. Each has a limit of its own, or is a person's word."""
+
+
+class Past(Struct, frozen=True):
+    """What is recorded of a job, and its history."""
+
+    records: Sequence[Step]
+    history: Sequence[Entry]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The records of the job's own steps."""
+        return [step for step in self.records if not step.path.startswith("~")]
+
+
+async def past_of(engine: Engine, job: str) -> Past:
+    """Read what is recorded of a job, then its history."""
+    return Past(await engine.steps(job), await Jobs(engine).history(job))
+
+
+def lost(
+    job: Job,
+    past: Past,
+    now: Time,
+    *,
+    by: str,
+    why: str,
+    stage: str = "",
+    recovery: bool = True,
+    drops: Collection[str] = (),
+) -> Change:
+    """Take a job from a lost worker: back to the queue, or to a person. The history tells what survived.
+
+    `recovery=False` if the store was away meanwhile: that is no worker's fault. `drops` are effects that were written
+    down and never begun.
+    """
+    progressed = has_progressed(past)
+    done = sum(step.state is StepState.DONE for step in past.steps)
+    note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": f"{done} recorded steps"}
+    if stage:
+        note["stage"] = stage
+    if not recovery:
+        note[EXCUSED] = "the store was away since, so this is no recovery"
+    doubts = in_doubt(step for step in past.steps if step.path not in drops)
+    event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
+    error = None
+    if doubts:
+        error = Error("EffectInDoubt", doubt_text(doubts))
+        note["in_doubt"] = doubts
+    elif event is Event.ABANDON:
+        error = Error("WorkersLost", f"{job.recoveries + 1} workers in a row were lost over this job: {why}")
+    return decide(
+        job,
+        event,
+        now,
+        by=by,
+        progressed=progressed,
+        recovery=recovery,
+        error=error,
+        drops=tuple(drops),
+        note=note,
+    )
+
+
+def has_progressed(past: Past) -> bool:
+    """Whether a step was recorded, or a wait begun or answered, since the last recovery: then their row starts anew."""
+    counted = (entry for entry in past.history if entry.event == Event.LAPSE and EXCUSED not in entry.note)
+    return _newest(past) > max((entry.epoch for entry in counted), default=0)
+
+
+def releases_in_a_row(past: Past) -> int:
+    """How often the job was begun and released in a row, without a new step, or a wait begun or answered."""
+    newest, row = _newest(past), 0
+    for entry in reversed(past.history):
+        if entry.event in BREAKS_THE_ROW or (entry.event == Event.RELEASE and entry.epoch <= newest):
+            break
+        row += entry.event == Event.RELEASE and HANDED_OVER in entry.note
+    return row
+
+
+def _newest(past: Past) -> int:
+    """The epoch of the newest record that counts as progress."""
+    counted = (one.epoch for one in past.records if one.path[0] != "~" or one.path.startswith(WAITS))
+    return max(counted, default=0)
