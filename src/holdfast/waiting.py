@@ -14,6 +14,7 @@ from holdfast.core.codec import Codec, canonical
 from holdfast.core.durations import Duration, in_words, milliseconds
 from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.keys import digest
+from holdfast.core.limits import SIGNAL_NAME_CHARACTERS
 from holdfast.jobs.questions import ASK, WAIT_PATH
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import NoJob, attempt_here, loop_here
@@ -22,7 +23,7 @@ from holdfast.worker.steps import on_loop
 
 T = TypeVar("T")
 
-NAME_LIMIT = 200
+NAME_LIMIT = SIGNAL_NAME_CHARACTERS
 
 
 class Sleep:

@@ -12,7 +12,9 @@ from msgspec import Struct
 from holdfast.app import App
 from holdfast.cli.overview import QueueSummary, how_alive, summaries
 from holdfast.cli.words import ago, counted, short, span
+from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.core.unreadable import unreadable_parts
 from holdfast.engines.contract import QUIET
 from holdfast.jobs import Jobs
 from holdfast.jobs.draining import OURS
@@ -63,7 +65,7 @@ async def look_at_jobs(jobs: Jobs) -> list[Finding]:
         return [_counts(queues), Finding("moved", Level.FAIL, marked[0].words())]
     return [
         _counts(queues),
-        await _recount(jobs),
+        *await _recount(jobs),
         await _newest(jobs, now),
         await _oldest(jobs, now),
         await _orphans(jobs, now),
@@ -113,25 +115,49 @@ def _counts(queues: Sequence[QueueSummary]) -> Finding:
     return Finding("jobs", Level.OK, told or "none")
 
 
-async def _recount(jobs: Jobs) -> Finding:
-    """Compare the counters that the store keeps with the jobs that are there."""
+async def _recount(jobs: Jobs) -> list[Finding]:
+    """Compare the counters that the store keeps with the jobs that are there, and see whether those can be read."""
     kept = dict(await jobs.engine.count())
     if sum(kept.values()) > RECOUNT_LIMIT:
-        return Finding("counters", Level.OK, f"not recounted: more than {RECOUNT_LIMIT:,} jobs")
+        return [Finding("counters", Level.OK, f"not recounted: more than {RECOUNT_LIMIT:,} jobs")]
     for _ in range(RECOUNT_TRIES):
         found: Counter[tuple[str, State]] = Counter()
+        damaged: list[Job] = []
         async for job in jobs.walk(Where()):
             found[job.queue, job.state] += 1
+            damaged += [job] if unreadable_parts(job) else []
             if found.total() > 2 * RECOUNT_LIMIT:
                 break
         if dict(found) == kept:
-            return Finding("counters", Level.OK, "equal to a recount")
+            return [Finding("counters", Level.OK, "equal to a recount"), *_unreadable(damaged)]
         before, kept = kept, dict(await jobs.engine.count())
         if before == kept:
             wrong = sorted(name for name in kept.keys() | found.keys() if kept.get(name, 0) != found[name])
             told = ", ".join(f"{q}/{s}: kept {kept.get((q, s), 0)}, found {found[q, s]}" for q, s in wrong[:NAMED])
-            return Finding("counters", Level.FAIL, f"differ from a recount ({told}); status and queues are misleading")
-    return Finding("counters", Level.OK, "not compared: the jobs change too fast just now")
+            text = f"differ from a recount ({told}); status and queues are misleading"
+            return [Finding("counters", Level.FAIL, text), *_unreadable(damaged)]
+    return [Finding("counters", Level.OK, "not compared: the jobs change too fast just now"), *_unreadable(damaged)]
+
+
+def _unreadable(damaged: Sequence[Job]) -> list[Finding]:
+    """Jobs that are damaged in the store: what a person can do about each kind."""
+    if not damaged:
+        return [Finding("rows", Level.OK, "every job can be read")]
+    findings: list[Finding] = []
+    waiting = [job for job in damaged if job.state not in SETTLED]
+    review = [job for job in damaged if job.state is State.REVIEW]
+    ended = [job for job in damaged if job.state in TERMINAL]
+    for level, some, what in (
+        (Level.FAIL, waiting, "the worker that claims one puts it into review; cancel it if none does"),
+        (Level.WARN, review, "holdfast replay ID goes on without the damaged part; or resolve or discard it"),
+        (Level.WARN, ended, "they have ended, so that nothing more comes of it"),
+    ):
+        if some:
+            told = ", ".join(f"{short(job.id)}: {' and '.join(unreadable_parts(job))}" for job in some[:NAMED])
+            more = f" and {len(some) - NAMED:,} more" if len(some) > NAMED else ""
+            text = f"{counted(len(some), 'job')} can't be read whole ({told}{more}); {what}"
+            findings.append(Finding("rows", level, text))
+    return findings
 
 
 async def _newest(jobs: Jobs, now: Time) -> Finding:

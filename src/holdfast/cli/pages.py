@@ -20,6 +20,7 @@ from holdfast.core.lifecycle import (
     TERMINAL,
     EventRow,
 )
+from holdfast.core.limits import LIMITS
 from holdfast.core.model import Event
 from holdfast.engines import engine_class
 from holdfast.engines.contract import Movable
@@ -165,6 +166,11 @@ def _code(joint: str, names: Iterable[str]) -> str:
     return f"{', '.join(most)} {joint} {last}"
 
 
+def limits_page() -> str:
+    """The page about how far callers can make things grow."""
+    return LIMITS_PAGE.format(limits=_table(("what", "at most", "beyond that"), LIMITS))
+
+
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A markdown table."""
     lines = [head, tuple("---" for _ in head), *rows]
@@ -304,10 +310,34 @@ holdfast move --from sqlite:///jobs.db --to postgresql://user@host/database
 In which order, and how to take it back: [moving](moving.md).
 """
 
+LIMITS_PAGE = """\
+<!-- Made from src/holdfast/core/limits.py by `make docs`. Don't edit: change the code, or the prose in
+src/holdfast/cli/pages.py. -->
+
+# Limits
+
+Whatever a caller can make grow has a bound, the same on every store, in Python and on the command line. What is too
+large is refused with one line before anything is written. Texts that only people read are cut instead.
+
+{limits}
+
+An inbox counts the signals that the job has not taken by `wait_for`. However many senders race, it never holds more: a
+sender that was overtaken looks again before it writes. A signal that wakes its job always gets in, so that a flood of
+other signals can't keep a job from the one that it waits for.
+
+These have no bound of their own:
+
+- the children of a job and the items of a `map`: each is a row of its own, and they are read page by page;
+- the recorded steps of a job: each is a row of its own. A job that goes on reads all of them, so that for more than
+  about 100,000 items it is better to submit several jobs;
+- the jobs of a store, except in a `file:` store: [engines](engines.md).
+"""
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/lifecycle.md": lifecycle_page,
     "docs/lifecycle.svg": as_svg,
     "docs/reference/engines.md": engines_page,
+    "docs/reference/limits.md": limits_page,
     "docs/guides/choosing-a-store.md": choosing_page,
 }
 """Each made page by its path in the checkout, and what makes it."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.core.model import Entry, Error, Job, Presence, Step, Time
+from holdfast.core.unreadable import unreadable_note
 from holdfast.jobs import Status
 
 Shape = dict[str, Any]
@@ -32,8 +33,11 @@ def moment_of(text: str | None) -> Time | None:
 
 
 def value_of(text: str | None) -> Any:
-    """A stored value as plain data."""
-    return None if text is None else json.loads(text)
+    """A stored value as plain data; one that can't be read as its raw text, under a name that says so."""
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return unreadable_note(text or "")
 
 
 def error_shape(error: Error | None) -> Shape | None:

@@ -148,7 +148,9 @@ def wait_in_words(wait: Wait, now: Time) -> str:
         WaitKind.TIME: "asleep" if wait.until is None else f"asleep until {_clock(wait.until)}",
         WaitKind.SIGNAL: f"waits for signal {one_line(wait.name, 60)}",
         WaitKind.CHILDREN: "waits for children",
-        WaitKind.ACTIVATION: "waits for somebody to activate it",
+        WaitKind.ACTIVATION: "what it waits for can't be read"
+        if wait.is_unreadable
+        else "waits for somebody to activate it",
         WaitKind.STOPPED: f"waits for the owner of job {short(wait.name)} to stop",
     }[wait.kind]
     if wait.kind is WaitKind.SIGNAL and wait.name.startswith(ASK):

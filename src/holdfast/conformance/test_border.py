@@ -7,15 +7,19 @@ from msgspec.structs import replace
 
 from holdfast.conformance.dump import dump
 from holdfast.conformance.given import StoreClock, claimed, job
-from holdfast.core.errors import BadValue
+from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.lifecycle import decide, deliver
-from holdfast.core.model import Error, Event, Step, StepState, Where
+from holdfast.core.limits import ACTOR_CHARACTERS, OPTIONS_BYTES, RECORD_BYTES, STORED_PATH_CHARACTERS
+from holdfast.core.model import Error, Event, Options, Step, StepState, Where
 from holdfast.engines.contract import Engine
 
 SURROGATE = "half a \ud83d character"
 NUL = "a\0b"
 
+LARGE = Options(stages=("x" * 1_000,) * (OPTIONS_BYTES // 1_000))
+
 HOSTILE_JOBS: list[dict[str, Any]] = [
+    {"options": LARGE},
     {"key": SURROGATE, "digest": "d"},
     {"args": f'["{SURROGATE}"]'},
     {"args": NUL},
@@ -91,3 +95,24 @@ async def test_a_limit_below_nothing_is_nothing(engine: Engine, clock: StoreCloc
     assert await engine.find(Where(), limit=-1) == []
     assert await engine.history(made.id, limit=-1) == []
     assert await engine.prune(limit=-1) == 0
+
+
+async def test_what_is_beyond_a_bound_is_refused_and_leaves_no_trace(engine: Engine, clock: StoreClock) -> None:
+    held = await claimed(engine, clock)
+    before = await dump(engine)
+    now = clock()
+    path = "x" * (STORED_PATH_CHARACTERS + 1)
+    step = Step(job=held.id, epoch=held.epoch, path=path, name="x", state=StepState.DONE, started_at=now)
+
+    with pytest.raises(BadValue):
+        await engine.record([step])
+    with pytest.raises(BadValue):
+        await engine.commit([decide(held, Event.COMPLETE, now, by="w", result="1", steps=(step,))])
+    with pytest.raises(BadValue):
+        await engine.commit([decide(held, Event.RELEASE, now, by="w" * (ACTOR_CHARACTERS + 1))])
+    with pytest.raises(BadValue):
+        await engine.put_record("limits/one", "x" * (RECORD_BYTES + 1))
+    with pytest.raises(Invalid):
+        await engine.commit([replace(deliver(held, "s", "1", now), version=None)])
+
+    assert await dump(engine) == before

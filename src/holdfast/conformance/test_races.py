@@ -24,6 +24,9 @@ from holdfast.conformance.given import (
     step,
 )
 from holdfast.conformance.race import RACERS, Lap, run_race, until_raced
+from holdfast.core.errors import NotAllowed
+from holdfast.core.lifecycle import deliver
+from holdfast.core.limits import INBOX_CHARACTERS
 from holdfast.core.model import Applied, Conflict, Event, Inserted, Job, Lease, Record, Recorded, State, Wait, WaitKind
 from holdfast.engines.contract import Engine
 
@@ -42,6 +45,34 @@ def engines(engine: Engine, another: Another, runner: asyncio.Runner) -> list[En
 def winners(laps: Sequence[Lap[list[Applied | Conflict]]]) -> list[Applied]:
     """The changes that were carried out."""
     return [answer for lap in laps for answers in lap.answers for answer in answers if isinstance(answer, Applied)]
+
+
+async def test_racing_senders_never_fill_an_inbox_beyond_its_bound(engines: list[Engine], clock: StoreClock) -> None:
+    large = "x" * (INBOX_CHARACTERS // 6)
+    most = INBOX_CHARACTERS // (len(large) + len("s"))
+
+    async def one_round(number: int) -> list[Lap[list[Applied | Conflict]]]:
+        held = await inserted(engines[0], clock)
+
+        async def racer(seat: int, engine: Engine, lap: Lap[list[Applied | Conflict]]) -> None:
+            while True:
+                (seen,) = await engine.get([held.id])
+                assert seen is not None
+                try:
+                    sent = deliver(seen, "s", large, clock.now, by=f"w-{seat}")
+                except NotAllowed:
+                    return
+                await lap.call(engine.commit([sent]))
+
+        laps = run_race(engines, racer)
+
+        assert len(winners(laps)) == most
+        (full,) = await engines[0].get([held.id])
+        assert full is not None
+        assert len(full.inbox) == most
+        return laps
+
+    await until_raced(one_round)
 
 
 async def test_no_job_goes_to_two_claimers_and_none_is_lost(engines: list[Engine], clock: StoreClock) -> None:

@@ -29,11 +29,12 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import SchemaSerializer
 
 from holdfast.core.errors import BadValue
+from holdfast.core.limits import PAYLOAD_BYTES
 
 Writer = Callable[[Any, int, str], str]
 """Writes a value that lies so deep, with bytes in that form: base64, hex or utf8."""
 
-PAYLOAD_LIMIT = 1 << 20
+PAYLOAD_LIMIT = PAYLOAD_BYTES
 """The largest text, in bytes of UTF-8."""
 
 DEPTH_LIMIT = 64

@@ -9,6 +9,7 @@ from hashlib import sha256
 from urllib.parse import quote
 
 from holdfast.core.errors import Invalid
+from holdfast.core.limits import PATH_CHARACTERS
 
 KEY_LIMIT = 80
 """A step key longer than this is replaced by its hash, so that paths stay readable and indexable."""
@@ -27,6 +28,11 @@ def derived_id(parent: str, name: str) -> str:
     """The id of something that belongs to a job, the same whoever works it out. Sorts beside its parent."""
     bits = int.from_bytes(sha256(f"{parent}\n{name}".encode()).digest()[:10])
     return _uuid7(int(parent[:8] + parent[9:13], 16), bits)
+
+
+def created_at_of(id: str) -> int:
+    """The moment that an id was drawn in, in milliseconds; 0 for what is none."""
+    return int(id[:8] + id[9:13], 16) if _ID.fullmatch(id) else 0
 
 
 def _uuid7(milliseconds: int, bits: int) -> str:
@@ -55,7 +61,13 @@ def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
     path = f"{_quoted_name(name)}#{shown}"
     if nth > 1:
         path = f"{path}#{nth}"
-    return f"{parent}/{path}" if parent else path
+    whole = f"{parent}/{path}" if parent else path
+    if len(whole) > PATH_CHARACTERS:
+        raise Invalid(
+            f"step {name[:40]!r}: its path has {len(whole):,} characters, at most {PATH_CHARACTERS:,}; "
+            "give it and the steps around it shorter names, or nest them less deeply"
+        )
+    return whole
 
 
 @lru_cache(1_000)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import NotAllowed
 from holdfast.core.keys import derived_id
+from holdfast.core.limits import INBOX_CHARACTERS, INBOX_SIGNALS, NOTE_CHARACTERS, NOTE_ITEMS
 from holdfast.core.model import (
     LEASE_LOST,
     NO_SUCH_JOB,
@@ -285,7 +286,7 @@ def decide(
         by=by,
         epoch=job.epoch if owner else None,
         version=None if owner and event not in _OWNER_AND_VERSION else job.version,
-        note=note or {},
+        note=_bounded(note) if note else {},
         steps=steps,
         drops=drops,
         drops_failed=event in _DROP_FAILED,
@@ -295,6 +296,19 @@ def decide(
         arrives=job.parent is not None and after in SETTLED,
         inserts=inserts,
     )
+
+
+def _bounded(value: Any) -> Any:
+    """A note without more than the history keeps of a text or a list."""
+    if isinstance(value, str):
+        rest = len(value) - NOTE_CHARACTERS
+        return value if rest <= 0 else f"{value[:NOTE_CHARACTERS]} … and {rest:,} characters more"
+    if isinstance(value, Mapping):
+        return {name: _bounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        more = [f"… and {len(value) - NOTE_ITEMS:,} more"] if len(value) > NOTE_ITEMS else []
+        return [*map(_bounded, value[:NOTE_ITEMS]), *more]
+    return value
 
 
 def _made_of(
@@ -328,7 +342,8 @@ def _made_of(
         case Event.ABANDON:
             new |= {"error": error}
         case Event.ACTIVATE:
-            new |= {"run_at": now, "waits": ()}
+            # What nobody could read stays: the worker that claims it sets it aside.
+            new |= {"run_at": now, "waits": tuple(wait for wait in job.waits if wait.is_unreadable)}
         case Event.PROMOTE:
             new |= {"waits": ()}
         case Event.SUSPEND:
@@ -365,11 +380,20 @@ def first_state(now: Time, run_at: Time | None, waits: tuple[Wait, ...]) -> tupl
 
 
 def deliver(job: Job, name: str, value: str, now: Time, *, by: str = "") -> Change:
-    """Decide what a signal makes of a job: it wakes one that waits for it, and else waits in the inbox."""
+    """Decide what a signal makes of a job: it wakes one that waits for it, and else waits in the inbox.
+
+    A job whose waits can't be read may have waited for just this one: it wakes, too. An inbox that is full takes no
+    more, except for what wakes its job. The change expects the version that was looked at, so that racing senders
+    can't pass the bound together.
+    """
     if job.state in TERMINAL:
         raise NotAllowed(f"job {job.id}: a signal is not possible while it is {job.state}; it has ended")
-    if job.state is State.PENDING and any(w.kind is WaitKind.SIGNAL and w.name == name for w in job.waits):
+    if job.state is State.PENDING and any(
+        (w.kind is WaitKind.SIGNAL and w.name == name) or w.is_unreadable for w in job.waits
+    ):
         return decide(job, Event.ACTIVATE, now, by=by, signal=(name, value), note={"signal": name})
+    if not name.startswith("~"):
+        _check_inbox(job, name, value)
     return Change(
         event=SIGNAL,
         before=job.state,
@@ -380,6 +404,17 @@ def deliver(job: Job, name: str, value: str, now: Time, *, by: str = "") -> Chan
         note={"signal": name},
         signal=(name, value),
     )
+
+
+def _check_inbox(job: Job, name: str, value: str) -> None:
+    waiting = [signal for signal in job.inbox if not signal.name.startswith("~")]
+    size = sum(len(signal.name) + len(signal.value) for signal in waiting) + len(name) + len(value)
+    if len(waiting) >= INBOX_SIGNALS or size > INBOX_CHARACTERS:
+        raise NotAllowed(
+            f"job {job.id}: its inbox is full: it has not taken {len(waiting):,} signals, and holds at most "
+            f"{INBOX_SIGNALS:,} of {INBOX_CHARACTERS >> 20} MiB in all; signal {name[:40]!r} was not sent: "
+            "send it when the job has taken some, or keep the values elsewhere and send a path"
+        )
 
 
 def lost_event(job: Job, *, progressed: bool, recovery: bool = True, in_doubt: bool = False) -> Event:

@@ -24,6 +24,10 @@ PAGE_LIMIT = 1_000
 """The longest page that a read answers with."""
 
 
+UNREADABLE = "~unreadable"
+"""Marks a value that stands for a damaged one and keeps its raw text (`unreadable`). No caller may use the name."""
+
+
 class State(StrEnum):
     """Where a job is in its life. Meanings and names elsewhere: `lifecycle.STATES`."""
 
@@ -104,6 +108,11 @@ class Wait(Struct, frozen=True, omit_defaults=True):
     kind: WaitKind
     name: str = ""
     until: Time | None = None
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether nobody can tell what this is a wait for."""
+        return self.kind is WaitKind.ACTIVATION and self.name.startswith(UNREADABLE)
 
 
 class Signal(Struct, frozen=True):

@@ -19,9 +19,17 @@ from msgspec import DecodeError, Struct, json
 from msgspec.structs import astuple
 
 from holdfast.core.errors import BadValue, Invalid, StoreError
+from holdfast.core.limits import (
+    ACTOR_CHARACTERS,
+    OPTIONS_BYTES,
+    RECORD_BYTES,
+    RECORD_NAME_CHARACTERS,
+    STORED_PATH_CHARACTERS,
+)
 from holdfast.core.model import (
     NEW_JOBS_LIMIT,
     PAGE_LIMIT,
+    UNREADABLE,
     Applied,
     Beat,
     Change,
@@ -503,16 +511,23 @@ def check_jobs(jobs: Sequence[Job]) -> None:
         if job.options is not checked:
             checked = job.options
             _check_nested("options", job.options)
+            text = json.encode(job.options)
             try:
-                json.decode(json.encode(job.options), type=Options)
-            except DecodeError as error:  # acknowledged, it would stop every claim that meets it
+                json.decode(text, type=Options)
+            except DecodeError as error:  # acknowledged, it would send its job to review
                 raise BadValue(f"options: {error}") from error
+            if len(text) > OPTIONS_BYTES and UNREADABLE not in job.options.meta:
+                raise BadValue(
+                    f"options: {len(text):,} bytes as JSON, at most {OPTIONS_BYTES:,}; put it into arguments"
+                )
 
 
 def check_steps(steps: Sequence[Step]) -> None:
     """Refuse step records that not every store could keep."""
     for step in steps:
         check_row(step)
+        if len(step.path) > STORED_PATH_CHARACTERS:
+            raise BadValue(f"step {step.path[:40]}…: its path has {len(step.path):,} characters; give shorter names")
 
 
 def at_most(limit: int, most: int) -> int:
@@ -524,12 +539,16 @@ def check_changes(changes: Sequence[Change]) -> None:
     """Refuse changes that no engine could carry out whole."""
     for change in changes:
         check_row(change.job, 0 if change.edits else _STANDS)
+        if len(change.by) > ACTOR_CHARACTERS:
+            raise BadValue(f"by: {change.by[:40]!r}… has {len(change.by):,} characters, at most {ACTOR_CHARACTERS}")
         if change.note:
             _check_nested("note", change.note)
         if change.steps:
             check_steps(change.steps)
         if change.signal is not None:
             _check_nested("signal", change.signal)
+            if change.version is None and change.epoch is None:  # racing senders would pass an inbox's bounds together
+                raise Invalid(f"a signal for job {change.job.id} must expect the version that was looked at")
         if change.inserts:
             _check_inserts(change)
 
@@ -571,6 +590,10 @@ def check_worker(worker: str) -> None:
 def check_record(name: str, value: str | None) -> None:
     """Refuse records that a beat writes, and empty ones, which would look like none."""
     check_row(Record(name, value or "-", 0, 0))
+    if len(name) > RECORD_NAME_CHARACTERS or len((value or "").encode()) > RECORD_BYTES:
+        raise BadValue(
+            f"record {name[:40]}: a name has at most {RECORD_NAME_CHARACTERS} characters, a text {RECORD_BYTES:,} bytes"
+        )
     if name.startswith(WORKER):
         raise Invalid(f"record {name}: a worker's presence is written by its beat")
     if value == "":

@@ -1,11 +1,24 @@
-"""Values from the rows of SQL stores, whose statements name the columns in one order. Must not run a statement."""
+"""Values from the rows of SQL stores, whose statements name the columns in one order. Must not run a statement.
 
+A column that can't be read fails nobody: it is read as a value that keeps its raw text (`core.unreadable`).
+"""
+
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.core.model import Entry, Error, Head, Job, Options, Signal, State, Step, StepState, Wait
+from holdfast.core.unreadable import (
+    unreadable_error,
+    unreadable_note,
+    unreadable_options,
+    unreadable_signal,
+    unreadable_waits,
+)
+
+T = TypeVar("T")
 
 Row = Any
 """A row as its driver gives it."""
@@ -14,12 +27,26 @@ OPTIONS_KEPT = 256
 """How many texts of options are known by heart: those of one type of job are mostly the same."""
 
 _encode = msgspec.json.Encoder().encode
-_waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
-_inbox = msgspec.json.Decoder(tuple[Signal, ...]).decode
-_error = msgspec.json.Decoder(Error).decode
-_decode_options = msgspec.json.Decoder(Options).decode
+
+
+def _or_raw(decode: Callable[[str], T], stand_in: Callable[[str], T]) -> Callable[[str], T]:
+    """A reader that answers with what stands for a text that it can't read."""
+
+    def read(text: str) -> T:
+        try:
+            return decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return stand_in(text)
+
+    return read
+
+
+_waits = _or_raw(msgspec.json.Decoder(tuple[Wait, ...]).decode, unreadable_waits)
+_inbox = _or_raw(msgspec.json.Decoder(tuple[Signal, ...]).decode, lambda text: (unreadable_signal(text),))
+_error = _or_raw(msgspec.json.Decoder(Error).decode, unreadable_error)
+_decode_options = _or_raw(msgspec.json.Decoder(Options).decode, unreadable_options)
 _known_options = lru_cache(OPTIONS_KEPT)(_decode_options)
-_note = msgspec.json.Decoder(dict[str, Any]).decode
+_note = _or_raw(msgspec.json.Decoder(dict[str, Any]).decode, unreadable_note)
 
 STATES = {state.value: state for state in State}
 """A state by its name, sooner than the enum finds it."""

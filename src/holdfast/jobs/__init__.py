@@ -15,6 +15,7 @@ from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid, NotAllowed, NotFound, Outrun
 from holdfast.core.keys import check_id, check_queue, digest
 from holdfast.core.lifecycle import decide, deliver
+from holdfast.core.limits import REASON_CHARACTERS, SIGNAL_CHARACTERS, SIGNAL_NAME_CHARACTERS
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -31,6 +32,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.outcome import in_doubt
+from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import PAUSE, WORKER, Engine
 from holdfast.jobs.family import CHANGE_TRIES, cancel_children, ended, wake_parent
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
@@ -42,10 +44,6 @@ __all__ = ["LOG_PATH", "Jobs", "Order", "Pause", "Status", "new_job", "random_id
 
 LOG_PATH = "~log"
 """The record under which a job's log lines are kept. No step's path begins with a tilde."""
-
-
-SIGNAL_NAME_LIMIT, SIGNAL_LIMIT = 200, 512 << 10
-"""How long a signal's name may be, and its value as text."""
 
 _WAITING = Where(states=(State.PENDING,))
 
@@ -145,8 +143,8 @@ class Jobs:
     async def log(self, id: str) -> list[str]:
         """The log lines that are kept with a job."""
         for step in await self.engine.steps(id):
-            if step.path == LOG_PATH and step.result is not None:
-                return msgspec.json.decode(step.result, type=list[str])
+            if step.path == LOG_PATH:
+                return log_lines(step)
         return []
 
     async def walk(self, where: Where) -> AsyncIterator[Job]:
@@ -185,11 +183,13 @@ class Jobs:
     async def signal(self, id: str, name: str, value: object = None, *, by: str = "caller") -> Job:
         """Send a job a named value. It wakes one that waits for it, and else waits in the inbox."""
         text = canonical(value)
-        if not 0 < len(name) <= SIGNAL_NAME_LIMIT or len(text) > SIGNAL_LIMIT:
+        if not 0 < len(name) <= SIGNAL_NAME_CHARACTERS or len(text) > SIGNAL_CHARACTERS:
             raise Invalid(
-                f"signal {name[:40]!r}: a name has 1 to {SIGNAL_NAME_LIMIT} characters, a value at most "
-                f"{SIGNAL_LIMIT >> 10} KiB; keep what is larger elsewhere and send a path or URL"
+                f"signal {name[:40]!r}: a name has 1 to {SIGNAL_NAME_CHARACTERS} characters, a value at most "
+                f"{SIGNAL_CHARACTERS >> 10} KiB; keep what is larger elsewhere and send a path or URL"
             )
+        if name.startswith("~"):
+            raise Invalid(f"signal {name[:40]!r}: names that begin with ~ are Holdfast's own; choose another one")
         job = await self.get(id)
         if job.state is State.PENDING:
             check_signal(job, await self.engine.steps(id), name, msgspec.json.decode(text))
@@ -224,7 +224,7 @@ class Jobs:
         async def again(job: Job, now: Time) -> Change:
             edited = None if text is None else (text, digest(job.type, text))
             change = decide(job, Event.REPLAY, now, by=by, args=edited, note=_note(reason))
-            return await self._replayed(change, said_of(job), reason)
+            return without_unreadable(job, await self._replayed(change, said_of(job), reason))
 
         return await self._change(id, again)
 
@@ -272,7 +272,7 @@ class Jobs:
             if len(all_said) > 1:
                 words = {one: all_said[one].words for one in sorted(all_said)}
                 change = replace(change, note={**note, "steps": words})
-            return await self._replayed(change, all_said, reason)
+            return without_unreadable(job, await self._replayed(change, all_said, reason))
 
         return await self._change(id, go_on)
 
@@ -301,7 +301,8 @@ class Jobs:
 
     async def pause(self, queue: str, *, by: str = "caller", reason: str = "") -> None:
         """Hand out nothing of a queue until it is resumed. Jobs in flight go on, and no job changes its state."""
-        await self.engine.put_record(PAUSE + check_queue(queue), canonical({"by": by, "reason": reason}))
+        told = {"by": by, "reason": _note(reason).get("reason", "")}
+        await self.engine.put_record(PAUSE + check_queue(queue), canonical(told))
 
     async def resume(self, queue: str) -> None:
         """Hand out a paused queue's jobs again."""
@@ -329,4 +330,6 @@ def _told(text: str) -> dict[str, str]:
 
 
 def _note(reason: str) -> dict[str, str]:
+    if len(reason) > REASON_CHARACTERS:
+        raise Invalid(f"reason: {len(reason):,} characters; give at most {REASON_CHARACTERS:,}, or a link to more")
     return {"reason": reason} if reason else {}

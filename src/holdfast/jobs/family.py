@@ -78,10 +78,13 @@ async def wake_if_in(engine: Engine, id: str, *, by: str) -> bool:
         groups = [wait.name for wait in job.waits if wait.kind is WaitKind.CHILDREN]
         for group in groups:
             if await engine.missing(id, group) == 0:
+                note = {"children": group}
                 break
         else:
-            return False
-        change = decide(job, Event.ACTIVATE, await engine.now(), by=by, note={"children": group})
+            if not any(wait.is_unreadable for wait in job.waits):
+                return False
+            note = {"why": "what it waits for can't be read"}
+        change = decide(job, Event.ACTIVATE, await engine.now(), by=by, note=note)
         (answer,) = await engine.commit([change])
         if isinstance(answer, Applied):
             return True

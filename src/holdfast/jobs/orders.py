@@ -12,17 +12,11 @@ from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import check_queue, check_type, digest, new_id
 from holdfast.core.lifecycle import first_state
-from holdfast.core.model import Job, Options, Time, Wait, WaitKind
+from holdfast.core.limits import JOB_KEY_CHARACTERS, LABELS, META_CHARACTERS, PRIORITIES, TAG_CHARACTERS
+from holdfast.core.model import UNREADABLE, Job, Options, Time, Wait, WaitKind
 from holdfast.core.outcome import check_retry
 
-PRIORITY_LIMIT = 100
-"""Priorities go from minus this to plus this; higher comes first."""
-
-LABEL_LIMIT, LABEL_CHARACTERS, META_CHARACTERS = 50, 100, 4_000
-"""How many tags and meta entries a job may have, and how long they may be."""
-
-KEY_LIMIT = 255
-"""The longest idempotency key, in characters."""
+PRIORITY_LIMIT, KEY_LIMIT = PRIORITIES, JOB_KEY_CHARACTERS
 
 Ids = Callable[[Time], str]
 
@@ -80,10 +74,12 @@ def new_job(order: Order, id: str, now: Time) -> Job:
 def _check_labels(options: Options) -> None:
     """Tags and meta are small texts, for people and filters."""
     tags, meta = options.tags, options.meta
-    if len(tags) > LABEL_LIMIT or not all(isinstance(tag, str) and 0 < len(tag) <= LABEL_CHARACTERS for tag in tags):
-        raise Invalid(f"tags: give up to {LABEL_LIMIT} texts of 1 to {LABEL_CHARACTERS} characters each")
-    if not isinstance(meta, dict) or len(meta) > LABEL_LIMIT:
-        raise Invalid(f"meta: give a dict with up to {LABEL_LIMIT} entries")
+    if len(tags) > LABELS or not all(isinstance(tag, str) and 0 < len(tag) <= TAG_CHARACTERS for tag in tags):
+        raise Invalid(f"tags: give up to {LABELS} texts of 1 to {TAG_CHARACTERS} characters each")
+    if not isinstance(meta, dict) or len(meta) > LABELS:
+        raise Invalid(f"meta: give a dict with up to {LABELS} entries")
+    if UNREADABLE in meta:
+        raise Invalid(f"meta {UNREADABLE!r}: this name marks damaged options; choose another one")
     for name, value in meta.items():
         if not (isinstance(name, str) and isinstance(value, str) and len(name) + len(value) <= META_CHARACTERS):
             raise Invalid(f"meta {name!r}: give texts, of {META_CHARACTERS} characters in all")

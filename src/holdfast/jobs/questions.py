@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core.errors import BadValue
 from holdfast.core.forms import check_form
 from holdfast.core.model import Job, State, Step, StepState, Time, WaitKind
+from holdfast.core.unreadable import told
 
 WAIT_PATH = "~wait/"
 """Where waits are recorded, beside the job's own steps."""
@@ -66,5 +67,5 @@ def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> N
 def _open_waits(job: Job, steps: Sequence[Step]) -> list[tuple[Step, dict[str, Any]]]:
     names = {wait.name for wait in job.waits if wait.kind is WaitKind.SIGNAL} if job.state is State.PENDING else set()
     begun = [step for step in steps if step.path.startswith(WAIT_PATH) and step.state is StepState.STARTED]
-    infos = [(step, msgspec.json.decode(step.result or "{}", type=dict[str, Any])) for step in begun]
+    infos = [(step, told(step.result)) for step in begun]
     return [(step, info) for step, info in infos if info.get("name") in names]

@@ -14,6 +14,7 @@ from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import deliver
 from holdfast.core.model import Change, Entry, Event, Job, Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
+from holdfast.core.unreadable import told
 from holdfast.jobs.family import CHILD_PATH
 from holdfast.jobs.questions import WAIT_PATH
 
@@ -98,8 +99,8 @@ def failures_told(steps: Iterable[Step]) -> Failures:
     children: list[str] = []
     for step in steps:
         if step.state is StepState.DONE and step.path.startswith((WAIT_PATH, CHILD_PATH)):
-            told = msgspec.json.decode(step.result or "{}")
-            if "failed" in told or told.get("late"):
+            record = told(step.result)
+            if "failed" in record or record.get("late"):
                 paths.append(step.path)
-                children += told.get("failed", ())
+                children += record.get("failed", ())
     return Failures(tuple(paths), tuple(dict.fromkeys(children)))

@@ -34,6 +34,6 @@ class Wake:
         self._next = loop.time() + RARELY_SECONDS
         woken = 0
         async for job in self._jobs.walk(Where(states=(State.PENDING,))):
-            if any(wait.kind is WaitKind.CHILDREN for wait in job.waits):
+            if any(wait.kind is WaitKind.CHILDREN or wait.is_unreadable for wait in job.waits):
                 woken += await wake_if_in(self._engine, job.id, by=by)
         return woken

@@ -19,8 +19,9 @@ import msgspec
 
 from holdfast import forking
 from holdfast.core.codec import canonical
-from holdfast.core.errors import Invalid, StoreError, StoreLost
+from holdfast.core.errors import BadValue, Invalid, StoreError, StoreLost
 from holdfast.core.model import Change, Conflict, Job, Recorded, Running, Signal, Step, StepState, Time
+from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
 from holdfast.worker.drift import DRIFT_LINES, not_asked
@@ -197,7 +198,9 @@ class Attempt:
         """Take over what earlier leases of this job recorded. Once, before the handler runs."""
         for step in steps:
             if step.path == LOG_PATH:
-                self._lines.load(msgspec.json.decode(step.result or "[]", type=list[str]))
+                self._lines.load(log_lines(step))
+            elif is_unreadable(step.error):
+                raise _unreadable_record(step)
             elif step.path.startswith(ARGS_PATH):
                 self.arguments[step.path.removeprefix(ARGS_PATH)] = step.result or ""
             elif step.path.startswith("~"):
@@ -608,5 +611,14 @@ def beside(step: Step, path: str, state: StepState, result: str) -> Step:
 
 def record_info(record: Step) -> dict[str, Any]:
     """What a record of a wait or an intent says."""
-    found: dict[str, Any] = msgspec.json.decode(record.result or "{}")
-    return found
+    try:
+        return msgspec.json.decode(record.result or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise _unreadable_record(record) from None
+
+
+def _unreadable_record(step: Step) -> BadValue:
+    return BadValue(
+        f"the record of {step.path} can't be read: the stored text is damaged; nothing was run: resolve or discard the "
+        "job, or put the record right"
+    )

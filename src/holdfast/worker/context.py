@@ -5,6 +5,7 @@ Must not change an attempt: it only finds it.
 
 import asyncio
 import contextvars
+import operator
 import secrets
 import threading
 import weakref
@@ -18,7 +19,9 @@ import msgspec
 from holdfast import forking
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.keys import idempotency_key
+from holdfast.core.limits import PROGRESS_CHARACTERS
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.faults import storable
 from holdfast.worker.lines import Capturing
 from holdfast.worker.timers import Timers
 
@@ -145,7 +148,20 @@ def progress(done: int | None = None, total: int | None = None, text: str = "") 
     """Tell how far the job has come. Outside a job it does nothing."""
     attempt = attempt_here()
     if attempt is not None:
-        attempt.say(done, total, text)
+        attempt.say(_counted("done", done), _counted("total", total), storable(str(text)[:PROGRESS_CHARACTERS]))
+
+
+def _counted(name: str, number: Any) -> int | None:
+    """A number that a heartbeat can carry."""
+    if number is None:
+        return None
+    try:
+        whole = operator.index(number)
+    except TypeError:
+        raise Invalid(f"progress({name}={number!r}): give a whole number") from None
+    if not -(1 << 63) <= whole < 1 << 63:
+        raise Invalid(f"progress({name}={number!r}): give a number of 64 bits")
+    return whole
 
 
 def tx() -> Any:

@@ -7,12 +7,8 @@ import traceback
 from typing import Any
 
 from holdfast.core.errors import Invalid, ItemsFailed, JobError, StepFailed, WrongColour
+from holdfast.core.limits import ERROR_CHARACTERS, TRACEBACK_CHARACTERS
 from holdfast.core.model import Error, Step
-
-TRACEBACK_CHARACTERS = 16_000
-"""Longer tracebacks keep their beginning and their end."""
-MESSAGE_CHARACTERS = 4_000
-"""Longer error texts are cut."""
 
 MAIN = "__holdfast_main__"
 """What the script that the worker was started with is called in another process: there it isn't `__main__`."""
@@ -103,7 +99,7 @@ def text_of(error: BaseException) -> str:
         text = f"(its text can't be had: __str__ raised {type(trouble).__name__})"
     if isinstance(error, asyncio.CancelledError):
         text = f"{INSIDE}: {text}" if text else INSIDE
-    return storable(text[:MESSAGE_CHARACTERS])
+    return storable(text[:ERROR_CHARACTERS])
 
 
 def storable(text: str) -> str:

@@ -10,20 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from holdfast import forking
-
-LINES_LIMIT = 500
-"""How many of a job's last log lines are kept."""
-LINE_CHARACTERS = 2_000
-"""Longer log lines are cut."""
-CHARACTERS_LIMIT = 100_000
-"""How many characters of log are kept with a job; the oldest lines go first."""
+from holdfast.core.limits import LOG_CHARACTERS, LOG_LINE_CHARACTERS, LOG_LINES
 
 
 class Lines:
     """The last log lines of one job. Safe from any thread."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=LINES_LIMIT)
+        self._lines: deque[str] = deque(maxlen=LOG_LINES)
         self._characters = 0
         self._news = 0
         self._lock = threading.Lock()
@@ -36,13 +30,13 @@ class Lines:
 
     def add(self, line: str) -> None:
         """Keep one more line."""
-        line = line[:LINE_CHARACTERS]
+        line = line[:LOG_LINE_CHARACTERS]
         with self._lock:
-            if len(self._lines) == LINES_LIMIT:
+            if len(self._lines) == LOG_LINES:
                 self._characters -= len(self._lines.popleft())
             self._lines.append(line)
             self._characters += len(line)
-            while self._characters > CHARACTERS_LIMIT:
+            while self._characters > LOG_CHARACTERS:
                 self._characters -= len(self._lines.popleft())
             self._news += 1
 

@@ -12,15 +12,16 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from holdfast import forking
-from holdfast.core.errors import HoldfastError, Invalid, Moved, StoreError, StoreLost
+from holdfast.core.errors import BadValue, HoldfastError, Invalid, Moved, StoreError, StoreLost
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
 from holdfast.core.moves import MOVED, mark_of
+from holdfast.core.unreadable import set_aside, unreadable_parts
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
 from holdfast.jobs.family import UNDO_TYPE, go_on, say_stopped, wake_parent
 from holdfast.trouble import Trouble
@@ -419,6 +420,9 @@ class Worker:
     # Running.
 
     def _begin(self, job: Job, claimed: float) -> None:
+        if parts := unreadable_parts(job):
+            self._go_on(job.lease, self._set_aside(job, parts))
+            return
         spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
         assert spec is not None, f"job {job.id}: type {job.type} was not asked for"
         attempt = self._attempt(job, spec, claimed)
@@ -467,11 +471,14 @@ class Worker:
         """Read what earlier leases recorded, then run the handler."""
         try:
             attempt.load(await attempt.persist(lambda: self._engine.steps(attempt.job.id)))
-        except BaseException as error:
+        except StoreError as error:
             self._over(attempt)
-            if not isinstance(error, StoreError):
-                raise
             _tell_away(attempt, error)
+        except BadValue as error:  # one of its records can't be read
+            await self._end(attempt, None, error)
+        except BaseException:
+            self._over(attempt)
+            raise
         else:
             self._handle(attempt)
 
@@ -624,6 +631,17 @@ class Worker:
         except HoldfastError as error:
             log.warning("job %s: its undo begins a little later: %s", attempt.job.id, error)
 
+    async def _set_aside(self, job: Job, parts: Mapping[str, str]) -> None:
+        """A job of which a part can't be read goes to a person: nobody knows how it was to be run."""
+        names = " and ".join(parts)
+        log.error("job %s (%s): its %s can't be read; it needs a person: holdfast review", job.id, job.type, names)
+        try:
+            change = set_aside(job, parts, await self._engine.now(), by=self.id)
+            (answer,) = await self._engine.commit([change])
+            if change.arrives:
+                await wake_parent(self._engine, job, answer, by=self.id)
+        except HoldfastError as error:  # a heartbeat tells that it is ours still, and it is handed over
+            log.warning("job %s: %s", job.id, error)
 
 def _tell_away(attempt: Attempt, error: StoreError) -> None:
     if isinstance(error, StoreLost):

@@ -16,6 +16,7 @@ from holdfast.core.codec import canonical, parse
 from holdfast.core.durations import in_words
 from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
+from holdfast.core.limits import WAITS
 from holdfast.core.model import (
     LEASE_LOST,
     Applied,
@@ -106,6 +107,8 @@ class Parking:
         if PATH.get():
             step = PATH.get().rpartition("/")[2]
             raise Invalid(f"step {step}: a wait inside a step would hold its slot; wait in the job, between its steps")
+        if len(self._parked) >= WAITS:
+            raise Invalid(f"a job waits for at most {WAITS:,} things at once; wait for some of them after others")
         while True:
             self._check()
             with attempt.at_work():

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from holdfast import forking
 from holdfast.core.codec import canonical
 from holdfast.core.durations import in_words
-from holdfast.core.errors import EffectInDoubt, Invalid, WrongColour
+from holdfast.core.errors import BadValue, EffectInDoubt, Invalid, WrongColour
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, TRANSACTION, never_retried, next_delay
@@ -92,7 +92,10 @@ class Call:
             raise raised_again(step)
         if step is self._done or step == self._done:
             return self._value
-        return self.spec.signature.result.decode(step.result or "null")
+        try:
+            return self.spec.signature.result.decode(step.result or "null")
+        except BadValue as error:
+            raise BadValue(f"the recorded result of step {step.path}: {error}") from error
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The body's own copy of the arguments, decoded from the recorded form: another one for each try."""

@@ -256,9 +256,13 @@ class Acts:
             numbers = {step.job: n for step, n in steps}
             columns = rows.columns([rows.step_row(step, numbers[step.job]) for step in group], rows.STEP_WIDTH)
             await self._db.execute(self._sql.set_steps, *columns)
-        edits = [(head.n, change.job.args, change.job.digest) for change, head, _ in going if change.edits]
+        edits = [
+            (head.n, change.job.args, change.job.digest, rows.options_text(change.job.options))
+            for change, head, _ in going
+            if change.edits
+        ]
         if edits:
-            await self._db.execute(self._sql.edit_args, *rows.columns(edits, 3))
+            await self._db.execute(self._sql.edit_args, *rows.columns(edits, 4))
         await self._add(_once([job for change, _, _ in going for job in change.inserts]))
 
     async def _arrive(self, going: Sequence[tuple[Change, Head, Job]]) -> dict[str, int]:

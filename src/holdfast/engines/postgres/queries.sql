@@ -344,9 +344,10 @@ delete from {schema}.step using unnest($1::bigint[], $2::text[]) as gone (n, pat
 where step.n = gone.n and step.path = gone.path;
 
 -- name: edit_args
--- commit: an edited replay; long arguments stay in the job's row from now on
-update {schema}.job set args = edit.args, digest = edit.digest
-from unnest($1::bigint[], $2::text[], $3::text[]) as edit (n, args, digest) where job.n = edit.n;
+-- commit: a replay with edited arguments, or without options that can't be read; long arguments stay in the job's row
+-- from now on
+update {schema}.job set args = edit.args, digest = edit.digest, options = edit.options
+from unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) as edit (n, args, digest, options) where job.n = edit.n;
 
 -- name: set_steps
 -- commit: step records that go with changes; the changes have been checked already

@@ -1,6 +1,7 @@
 """Values to what the scripts take and give, and back. Must not talk to the server.
 
 Lua counts in doubles: numbers that those can't hold go in as text, and what Lua needn't look into goes in packed.
+What can't be read fails nobody: it is read as a value that keeps its raw text (`core.unreadable`).
 """
 
 from collections.abc import Sequence
@@ -8,12 +9,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.keys import created_at_of
 from holdfast.core.lifecycle import entry_of, submit_entry
 from holdfast.core.model import (
     CHILDREN_ARE_IN,
     LEASE_LOST,
     NO_SUCH_JOB,
     OUTRUN,
+    UNREADABLE,
     Applied,
     Change,
     Conflict,
@@ -30,6 +33,14 @@ from holdfast.core.model import (
     Wait,
     WaitKind,
 )
+from holdfast.core.unreadable import (
+    UNREADABLE_ARGS,
+    unreadable_error,
+    unreadable_note,
+    unreadable_options,
+    unreadable_signal,
+    unreadable_waits,
+)
 
 pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
@@ -39,6 +50,7 @@ _step = msgspec.json.Decoder(tuple[int, str, int, int | None, Error | None, str 
 _error = msgspec.json.Decoder(Error).decode
 _decode = msgspec.json.Decoder().decode
 _plain_body = msgspec.json.Decoder(tuple[str, str, int | None, int]).decode
+_plain_signal = msgspec.json.Decoder(tuple[str, str, str, int]).decode
 _body_with_options = msgspec.json.Decoder(tuple[str, str, int | None, int, Options]).decode
 
 LETTERS = {
@@ -147,10 +159,34 @@ def _signal(signal: Signal) -> str:
     return _text_of((signal.name, signal.value, signal.by, signal.at))
 
 
-def _read_body(text: bytes) -> tuple[str, str, int | None, int, Options]:
-    if text[-2:] == b"}]":
-        return _body_with_options(text)
-    return (*_plain_body(text), _NO_OPTIONS)
+def _read_body(id: str, text: bytes) -> tuple[str, str, int | None, int, Options]:
+    try:
+        if text[-2:] == b"}]":
+            return _body_with_options(text)
+        return (*_plain_body(text), _NO_OPTIONS)
+    except (msgspec.DecodeError, TypeError):  # of a body that is gone, too
+        return UNREADABLE_ARGS, "", None, created_at_of(id), unreadable_options(text or "")
+
+
+def _read_waits(text: str) -> tuple[Wait, ...]:
+    try:
+        return _waits(text)
+    except msgspec.DecodeError:
+        return unreadable_waits(text)
+
+
+def _read_error(text: bytes) -> Error:
+    try:
+        return _error(text)
+    except msgspec.DecodeError:
+        return unreadable_error(text)
+
+
+def _read_signal(version: int, text: bytes) -> Signal:
+    try:
+        return Signal(version, *_plain_signal(text))
+    except (msgspec.DecodeError, TypeError):
+        return unreadable_signal(text or "", version)
 
 
 def job_of(row: Sequence[Any]) -> Job:
@@ -181,9 +217,10 @@ def job_of(row: Sequence[Any]) -> Job:
         _,
         _,
     ) = unpack(head)
-    args, digest, key_until, created_at, options = _read_body(body)
+    id = id.decode()
+    args, digest, key_until, created_at, options = _read_body(id, body)
     return Job(
-        id=id.decode(),
+        id=id,
         type=type,
         queue=queue,
         args=args,
@@ -204,14 +241,14 @@ def job_of(row: Sequence[Any]) -> Job:
         recoveries=int(recoveries),
         worker=None if worker is False else worker,
         claimed_at=_number(claimed_at),
-        waits=() if waits is False else _waits(waits),
-        result=None if result is None else result.decode(),
-        error=None if error is None else _error(error),
+        waits=() if waits is False else _read_waits(waits),
+        result=None if result is None else result.decode("utf-8", "backslashreplace"),
+        error=None if error is None else _read_error(error),
         finished_at=_number(finished_at),
         prune_at=_number(prune_at),
         inbox=()
         if inbox is False
-        else tuple(Signal(version, *_decode(text)) for version, text in zip(inbox, signals, strict=True)),
+        else tuple(_read_signal(version, text) for version, text in zip(inbox, signals, strict=True)),
         arrived=arrived,
     )
 
@@ -322,7 +359,7 @@ def entries_of(job: str, after: int, limit: int, row: Sequence[Any]) -> list[Ent
             id=job,
             type=head[18],
             parent=None if parent is False else parent,
-            created_at=_read_body(row[1])[3],
+            created_at=_read_body(job, row[1])[3],
             state=STATES[first[0]],
             epoch=int(first[1:]),
         )
@@ -332,6 +369,24 @@ def entries_of(job: str, after: int, limit: int, row: Sequence[Any]) -> list[Ent
 
 
 def _entry_of(job: str, version: int, text: bytes) -> Entry:
+    try:
+        return _plain_entry_of(job, version, text)
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError):  # not JSON, or not what we write, or gone
+        at, note = created_at_of(job), unreadable_note(text or "")
+        return Entry(
+            job=job,
+            version=version,
+            at=at,
+            event=UNREADABLE,
+            before=None,
+            after=State.REVIEW,
+            by="",
+            epoch=0,
+            note=note,
+        )
+
+
+def _plain_entry_of(job: str, version: int, text: bytes) -> Entry:
     at, event, before, to, by, epoch, *note = _decode(text)
     return Entry(
         job=job,
@@ -342,7 +397,7 @@ def _entry_of(job: str, version: int, text: bytes) -> Entry:
         after=STATES[to],
         by=by,
         epoch=int(epoch),
-        note=note[0] if note else {},
+        note=msgspec.convert(note[0], dict[str, Any]) if note else {},
     )
 
 
@@ -356,13 +411,18 @@ def step_row(step: Step) -> str:
 
 def step_of(job: str, path: str, row: bytes) -> Step:
     """A step record from what stands in the store."""
-    epoch, name, started_at, finished_at, error, result = _step(row[_PLACE:])
+    state = STEP_STATES.get(chr(row[0]) if row else "", StepState.STARTED)
+    try:
+        epoch, name, started_at, finished_at, error, result = _step(row[_PLACE:])
+    except msgspec.DecodeError:
+        epoch, name, error, result = 0, path, unreadable_error(row), None
+        started_at = finished_at = created_at_of(job)
     return Step(
         job=job,
         epoch=epoch,
         path=path,
         name=name,
-        state=STEP_STATES[chr(row[0])],
+        state=state,
         result=result,
         error=error,
         started_at=started_at,

@@ -65,7 +65,7 @@ from holdfast.engines.sqlite import reads
 from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.live import Live
 from holdfast.engines.sqlite.reads import SQL
-from holdfast.engines.sqlite.store import connect, plainly, prepare, told_plainly
+from holdfast.engines.sqlite.store import connect, plainly, prepare, reads_raw, told_plainly
 from holdfast.engines.sqlite.transactions import Transactions
 
 T = TypeVar("T")
@@ -192,7 +192,12 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
                     with told_plainly(self.path):
                         if not connection:
                             connection.append(connect(self.path, read_only=True))
-                        ticket.answer = ticket.work(connection[0])
+                        try:
+                            ticket.answer = ticket.work(connection[0])
+                        except sqlite3.OperationalError as error:
+                            if not reads_raw(error, connection[0]):
+                                raise
+                            ticket.answer = ticket.work(connection[0])
                 except BaseException as error:
                     ticket.error = error
 
@@ -214,6 +219,10 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
             for ticket in tickets:
                 ticket.error = error
         except Exception as error:
+            if reads_raw(error, self._writer):
+                self._roll_back()
+                self._transact(tickets)
+                return
             told = self._take_back(error)
             # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
             if len(tickets) > 1 and not isinstance(told, StoreError):
@@ -299,16 +308,20 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
             told = error if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError) else plainly(error, self.path)
         assert self._writer is not None
-        try:
-            if self._writer.in_transaction:
-                self._writer.execute(SQL.rollback)
-        except sqlite3.Error:
-            pass
+        self._roll_back()
         # After a failed sync the kernel may have dropped the pages: only a fresh look at the file tells the truth.
         if isinstance(told, StoreError) and not isinstance(told, StoreBusy):
             self._writer.close()
             self._writer = None
         return told
+
+    def _roll_back(self) -> None:
+        assert self._writer is not None
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute(SQL.rollback)
+        except sqlite3.Error:
+            pass
 
     def _moved(self) -> Exception:
         """Why the guard refuses: jobs are being moved, or were."""

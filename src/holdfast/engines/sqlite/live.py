@@ -270,7 +270,7 @@ def _is_free(descriptor: int) -> bool:
 
 
 def _read(descriptor: int, worker: str) -> Presence:
-    text = os.pread(descriptor, 1 << 20, 0).split(b"\n", 1)[0]
+    text = os.pread(descriptor, max(1, os.fstat(descriptor).st_size), 0).split(b"\n", 1)[0]
     try:
         return _presence(text)
     except msgspec.DecodeError:

@@ -117,7 +117,8 @@ update job set state = :state, version = :version, run_at = :run_at, epoch = :ep
 where n = :n;
 
 -- name: edit_body
-update body set args = :args, digest = :digest where n = :n;
+-- commit: a replay with edited arguments, or without options that can't be read
+update body set args = :args, digest = :digest, options = :options where n = :n;
 
 -- name: add_steps
 -- record: one fenced write for many; what is done or failed stays, what was only started is replaced

@@ -131,6 +131,19 @@ def own_names() -> frozenset[str]:
         database.close()
 
 
+def reads_raw(error: BaseException | None, connection: sqlite3.Connection | None) -> bool:
+    """Whether a read met text that is not UTF-8. If so, this connection reads such text escaped from now on.
+
+    A reader in Python costs more for each text, so that a connection has it only once it met one.
+    """
+    if connection is None or connection.text_factory is not str or not isinstance(error, sqlite3.OperationalError):
+        return False
+    if not str(error).startswith("Could not decode to UTF-8"):
+        return False
+    connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
+    return True
+
+
 @contextmanager
 def told_plainly(path: Path) -> Iterator[None]:
     """Turn SQLite's and the system's errors into ours: what, which, and what now."""

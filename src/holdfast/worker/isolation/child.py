@@ -28,6 +28,7 @@ import msgspec
 from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.errors import Invalid
+from holdfast.core.limits import LOG_LINE_CHARACTERS, PROGRESS_CHARACTERS
 from holdfast.core.model import Error
 from holdfast.worker import context
 from holdfast.worker.faults import error_of, storable
@@ -51,7 +52,6 @@ from holdfast.worker.isolation.wire import (
     frame,
     told,
 )
-from holdfast.worker.lines import LINE_CHARACTERS
 
 PROGRESS_SECONDS = 0.05
 """Progress is told at most this often; in between only the last word counts."""
@@ -308,7 +308,7 @@ class Teller:
 
     def say(self, done: int | None, total: int | None, text: str) -> None:
         """Tell progress, now or a little later; a newer word takes the place of an older one."""
-        word = Progress(done, total, storable(str(text)[:LINE_CHARACTERS]))
+        word = Progress(done, total, storable(str(text)[:PROGRESS_CHARACTERS]))
         msgspec.json.encode(word)  # A number that can't be written is told to the code that gave it.
         self.latest(lambda: word)
 
@@ -339,7 +339,7 @@ class Teller:
             if self._lines > LINES_PER_SECOND:
                 self._left_out += 1
                 return
-            line = storable(text[:LINE_CHARACTERS])
+            line = storable(text[:LOG_LINE_CHARACTERS])
             self._link.send(Logged(storable(record.name), record.levelno, line, record.created))
 
     def close(self) -> None:

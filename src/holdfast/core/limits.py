@@ -1,0 +1,93 @@
+"""What callers can make grow, and how far: every bound that a user can meet, in one place. Must not hold anything else.
+
+`docs/reference/limits.md` is made from `LIMITS`. What is refused is refused before the store is asked; what is cut is
+only ever shown to people.
+"""
+
+from typing import NamedTuple
+
+PAYLOAD_BYTES = 1 << 20
+"""The largest value as JSON text: the arguments of a job, a result, the value of a question."""
+
+JOB_KEY_CHARACTERS = 255
+"""The longest idempotency key."""
+
+PRIORITIES = 100
+"""Priorities go from minus this to plus this; higher comes first."""
+
+LABELS, TAG_CHARACTERS, META_CHARACTERS = 50, 100, 4_000
+"""How many tags and how many entries of meta a job may have, and how long each may be."""
+
+OPTIONS_BYTES = 1 << 20
+"""The largest options of a job as JSON text: tags, meta, stages, errors that are never retried."""
+
+SIGNAL_NAME_CHARACTERS, SIGNAL_CHARACTERS = 200, 512 << 10
+"""How long a signal's name may be, and its value as JSON text."""
+
+INBOX_SIGNALS, INBOX_CHARACTERS = 1_000, 2 << 20
+"""How many signals that nobody took may wait in a job's inbox, and how long their names and values may be in all."""
+
+WAITS = 10_000
+"""How many things a job may wait for at once."""
+
+REASON_CHARACTERS, ACTOR_CHARACTERS = 2_000, 255
+"""How long a reason may be that a person gives, and the name of whoever asks."""
+
+NOTE_CHARACTERS, NOTE_ITEMS = 4_000, 100
+"""What the history keeps of a longer text, and of a longer list. Error messages in it are cut like this as well."""
+
+PATH_CHARACTERS = 2_000
+"""How long the path of a step may be: the names and keys of all steps around it, and its own."""
+
+STORED_PATH_CHARACTERS = PATH_CHARACTERS + 100
+"""The same with the mark of a record of our own in front."""
+
+RECORD_NAME_CHARACTERS, RECORD_BYTES = 500, PAYLOAD_BYTES
+"""How long the name of one of the store's own documents may be, such as a pause, and its text."""
+
+ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 4_000, 16_000
+"""What is kept of an error's text and of its traceback."""
+
+LOG_LINES, LOG_LINE_CHARACTERS, LOG_CHARACTERS = 500, 2_000, 100_000
+"""How many of a job's last log lines are kept, how long each may be, and how long all of them."""
+
+PROGRESS_CHARACTERS = 500
+"""What is shown of the text that a job tells as its progress."""
+
+
+class Limit(NamedTuple):
+    """One line of the page: what is bounded, how far, and what happens beyond."""
+
+    what: str
+    most: str
+    then: str
+
+
+_REFUSED, _CUT = "refused", "cut"
+
+LIMITS: tuple[Limit, ...] = (
+    Limit("arguments or result of a job or step, as JSON", f"{PAYLOAD_BYTES >> 20} MiB", "refused (`BadValue`)"),
+    Limit("idempotency key", f"{JOB_KEY_CHARACTERS} characters", _REFUSED),
+    Limit("tags", f"{LABELS} of {TAG_CHARACTERS} characters each", _REFUSED),
+    Limit("meta", f"{LABELS} entries of {META_CHARACTERS:,} characters each, name and value", _REFUSED),
+    Limit("all options of a job, as JSON", f"{OPTIONS_BYTES >> 20} MiB", _REFUSED),
+    Limit("name of a signal", f"{SIGNAL_NAME_CHARACTERS} characters", _REFUSED),
+    Limit("value of a signal, as JSON", f"{SIGNAL_CHARACTERS >> 10} KiB", _REFUSED),
+    Limit(
+        "inbox of a job: signals that it has not taken",
+        f"{INBOX_SIGNALS:,} signals, and {INBOX_CHARACTERS >> 20} MiB of names and values",
+        "refused (`NotAllowed`), unless the job waits for just this signal",
+    ),
+    Limit("waits of a job at once", f"{WAITS:,}", _REFUSED),
+    Limit("path of a step, with the steps around it", f"{PATH_CHARACTERS:,} characters", "refused before it runs"),
+    Limit("reason of a cancel, replay, resolve, discard or pause", f"{REASON_CHARACTERS:,} characters", _REFUSED),
+    Limit("a text, and a list, in a history entry", f"{NOTE_CHARACTERS:,} characters; {NOTE_ITEMS} items", _CUT),
+    Limit("error message; traceback", f"{ERROR_CHARACTERS:,}; {TRACEBACK_CHARACTERS:,} characters", _CUT),
+    Limit(
+        "log lines that are kept with a job",
+        f"the last {LOG_LINES}, of {LOG_LINE_CHARACTERS:,} characters each, {LOG_CHARACTERS:,} in all",
+        "the oldest go first",
+    ),
+    Limit("text of `progress()`", f"{PROGRESS_CHARACTERS} characters", _CUT),
+    Limit("a document of the store, such as a pause", f"{RECORD_BYTES >> 20} MiB", _REFUSED),
+)
