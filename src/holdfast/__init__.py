@@ -5,26 +5,45 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.app import App as App
+    from holdfast.core.errors import BadValue as BadValue
+    from holdfast.core.errors import EffectInDoubt as EffectInDoubt
     from holdfast.core.errors import HoldfastError as HoldfastError
+    from holdfast.core.errors import Invalid as Invalid
+    from holdfast.core.errors import ItemFailure as ItemFailure
     from holdfast.core.errors import ItemsFailed as ItemsFailed
     from holdfast.core.errors import JobCancelled as JobCancelled
+    from holdfast.core.errors import JobError as JobError
     from holdfast.core.errors import JobFailed as JobFailed
     from holdfast.core.errors import KeyConflict as KeyConflict
+    from holdfast.core.errors import LeaseLost as LeaseLost
     from holdfast.core.errors import Moved as Moved
     from holdfast.core.errors import NotAllowed as NotAllowed
     from holdfast.core.errors import NotFound as NotFound
+    from holdfast.core.errors import Outrun as Outrun
+    from holdfast.core.errors import Refused as Refused
     from holdfast.core.errors import StepFailed as StepFailed
+    from holdfast.core.errors import StoreBusy as StoreBusy
+    from holdfast.core.errors import StoreClosed as StoreClosed
+    from holdfast.core.errors import StoreDamaged as StoreDamaged
     from holdfast.core.errors import StoreError as StoreError
+    from holdfast.core.errors import StoreForeign as StoreForeign
     from holdfast.core.errors import StoreFull as StoreFull
     from holdfast.core.errors import StoreLost as StoreLost
+    from holdfast.core.errors import StoreUnwritable as StoreUnwritable
+    from holdfast.core.errors import UndoFailed as UndoFailed
+    from holdfast.core.errors import UnknownOption as UnknownOption
+    from holdfast.core.errors import WrongColour as WrongColour
     from holdfast.core.model import Retry as Retry
     from holdfast.items import run_items as run_items
     from holdfast.items import run_items_async as run_items_async
+    from holdfast.jobs.status import Status as Status
+    from holdfast.runs import Run as Run
     from holdfast.settings import Settings as Settings
     from holdfast.steps import step as step
     from holdfast.waiting import ask as ask
     from holdfast.waiting import sleep as sleep
     from holdfast.waiting import wait_for as wait_for
+    from holdfast.worker.attempt import Suspended as Suspended
     from holdfast.worker.context import current as current
     from holdfast.worker.context import progress as progress
     from holdfast.worker.context import tx as tx
@@ -32,26 +51,45 @@ if TYPE_CHECKING:
 # Names are looked up when they are asked for, so that the command line starts without loading all of it.
 _HOMES = {
     "App": "holdfast.app",
+    "BadValue": "holdfast.core.errors",
+    "EffectInDoubt": "holdfast.core.errors",
     "HoldfastError": "holdfast.core.errors",
+    "Invalid": "holdfast.core.errors",
+    "ItemFailure": "holdfast.core.errors",
     "ItemsFailed": "holdfast.core.errors",
     "JobCancelled": "holdfast.core.errors",
+    "JobError": "holdfast.core.errors",
     "JobFailed": "holdfast.core.errors",
     "KeyConflict": "holdfast.core.errors",
+    "LeaseLost": "holdfast.core.errors",
     "Moved": "holdfast.core.errors",
     "NotAllowed": "holdfast.core.errors",
     "NotFound": "holdfast.core.errors",
+    "Outrun": "holdfast.core.errors",
+    "Refused": "holdfast.core.errors",
     "StepFailed": "holdfast.core.errors",
+    "StoreBusy": "holdfast.core.errors",
+    "StoreClosed": "holdfast.core.errors",
+    "StoreDamaged": "holdfast.core.errors",
     "StoreError": "holdfast.core.errors",
+    "StoreForeign": "holdfast.core.errors",
     "StoreFull": "holdfast.core.errors",
     "StoreLost": "holdfast.core.errors",
+    "StoreUnwritable": "holdfast.core.errors",
+    "UndoFailed": "holdfast.core.errors",
+    "UnknownOption": "holdfast.core.errors",
+    "WrongColour": "holdfast.core.errors",
     "Retry": "holdfast.core.model",
     "run_items": "holdfast.items",
     "run_items_async": "holdfast.items",
+    "Status": "holdfast.jobs.status",
+    "Run": "holdfast.runs",
     "Settings": "holdfast.settings",
     "step": "holdfast.steps",
     "ask": "holdfast.waiting",
     "sleep": "holdfast.waiting",
     "wait_for": "holdfast.waiting",
+    "Suspended": "holdfast.worker.attempt",
     "current": "holdfast.worker.context",
     "progress": "holdfast.worker.context",
     "tx": "holdfast.worker.context",

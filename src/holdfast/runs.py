@@ -99,11 +99,14 @@ class Run(Generic[R]):
 
     async def history(self) -> list[Entry]:
         """All that happened to it."""
-        return await (await self._open()).history(self.id)
+        jobs = await self._open()
+        await jobs.get(self.id)  # an unknown id has an empty history, and should be told as such
+        return await jobs.history(self.id)
 
     async def follow(self) -> AsyncIterator[Entry | Status]:
         """Its history and its progress, live, until it settles."""
         jobs = await self._open()
+        await jobs.get(self.id)
         mark, version, shown = 0, 0, None
         while True:
             while page := await jobs.engine.history(self.id, version):

@@ -82,20 +82,30 @@ class WaitFor:
 class Ask:
     """`await ask(draft, form=Verdict, within="2d")`: a person answers a typed form."""
 
-    def __call__(self, value: object, *, form: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]:
+    @overload
+    def __call__(self, value: object, *, form: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def __call__(self, value: object, *, form: Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
+
+    def __call__(self, value: object, *, form: Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
         """Show `value` to a person and wait for an answer of the type `form`; see `holdfast ask`.
 
         Raises TimeoutError when nobody has answered `within` this time.
         """
         attempt = _needed(_async_attempt("ask"), "ask")
-        parked: Parked[T] = _question(attempt, value, form, within)
-        return Parking.of(attempt).wait(parked)
+        return Parking.of(attempt).wait(_question(attempt, value, form, within))
 
-    def sync(self, value: object, *, form: type[T], within: Duration | None = None) -> T:
+    @overload
+    def sync(self, value: object, *, form: type[T], within: Duration | None = None) -> T: ...
+
+    @overload
+    def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any: ...
+
+    def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
         attempt = _needed(_sync_attempt("ask"), "ask")
-        parked: Parked[T] = _question(attempt, value, form, within)
-        return _blocked(attempt, parked)
+        return _blocked(attempt, _question(attempt, value, form, within))
 
 
 sleep = Sleep()

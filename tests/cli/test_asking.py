@@ -20,7 +20,7 @@ FORM = {
     "properties": {
         "ok": {"type": "boolean"},
         "tone": {"$ref": "#/$defs/Tone"},
-        "takes": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        "takes": {"anyOf": [{"type": "integer", "maximum": 5}, {"type": "null"}], "default": None},
         "note": {"type": "string", "default": "", "description": "what to change"},
         "tags": {"type": "array", "items": {"type": "string"}, "default": []},
     },
@@ -118,7 +118,8 @@ def test_json_of_an_answer_is_the_jobs_new_status(cli: Cli, id: str):
     ("answer", "why"),
     [
         ('{"tone": "warm"}', "the answer: 'ok' is missing; give it"),
-        ('{"ok": "yes", "tone": "warm"}', "the answer: ok: must be of type boolean, and is 'yes'"),
+        ('{"ok": "maybe", "tone": "warm"}', "the answer: ok: must be of type boolean, and is 'maybe'"),
+        ('{"ok": true, "tone": "warm", "takes": 9}', "the answer: takes: must be less than or equal to 5, and is 9"),
         ('{"ok": true, "tone": "hot"}', "the answer: tone: must be one of 'warm', 'cold'"),
     ],
 )
@@ -145,6 +146,45 @@ def test_of_several_questions_one_is_named(cli: Cli):
     assert signals(cli, id) == ["the second"]
 
 
+def test_a_form_shows_its_bounds_and_defaults():
+    schema = {
+        "properties": {
+            "stars": {"type": "integer", "minimum": 1, "maximum": 5, "default": 3},
+            "title": {"type": "string", "minLength": 1, "maxLength": 8, "pattern": "^[A-Z]"},
+            "share": {"type": "number", "exclusiveMinimum": 0, "default": 0.5},
+            "sure": {"type": "boolean", "default": False},
+            "parts": {"type": "array", "items": {"type": "string"}, "maxItems": 2, "default": []},
+        },
+        "required": ["title"],
+        "type": "object",
+    }
+
+    fields = fields_of(schema)
+
+    assert [field.words() for field in fields] == [
+        "title (text, 1 to 8 characters, like ^[A-Z])",
+        "stars (whole number, 1 to 5, default 3)",
+        "share (number, more than 0, default 0.5)",
+        "sure (yes or no, default false)",
+        "parts (JSON, at most 2 items, may be left out)",
+    ]
+    assert [(field.shape()["limits"], field.shape()["default"]) for field in fields[:2]] == [
+        ("1 to 8 characters, like ^[A-Z]", None),
+        ("1 to 5", 3),
+    ]
+
+
+def test_an_answer_that_the_job_itself_refused_is_shown_to_whoever_looks(cli: Cli):
+    refused = {"by": "ada\x1b[2J", "why": "the answer: stars: too many for this book"}
+    id = suspended(cli.path, {"ask:1a2b3c4d": {**DRAFT, "refused": refused}})
+    line = "an earlier answer was refused, from ada\N{REPLACEMENT CHARACTER}[2J: the answer: stars: too many"
+
+    for shown in (cli.ok("ask"), cli.ok("ask", id), cli.ok("show", id)):
+        assert line in " ".join(shown.split())
+    assert cli.json("ask")["questions"][0]["refused"] == {"name": "ask:1a2b3c4d", **refused}
+    assert cli.json("show", id)["refused"] == [{"name": "ask:1a2b3c4d", **refused}]
+
+
 # On a terminal.
 
 
@@ -160,8 +200,20 @@ def test_a_terminal_is_asked_field_by_field(cli: Cli, id: str, monkeypatch):
     assert "type yes or no" in result.stderr
     assert "type one of warm, cold" in result.stderr
     assert "type JSON; a text has quotes of its own" in result.stderr
-    assert "takes (whole number, or nothing): few\n  type a whole number\n" in result.stderr
+    assert "takes (whole number, at most 5, or nothing): few\n  type a whole number\n" in result.stderr
     assert signals(cli, id) == [{"ok": True, "tone": "cold", "note": "shorter", "tags": ["a"]}]
+
+
+def test_a_bound_is_checked_field_by_field(cli: Cli, monkeypatch):
+    schema = {"properties": {"stars": {"type": "integer", "minimum": 1, "maximum": 5, "default": 3}}, "type": "object"}
+    id = suspended(cli.path, {"ask:9f86d081": {"question": "1", "schema": schema}})
+
+    result = at_terminal(cli, monkeypatch, id, "9", "5")
+
+    assert (
+        "stars (whole number, 1 to 5, default 3): 9\n  it: must be less than or equal to 5, and is 9\n" in result.stderr
+    )
+    assert signals(cli, id) == [{"stars": 5}]
 
 
 def test_a_plain_answer_is_one_field(cli: Cli, monkeypatch):
@@ -210,10 +262,10 @@ def test_a_signal_that_does_not_fit_is_refused_with_the_reason(cli: Cli):
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     id = suspended(cli.path, {"approved": {"schema": schema, "until": None}})
 
-    result = cli("signal", id, "approved", "--json", '{"ok": "yes"}')
+    result = cli("signal", id, "approved", "--json", '{"ok": "maybe"}')
 
     assert (result.exit_code, result.stdout) == (1, "")
-    why = "signal approved: ok: must be of type boolean, and is 'yes'"
+    why = "signal approved: ok: must be of type boolean, and is 'maybe'"
     assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and it waits on\n"
     assert cli.json("status", id)["state"] == "pending"
     assert signals(cli, id) == []

@@ -153,7 +153,7 @@ def test_jobs_that_expired_or_were_due_long_ago_or_wait_too_long_are_told(cli: C
 
     assert found["expired"][0] == "warn"
     assert found["due"][0] == "warn"
-    assert found["oldest"] == ("warn", f"job {old[-8:]} (draw, queue video) waits for a worker since 2 h ago")
+    assert found["oldest"] == ("warn", f"job {old[-8:]} (draw, queue video) has waited for a worker for 2 h")
     assert {expired, due, old} == {job["id"] for job in cli.json("jobs")["jobs"]}
 
 

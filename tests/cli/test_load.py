@@ -4,7 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from holdfast.cli import main
 from holdfast.cli.load import load_app
 from holdfast.core.errors import Invalid
 
@@ -79,3 +81,31 @@ def test_a_module_that_is_not_there_and_a_name_that_is_not_in_it(folder: Path):
 
     assert "there is no module 'nowhere_at_all'" in line_of("nowhere_at_all:app")
     assert line_of("shop_there:app") == "shop_there:app: shop_there has no 'app'; it has mine"
+
+
+@pytest.mark.parametrize("url", ["sqlite://jobs.db", "redis://host:port/0", "nope://x", "sqlite:///"])
+def test_a_bad_url_is_not_blamed_on_the_users_module(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "shop.py").write_text(f"{HEAD}app = App()\n")
+
+    given = CliRunner().invoke(main, ["worker", "shop.py:app", "--url", url])
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    named = CliRunner().invoke(main, ["worker", "shop.py:app"])
+
+    assert (given.exit_code, named.exit_code) == (2, 2)
+    assert "shop.py" not in given.output + named.output
+    assert named.output.startswith("holdfast: $HOLDFAST_URL: ")
+
+
+def test_an_apps_own_bad_url_is_the_modules_error(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///fine.db")
+    (folder / "wrong_shop.py").write_text(f"{HEAD}app = App('sqlite://jobs.db')\n")
+
+    assert line_of("wrong_shop.py:app").startswith("wrong_shop.py:3: Invalid: 'sqlite://jobs.db': write sqlite:///")
+
+
+def test_what_is_no_app_is_named_with_its_article(folder: Path):
+    (folder / "only_job.py").write_text(
+        f"{HEAD}real = App('memory:')\n@real.job\nasync def app() -> int:\n    return 1\n"
+    )
+
+    assert "app is an AsyncJob, not a holdfast.App" in line_of("only_job.py:app")

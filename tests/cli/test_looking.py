@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.cli import status
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Event, Presence, State, Where
+from holdfast.core.model import Error, Event, Presence, State, Where
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs import Jobs, Order
 from tests.cli.conftest import Cli
@@ -175,7 +175,10 @@ def test_show_lists_the_children(cli: Cli):
 def test_show_has_everything_as_json(cli: Cli, ids: dict[State, str]):
     told = cli.json("show", ids[State.REVIEW])
 
-    assert set(told) == {"job", "history", "before_import", "steps", "in_doubt", "to_undo", "log", "children"}
+    assert set(told) == {
+        *("job", "history", "before_import", "steps", "in_doubt", "to_undo", "log", "children"),
+        *("refused", "lost_workers"),
+    }
     assert told["job"]["args"] == [{"title": "The Lighthouse"}]
     assert told["job"]["error"]["message"] == NASTY
     assert told["job"]["options"]["stages"] == list(STAGES)
@@ -191,7 +194,7 @@ def test_review_tells_since_when_why_and_what_can_be_done(cli: Cli, ids: dict[St
     assert job["id"] == ids[State.REVIEW]
     assert job["failed_attempts"] == 1
     assert job["possible"] == ["cancel", "replay", "resolve", "discard"]
-    assert f"{ids[State.REVIEW][-8:]}  make_video  since" in shown
+    assert f"{ids[State.REVIEW][-8:]}  make_video  for" in shown
     assert "1 failed attempt" in shown
 
 
@@ -305,3 +308,31 @@ def test_looking_makes_nothing_but_what_sqlite_needs(cli: Cli, ids: dict[State, 
         cli.ok(*call)
 
     assert set(Path(cli.path.parent).iterdir()) == before
+
+
+def test_lost_workers_are_counted_in_all_and_stay_counted(cli: Cli):
+    """The row of losses begins anew with a new step and with a replay. A person wants to know how many there were."""
+
+    async def lose(jobs: Jobs) -> str:
+        (made,) = await jobs.submit([Order(type="make_video")])
+        for number in (1, 2):
+            (job,) = await jobs.engine.claim(f"w-{number}", ["default"], 1)
+            note = {"lost": job.worker, "why": "it was killed"}
+            change = decide(job, Event.LAPSE, await jobs.engine.now(), by="w-9", progressed=True, note=note)
+            await jobs.engine.commit([change])
+        return made.id
+
+    id = in_store(cli.path, lose)
+    assert "2 workers lost" in cli.ok("show", id)
+    assert "2 workers lost" in cli.ok("status", id)
+    assert cli.json("show", id)["lost_workers"] == 2
+    assert cli.json("show", id)["job"]["recoveries"] == 1, "in a row"
+
+    async def resolve(jobs: Jobs) -> None:
+        (job,) = await jobs.engine.claim("w-3", ["default"], 1)
+        error = Error("ValueError", "no")
+        await jobs.engine.commit([decide(job, Event.EXHAUST, await jobs.engine.now(), by="w-3", error=error, note={})])
+        await jobs.resolve(id, 1)
+
+    in_store(cli.path, resolve)
+    assert "2 workers lost" in cli.ok("show", id)

@@ -454,7 +454,7 @@ VERDICTS: dict[str, str | None] = {
     "module": "a module can't be stored",
     "exception": "a ValueError can't be stored; pass its text",
     "memoryview": "pass bytes",
-    "object": "a object can't be stored",
+    "object": "an object can't be stored",
     "namespace": "a SimpleNamespace can't be stored",
     "ellipsis": "can't be stored",
     "range": "a range can't be stored",

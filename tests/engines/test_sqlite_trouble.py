@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from holdfast import App, step
+from holdfast.cli import main as cli
 from holdfast.core.errors import (
     Invalid,
     StoreBusy,
@@ -54,6 +57,40 @@ def test_a_full_disk_is_one_clear_error_and_goes_on_when_there_is_room(tiny_disk
     run(engine.insert([after]))
     assert {found.id for found in run(engine.find(Where()))} == {*kept, after.id}
     run(engine.close())
+
+
+def test_a_disk_that_fills_up_in_mid_job_is_said_by_the_worker_and_shown_by_status(tiny_disk, run, caplog):
+    url = f"sqlite:///{tiny_disk}/jobs.db"
+    app = App(url)
+
+    @step(name="draw")
+    async def draw(n: int) -> str:
+        return "x" * 30_000
+
+    @app.job
+    async def film() -> int:
+        return len(await draw.map(range(100)))
+
+    async def filled() -> str:
+        made = await film.submit()
+        async with app.worker():
+            async with asyncio.timeout(30):
+                while not (await made.status()).trouble:  # noqa: ASYNC110 (a beat rings no bell)
+                    await asyncio.sleep(0.05)
+            one = await asyncio.to_thread(CliRunner().invoke, cli, ["status", made.id, "--url", url])
+            all_of_it = await asyncio.to_thread(CliRunner().invoke, cli, ["status", "--url", url])
+            await asyncio.to_thread(subprocess.check_call, ["mount", "-o", "remount,size=20m", tiny_disk])
+            assert await made.result(30) == 100
+        await app.close()
+        return f"{one.output}\n{all_of_it.output}"
+
+    shown = run(filled())
+
+    assert "its worker can't write: StoreFull:" in shown
+    assert "no room left on the disk; nothing was written: make room, and try again" in " ".join(shown.split())
+    assert "stands still: nothing can be written" in shown
+    assert " left\n" not in shown
+    assert len([line for line in caplog.messages if "can't write to its store: StoreFull" in line]) == 1
 
 
 def test_a_read_only_file_system_is_told_and_recovers(tiny_disk, run):

@@ -81,7 +81,7 @@ def test_a_worker_that_is_silent_for_longer_than_a_lease_loses_its_jobs_and_the_
     assert entry.note == {
         "lost": "w-1",
         "why": "not heard of for 15 s",
-        "survived": "1 recorded steps",
+        "survived": "1 recorded step",
         "stage": "draw",
     }
 

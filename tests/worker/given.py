@@ -35,6 +35,8 @@ class Watched:
         self.calls: Counter[str] = Counter()
         self.away: set[str] | bool = False
         """Which methods raise StoreError now; True for all of them."""
+        self.away_with: StoreError = StoreError("the store is away")
+        """What they raise then."""
         self.fails: Counter[str] = Counter()
         """How often each method shall still raise, before it does anything."""
         self.loses: Counter[str] = Counter()
@@ -58,7 +60,7 @@ class Watched:
             if self.before is not None:
                 await self.before(name, args)
             if self.away is True or (self.away and name in self.away):
-                raise StoreError("the store is away")
+                raise self.away_with
             if self.fails[name] > 0:
                 self.fails[name] -= 1
                 raise StoreError("the store has trouble")

@@ -3,7 +3,9 @@
 import asyncio
 import time
 
-from holdfast import progress, step
+import pytest
+
+from holdfast import NotFound, Run, progress, step
 from holdfast.core.model import Entry, State
 from holdfast.jobs import Status
 from tests.worker.given import until
@@ -148,3 +150,39 @@ async def test_a_thread_that_enters_and_leaves_steps_does_not_disturb_the_beat(a
             worker._leases.hurry()
             await asyncio.sleep(0.001)
     assert "a beat was not answered" not in caplog.text
+
+
+@pytest.mark.parametrize("need", [None, 2])
+async def test_how_much_there_was_stays_known_after_the_end(app, need):
+    @step(name="draw", retries=0)
+    async def draw(n: int) -> int:
+        if need is not None and n == 0:
+            raise ValueError("no paper")
+        return n
+
+    @app.job
+    async def film() -> int:
+        return len(await draw.map(range(5), need=need))
+
+    run = await film.submit()
+    async with app.worker():
+        await run.result(10)
+
+    status = await run.status()
+
+    assert (status.done, status.total) == (5 if need is None else 4, 5)
+
+
+@pytest.mark.parametrize("id", ["nope", "", "0192f3a4-5b6c-7d8e-9f01-23456789abcd", "0192F3A4", "\x00", "é" * 40])
+async def test_a_run_that_is_not_there_is_not_found(app, id):
+    with pytest.raises(NotFound):
+        await app.run(id)
+    run = Run(app.open, id, None)
+    for ask in (run.status, lambda: run.result(5), run.cancel, run.history, lambda: run.signal("go"), run.discard):
+        with pytest.raises(NotFound):
+            await ask()
+    with pytest.raises(NotFound):
+        await run.resolve_step("draw#1", 1)
+    with pytest.raises(NotFound):
+        async for _ in run.follow():
+            raise AssertionError("there is nothing to follow")

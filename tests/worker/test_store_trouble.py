@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from holdfast import current, sleep, step, wait_for
+from holdfast.core.errors import StoreDamaged, StoreFull
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.worker import steps
@@ -337,3 +338,44 @@ async def test_a_submit_in_a_job_whose_lease_was_lost_stops_it(app, engine):
     async with app.worker(at_once=1):
         await in_state(app, run, State.COMPLETED)
     assert swallowed == []
+
+
+# What a person is told.
+
+
+async def test_a_full_disk_is_logged_and_shown_until_there_is_room(app, engine, film, ran, caplog):
+    run = await film.submit(30)
+    async with app.worker() as worker:
+        await until(lambda: len(ran) >= 10)
+        engine.away_with, engine.away = StoreFull("jobs.db: no room left on the disk"), {"record"}
+
+        async def shown():
+            status = await run.status()
+            return status if status.trouble else None
+
+        status = await until(shown)
+
+        assert status.trouble == "StoreFull: jobs.db: no room left on the disk"
+        assert status.remaining_ms is None, "nobody knows when there will be room"
+        assert "stands still: StoreFull: jobs.db: no room left on the disk" in str(status)
+        (presence,) = await app.jobs.workers()
+        assert presence.trouble == status.trouble
+        told = [line for line in caplog.messages if "can't write to its store" in line]
+        assert told == [f"{worker.id}: can't write to its store: StoreFull: jobs.db: no room left on the disk"]
+
+        engine.away = False
+        assert await run.result(10) == 30
+        assert (await run.status()).trouble == ""
+        assert any("writes to its store again" in line for line in caplog.messages)
+
+
+async def test_upkeep_whose_round_still_fails_does_not_say_that_it_goes_on(app, engine, caplog):
+    engine.away_with, engine.away = StoreDamaged("jobs.db: was removed or replaced while in use"), {"prune"}
+    async with app.worker():
+        await until(lambda: engine.calls["prune"] >= 3)  # and in between many looks that went well
+
+        assert [line for line in caplog.messages if "upkeep" in line and "leads" not in line] == [
+            "upkeep: StoreDamaged: jobs.db: was removed or replaced while in use"
+        ]
+        engine.away = False
+        await until(lambda: any("upkeep goes on, after" in line for line in caplog.messages))

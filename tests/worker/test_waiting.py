@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, field_validator
 
 from holdfast import ask, sleep, step, wait_for
-from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.errors import BadValue, Invalid, WrongColour
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.worker.context import NoJob
@@ -168,6 +168,62 @@ async def test_a_signal_that_does_not_fit_is_refused_and_told(app):
         assert await run.result(5) is True
     (suspend,) = [entry for entry in await run.history() if entry.event == "suspend"]
     assert "approved from caller" in suspend.note["refused"][0]
+
+
+class Stars(BaseModel):
+    stars: int = Field(ge=1, le=5)
+
+    @field_validator("stars")
+    @classmethod
+    def _even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("an even number, please")
+        return value
+
+
+async def test_an_answer_outside_the_forms_bounds_is_refused_at_once(app):
+    @app.job
+    async def film() -> int:
+        return (await ask("how many?", form=Stars)).stars
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        with pytest.raises(BadValue, match="stars: must be less than or equal to 5, and is 9"):
+            await app.jobs.answer(run.id, {"stars": 9})
+        (question,) = await app.jobs.questions(run.id)
+        with pytest.raises(BadValue, match="stars: must be greater than or equal to 1, and is 0"):
+            await run.signal(question.name, {"stars": 0})
+        await app.jobs.answer(run.id, {"stars": 4})
+        assert await run.result(5) == 4
+
+
+async def test_who_answers_what_only_the_job_can_refuse_sees_it_beside_the_question(app):
+    @app.job
+    async def film() -> int:
+        other = asyncio.create_task(wait_for("other", as_=int))
+        answer = await ask("how many?", form=Stars)
+        return answer.stars + await other
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await app.jobs.answer(run.id, {"stars": 3}, by="Ada")
+
+        async def told():
+            return [one for one in await app.jobs.questions(run.id) if one.refused]
+
+        await until(told)
+        await run.signal("other", 1)  # it runs once more, and still tells
+        await in_state(app, run, State.PENDING)
+
+        (question,) = await app.jobs.questions(run.id)
+
+        assert question.refused is not None
+        assert question.refused.by == "Ada"
+        assert "an even number, please" in question.refused.why
+        await app.jobs.answer(run.id, {"stars": 4})
+        assert await run.result(5) == 5
 
 
 async def test_a_waiting_job_refuses_a_signal_of_another_type_at_the_door(app):

@@ -176,7 +176,9 @@ async def _oldest(jobs: Jobs, now: Time) -> Finding:
         return Finding("oldest", Level.OK, "no job waits for a worker")
     job = min(page, key=lambda one: one.run_at or one.created_at)
     since = job.run_at or job.created_at
-    text = f"job {short(job.id)} ({job.type}, queue {job.queue}) waits for a worker since {ago(since, now)}"
+    text = (
+        f"job {short(job.id)} ({job.type}, queue {job.queue}) has waited for a worker for {span(max(0, now - since))}"
+    )
     return Finding("oldest", Level.WARN if now - since > SLOW_MS else Level.OK, text)
 
 

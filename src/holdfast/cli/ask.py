@@ -10,9 +10,9 @@ from rich.text import Text
 from holdfast.cli.form import fields_of, filled, form_words, sample
 from holdfast.cli.given import as_the_job_takes_it, json_given
 from holdfast.cli.ids import find_id, find_job, job_ids
-from holdfast.cli.shapes import Shape, moment, status_shape
+from holdfast.cli.shapes import Shape, moment, refusal_shape, status_shape
 from holdfast.cli.store import at_terminal, in_store, json_option, url_option, whoami
-from holdfast.cli.words import ago, clean, console, counted, left, one_line, say_json, short
+from holdfast.cli.words import ago, clean, console, counted, left, one_line, refusal_line, say_json, short
 from holdfast.core.codec import canonical
 from holdfast.core.errors import NotFound
 from holdfast.core.model import State, Time
@@ -78,6 +78,8 @@ def _list(as_json: bool, url: str | None) -> None:
     for one in questions[:SHOWN]:
         _head(out, one, now)
         out.print(Padding(Text(one_line(_text(one.value), VALUE_SHOWN)), (0, 0, 0, 10)))
+        if one.refused is not None:
+            out.print(Padding(refusal_line(one.refused), (0, 0, 0, 10)))
         out.print(Padding(Text(f"takes {form_words(fields_of(one.schema))}", style="dim"), (0, 0, 0, 10)))
     if len(questions) > SHOWN:
         out.print(f"\nand {len(questions) - SHOWN:,} more: --json", style="dim")
@@ -105,6 +107,7 @@ def _shape(one: Question) -> Shape:
         "schema": one.schema,
         "asked_at": moment(one.asked_at),
         "until": moment(one.until),
+        "refused": None if one.refused is None else refusal_shape(one.refused),
     }
 
 
@@ -129,6 +132,8 @@ def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
         _head(out, one, now)
         shown = one.value if isinstance(one.value, str) else json.dumps(one.value, ensure_ascii=False, indent=2)
         out.print(Padding(Text(f"\n{clean(shown)}\n"), (0, 0, 0, 2)))
+        if one.refused is not None:
+            out.print(Padding(refusal_line(one.refused), (0, 0, 1, 2)))
         fields = fields_of(one.schema)
         if len(questions) == 1 and at_terminal():
             # The store is closed while a person thinks: a file would else be kept from its worker.

@@ -1,7 +1,7 @@
 """What an answer must look like, as a form: the fields of a JSON Schema, in words, and asked one by one.
 
-Must not ask a store, and must not judge an answer as a whole: the store does, and then the job by its type. Knows
-objects of simple fields; whatever else there is, is given as JSON.
+Must not ask a store, and must not judge an answer as a whole: `jobs` does. Knows objects of simple fields; everything
+else is given as JSON.
 """
 
 import json
@@ -14,6 +14,7 @@ import click
 from holdfast.cli.words import clean, one_line
 from holdfast.core.codec import parse
 from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.forms import check_form
 
 REFERENCES = 10
 """How many references of a schema are followed, one to the next."""
@@ -23,6 +24,20 @@ TRIES = 5
 
 CHOICES_SHOWN = 10
 DESCRIPTION_SHOWN = 100
+DEFAULT_SHOWN = 40
+PATTERN_SHOWN = 60
+
+LIMITS = (
+    ("minimum", "maximum", "{} to {}", "at least {}", "at most {}"),
+    ("exclusiveMinimum", "exclusiveMaximum", "more than {}, less than {}", "more than {}", "less than {}"),
+    ("minLength", "maxLength", "{} to {} characters", "at least {} characters", "at most {} characters"),
+    ("minItems", "maxItems", "{} to {} items", "at least {} items", "at most {} items"),
+    ("minProperties", "maxProperties", "{} to {} entries", "at least {} entries", "at most {} entries"),
+)
+"""The bounds of a field by their words in a schema, and as a person reads them: both, the lower, the upper."""
+
+EMPTY: tuple[Any, ...] = (None, "", [], {})
+"""Defaults that say no more than that a field may be left out."""
 
 KINDS = {"string": "text", "boolean": "yes or no", "integer": "whole number", "number": "number", "json": "JSON"}
 """The kinds of a field, as a person is told them."""
@@ -40,6 +55,9 @@ class Field(NamedTuple):
     choices: Mapping[str, Any]
     is_required: bool
     description: str
+    limits: str
+    default: Any
+    schema: Mapping[str, Any]
 
     def shape(self) -> dict[str, Any]:
         """As JSON."""
@@ -49,19 +67,22 @@ class Field(NamedTuple):
             "choices": list(self.choices.values()),
             "required": self.is_required,
             "description": self.description,
+            "limits": self.limits,
+            "default": self.default,
         }
 
     def takes(self) -> str:
-        """What may be given: "yes or no", "text", "one of draft, final"."""
+        """What may be given: "yes or no", "text, at most 8 characters", "one of draft, final"."""
         if not self.choices:
-            return KINDS[self.kind]
+            return KINDS[self.kind] + (f", {self.limits}" if self.limits else "")
         more = " …" if len(self.choices) > CHOICES_SHOWN else ""
         return f"one of {', '.join(clean(one) for one in list(self.choices)[:CHOICES_SHOWN])}{more}"
 
-    def words(self) -> str:
-        """The field in words: "note (text, may be left out)"."""
-        left_out = "" if self.is_required else ", may be left out"
-        return f"{one_line(self.name, 60)} ({self.takes()}{left_out})" if self.name else self.takes()
+    def words(self, left_out: str = "may be left out") -> str:
+        """The field in words: "note (text, may be left out)", "stars (whole number, 1 to 5, default 3)"."""
+        default = "" if self.default in EMPTY else one_line(json.dumps(self.default, ensure_ascii=False), DEFAULT_SHOWN)
+        told = "" if self.is_required else f", default {default}" if default else f", {left_out}"
+        return f"{one_line(self.name, 60)} ({self.takes()}{told})" if self.name else self.takes()
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[Field]:
@@ -84,9 +105,16 @@ def form_words(fields: Sequence[Field]) -> str:
 
 def sample(fields: Sequence[Field]) -> str:
     """An answer of the right form, for the shell: what must be there, with values to write over."""
-    values = {field.name: next(iter(field.choices.values()), SAMPLES[field.kind]) for field in fields}
+    values = {field.name: _example(field) for field in fields}
     whole = values[""] if "" in values else {field.name: values[field.name] for field in fields if field.is_required}
     return shlex.quote(clean(json.dumps(whole, ensure_ascii=False)))
+
+
+def _example(field: Field) -> Any:
+    if field.choices:
+        return next(iter(field.choices.values()))
+    bounds = [field.schema[word] for word in ("minimum", "maximum") if word in field.schema]
+    return bounds[0] if bounds and field.kind in ("integer", "number") else SAMPLES[field.kind]
 
 
 def filled(fields: Sequence[Field]) -> Any:
@@ -103,13 +131,17 @@ def filled(fields: Sequence[Field]) -> Any:
 
 def _asked(field: Field) -> list[Any]:
     """What a person gives for a field, or nothing."""
-    label = f"{one_line(field.name, 60) or 'answer'} ({field.takes()}{'' if field.is_required else ', or nothing'})"
+    label = field.words("or nothing") if field.name else f"answer ({field.takes()})"
     for _ in range(TRIES):
         text = click.prompt(label, default="", show_default=False, err=True).strip()
         if not text and not field.is_required:
             return []
         try:
-            return [_read(field, text)]
+            value = _read(field, text)
+            check_form(value, field.schema, "it")
+            return [value]
+        except BadValue as error:
+            click.echo(f"  {clean(str(error))}", err=True)
         except ValueError as error:
             click.echo(f"  {error}", err=True)
     raise Invalid(f"{label}: not understood {TRIES} times; give the whole answer as JSON, with --answer")
@@ -175,7 +207,27 @@ def _field(name: str, schema: Mapping[str, Any], known: Mapping[str, Any], *, is
         choices={one if isinstance(one, str) else json.dumps(one): one for one in values},
         is_required=is_required,
         description=str(schema.get("description", inner.get("description", "")) if name else ""),
+        limits=_limits(inner),
+        default=schema.get("default"),
+        schema={**inner, "$defs": known},
     )
+
+
+def _limits(schema: Mapping[str, Any]) -> str:
+    """The bounds of a field in words: "1 to 5", "at most 8 characters, like ^[a-z]+$"."""
+    told = []
+    for low, high, both, at_least, at_most in LIMITS:
+        if low in schema and high in schema:
+            told.append(both.format(schema[low], schema[high]))
+        elif low in schema or high in schema:
+            told.append(at_least.format(schema[low]) if low in schema else at_most.format(schema[high]))
+    if "multipleOf" in schema:
+        told.append(f"a multiple of {schema['multipleOf']}")
+    if "pattern" in schema:
+        told.append(f"like {one_line(str(schema['pattern']), PATTERN_SHOWN)}")
+    if "format" in schema:
+        told.append(one_line(str(schema["format"]), PATTERN_SHOWN))
+    return ", ".join(told)
 
 
 def _followed(schema: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,17 @@ from holdfast.cli.ids import find_id
 from holdfast.cli.shapes import job_shape
 from holdfast.cli.states import StateChoice
 from holdfast.cli.store import in_store, json_option, url_option
-from holdfast.cli.words import console, error_line, plain_table, rest, say_json, short, state_text, when_in_words
+from holdfast.cli.words import (
+    console,
+    counted,
+    error_line,
+    plain_table,
+    rest,
+    say_json,
+    short,
+    state_text,
+    when_in_words,
+)
 from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.jobs import Jobs as Store
@@ -87,4 +97,4 @@ def _remark(job: Job) -> str:
         return error_line(job.error, 60)
     if job.attempt > 1:
         return f"attempt {job.attempt}"
-    return f"{job.recoveries} lost" if job.recoveries else ""
+    return f"{counted(job.recoveries, 'worker')} lost in a row" if job.recoveries else ""

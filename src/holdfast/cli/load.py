@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.app import App
+from holdfast.core.canonical import a_or_an
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.model import Job
+from holdfast.engines import engine_for
 from holdfast.worker.registry import ONCE_STEPS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,7 +49,7 @@ def load_app(target: str) -> App:
         hint = f"; it has {', '.join(apps)}" if apps else "; it has no App at all"
         raise Invalid(f"{target}: {place} has no {name!r}{hint}")
     if not isinstance(found, App):
-        raise Invalid(f"{target}: {name} is a {type(found).__name__}, not a holdfast.App")
+        raise Invalid(f"{target}: {name} is {a_or_an(type(found).__name__)}, not a holdfast.App")
     return found
 
 
@@ -110,6 +112,8 @@ def _from_file(path: Path) -> ModuleType:
 
 def _failed(place: str, error: BaseException) -> Invalid:
     """One line for what the user's module raised at import, beginning with their own file and line."""
+    if isinstance(error, Invalid) and (trouble := _environment_trouble()) is not None:
+        return trouble  # not their module's
     text = str(error)
     if isinstance(error, SyntaxError) and error.filename is not None:
         where, text = f"{_shown(error.filename)}:{error.lineno}", error.msg
@@ -122,6 +126,16 @@ def _failed(place: str, error: BaseException) -> Invalid:
     elif isinstance(error, SystemExit):
         what_now = "it ends the program: put that under if __name__ == '__main__'"
     return Invalid(f"{where}: {type(error).__name__}{f': {text}' if text else ''}; {what_now}")
+
+
+def _environment_trouble() -> Invalid | None:
+    """What is wrong with the store that the environment names, if something is."""
+    try:
+        if url := os.environ.get("HOLDFAST_URL"):
+            engine_for(url)
+    except Invalid as error:
+        return Invalid(f"$HOLDFAST_URL: {error}")
+    return None
 
 
 def _own_frame(trace: TracebackType | None) -> FrameSummary | None:

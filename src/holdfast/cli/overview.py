@@ -172,6 +172,8 @@ def _head(overview: Overview) -> Text:
     slots, busy = sum(worker.slots for worker in alive), sum(len(worker.running) for worker in alive)
     serving = f"{counted(len(alive), 'worker')}, {busy} of {slots} slots in use" if alive else "no worker"
     head = Text() + Text(overview.place, style="bold") + Text(f"\n{serving}", style="" if alive else "yellow")
+    for worker in [worker for worker in alive if worker.trouble]:
+        head += Text(f"\nworker {worker.worker} can't write: {one_line(worker.trouble)}", style="bold red")
     if not any(queue.total for queue in overview.queues):
         head += Text("\nno jobs yet", style="dim")
     return head
@@ -225,18 +227,28 @@ def progress_line(one: Status) -> Text:
         line += Text("  " if line else "") + Text(one_line(one.text, 60))
     if one.remaining_ms:
         line += Text(f"  about {span(one.remaining_ms)} left", style="dim")
+    if one.trouble:
+        line += Text(("  " if line else "") + "stands still: nothing can be written", style="bold red")
     return line
 
 
-def owner_words(one: Status | Job) -> Iterator[str]:
-    """Who runs it, and what has gone wrong before."""
+def lost_workers(history: Sequence[Entry]) -> int:
+    """How many workers were lost over a job in all."""
+    return sum(entry.event in (Event.LAPSE, Event.ABANDON) and "lost" in entry.note for entry in history)
+
+
+def owner_words(one: Status | Job, lost: int | None = None) -> Iterator[str]:
+    """Who runs it, and what has gone wrong before. `lost` is how many workers were lost in all, where that is known."""
     if one.worker is not None:
         yield f"worker {one.worker}"
     if one.attempt > 1:
         # The attempt that runs has a number; where none runs, only the failed ones can be told.
         yield f"attempt {one.attempt}" if one.state is State.ACTIVE else counted(one.attempt - 1, "failed attempt")
-    if one.recoveries:
-        yield f"{counted(one.recoveries, 'worker')} lost"
+    if lost:
+        in_a_row = f", {one.recoveries} in a row" if 1 < one.recoveries < lost else ""
+        yield f"{counted(lost, 'worker')} lost{in_a_row}"
+    elif lost is None and one.recoveries:
+        yield f"{counted(one.recoveries, 'worker')} lost in a row" if one.recoveries > 1 else "its worker was lost"
 
 
 def _review_lines(job: Job, now: Time) -> Iterator[RenderableType]:
@@ -247,7 +259,7 @@ def _review_lines(job: Job, now: Time) -> Iterator[RenderableType]:
 
 
 def detail(one: Status, history: Sequence[Entry], now: Time) -> Iterator[RenderableType]:
-    """Where one job stands. Of its history only the first claim matters, which tells how long it took."""
+    """Where one job stands. Its history tells how long it took, and how many workers were lost over it."""
     yield Text() + Text(one.type, style="bold") + Text(f" {one.id}", style="cyan")
     meaning = STATE_ROWS[one.state].meaning.split(":")[0]
     yield Text("  ") + state_text(one.state) + Text(f": {meaning}", style="dim")
@@ -259,6 +271,8 @@ def detail(one: Status, history: Sequence[Entry], now: Time) -> Iterator[Rendera
     progress = progress_line(one)
     if progress.plain:
         yield Text("  ") + progress
+    if one.trouble:
+        yield Padding(Text(f"its worker can't write: {one_line(one.trouble)}", "bold red"), (0, 0, 0, 2))
     for wait in one.waits:
         yield Text(f"  {wait_in_words(wait, now)}")
     if any(wait.name.startswith(ASK) for wait in one.waits):
@@ -267,7 +281,7 @@ def detail(one: Status, history: Sequence[Entry], now: Time) -> Iterator[Rendera
         yield Text(f"  due {ago(one.run_at, now)}")
     if one.error is not None:
         yield Padding(Text(error_line(one.error), "red"), (0, 0, 0, 2))
-    told = [f"queue {one.queue}", f"submitted {ago(one.created_at, now)}", *owner_words(one)]
+    told = [f"queue {one.queue}", f"submitted {ago(one.created_at, now)}", *owner_words(one, lost_workers(history))]
     if one.finished_at is not None:
         told.append(f"ended {ago(one.finished_at, now)}")
         began_at = next((entry.at for entry in history if entry.event == Event.CLAIM), None)

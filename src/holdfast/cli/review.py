@@ -14,7 +14,7 @@ from holdfast.cli.load import app_option, check_step_result, load_app, signature
 from holdfast.cli.overview import owner_words
 from holdfast.cli.shapes import error_shape, moment, status_shape
 from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
-from holdfast.cli.words import ago, console, counted, error_line, one_line, say_json, short
+from holdfast.cli.words import console, counted, error_line, one_line, say_json, short, span
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import EffectInDoubt, NotAllowed, NotFound, Refused
 from holdfast.core.lifecycle import EVENTS
@@ -68,9 +68,8 @@ def review(as_json: bool, url: str | None) -> None:
     for job, entry, doubts, misfits in rows:
         since = job.created_at if entry is None else entry.at
         line = Text() + Text(short(job.id), style="cyan") + Text(f"  {job.type}", style="bold")
-        out.print(
-            line + Text(f"  since {ago(since, now)}, {', '.join(owner_words(job)) or 'no failed attempt'}", style="dim")
-        )
+        before = ", ".join(owner_words(job)) or "no failed attempt"
+        out.print(line + Text(f"  for {span(max(0, now - since))}, {before}", style="dim"))
         if not doubts or job.error is None or job.error.type != EffectInDoubt.__name__:  # it says the same
             out.print(Padding(Text(error_line(job.error) or "no error was kept", "red"), (0, 0, 0, 10)))
         for told in (*misfit_lines(job.id, misfits), *doubt_lines(job.id, doubts)):

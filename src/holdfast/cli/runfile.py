@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.cli.shapes import Shape, entry_shape, job_shape, moment, moment_of, step_shape
+from holdfast.cli.words import counted
 from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, Invalid, Refused
 from holdfast.core.keys import check_id, check_queue, check_type, digest
@@ -220,7 +221,7 @@ def _way(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Change]:
 
     for signal in run.job.inbox:
         go(deliver(job, signal.name, signal.value, now, by=signal.by))
-    note = {"imported": f"it was {state}, with {len(run.steps)} recorded steps"}
+    note = {"imported": f"it was {state}, with {counted(len(run.steps), 'recorded step')}"}
     records = _records(run, now)
     if state is State.CANCELLED and not review:
         go(decide(job, Event.CANCEL, now, by=by, steps=records, note=note))

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.core.model import Entry, Error, Job, Presence, Step, Time
 from holdfast.core.unreadable import unreadable_note
 from holdfast.jobs import Status
+from holdfast.jobs.questions import Refusal
 
 Shape = dict[str, Any]
 
@@ -114,6 +115,11 @@ def step_shape(step: Step) -> Shape:
     }
 
 
+def refusal_shape(refused: Refusal) -> Shape:
+    """A signal or an answer that the job itself refused."""
+    return {"name": refused.name, "by": refused.by, "why": refused.why}
+
+
 def status_shape(status: Status) -> Shape:
     """Where a job stands."""
     return {
@@ -133,6 +139,7 @@ def status_shape(status: Status) -> Shape:
         "worker": status.worker,
         "running_ms": status.running_ms,
         "remaining_ms": status.remaining_ms,
+        "trouble": status.trouble,
         "error": error_shape(status.error),
         "created_at": moment(status.created_at),
         "run_at": moment(status.run_at),
@@ -161,6 +168,7 @@ def worker_shape(presence: Presence, how: str) -> Shape:
             }
             for one in presence.running
         ],
+        "trouble": presence.trouble,
         "started_at": moment(presence.started_at),
         "beat_at": moment(presence.beat_at),
     }

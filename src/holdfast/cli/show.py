@@ -8,9 +8,9 @@ from rich.text import Text
 
 from holdfast.cli.doubts import doubt_lines, doubts_of, misfit_lines, misfits_of
 from holdfast.cli.ids import find_job, job_ids
-from holdfast.cli.overview import detail
+from holdfast.cli.overview import detail, lost_workers
 from holdfast.cli.runfile import BEFORE_PATH, before_of
-from holdfast.cli.shapes import entry_shape, job_shape, moment, step_shape
+from holdfast.cli.shapes import entry_shape, job_shape, moment, refusal_shape, step_shape
 from holdfast.cli.store import in_store, json_option, url_option
 from holdfast.cli.story import entry_line
 from holdfast.cli.words import (
@@ -20,6 +20,7 @@ from holdfast.cli.words import (
     counted,
     one_line,
     plain_table,
+    refusal_line,
     rest,
     say_json,
     short,
@@ -29,6 +30,7 @@ from holdfast.cli.words import (
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Where
 from holdfast.jobs import Jobs, Status
 from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE
+from holdfast.jobs.questions import refusals_of
 from holdfast.jobs.replays import SAID
 
 STEPS_SHOWN = 40
@@ -62,7 +64,7 @@ def show(id: str, as_json: bool, url: str | None) -> None:
         steps = [step for step in records if not step.path.startswith("~")]
         doubts, intents = doubts_of(job, steps), [step for step in records if step.path.startswith(UNDO_PATH)]
         history, log = await jobs.history(job.id), await jobs.log(job.id)
-        before = before_of(records)
+        before, refused = before_of(records), refusals_of(job, records)
         children = await jobs.engine.find(Where(parent=job.id))
         if as_json:
             say_json(
@@ -73,6 +75,8 @@ def show(id: str, as_json: bool, url: str | None) -> None:
                     "steps": [step_shape(step) for step in steps],
                     "in_doubt": doubts,
                     "to_undo": [step.path.removeprefix(UNDO_PATH) for step in intents],
+                    "refused": [refusal_shape(one) for one in refused],
+                    "lost_workers": lost_workers([*before, *history]),
                     "log": log,
                     "children": [{"id": c.id, "type": c.type, "state": c.state, "group": c.group} for c in children],
                 }
@@ -84,6 +88,9 @@ def show(id: str, as_json: bool, url: str | None) -> None:
         undoing = await _undoing(jobs, job, len(intents), children)
         if undoing:
             out.print(Text(f"\n{undoing}"), soft_wrap=True)
+        for one in refused:
+            out.print()
+            out.print(refusal_line(one), soft_wrap=True)
         _story(out, history, before, now)
         _steps(out, steps, doubts)
         _children(out, children, now)

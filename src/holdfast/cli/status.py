@@ -68,7 +68,7 @@ def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
 
 
 async def _one(jobs: Jobs, found: Status) -> RenderableType:
-    history = () if found.finished_at is None else await jobs.history(found.id)
+    history = () if found.finished_at is None and found.epoch < 2 else await jobs.history(found.id)
     return Group(*detail(found, history, await jobs.engine.now()))
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.core.model import Error, Job, State, Time, Wait, WaitKind
-from holdfast.jobs.questions import ASK
+from holdfast.jobs.questions import ASK, Refusal
 
 STYLES: dict[State, str] = {
     State.SCHEDULED: "blue",
@@ -156,6 +156,12 @@ def wait_in_words(wait: Wait, now: Time) -> str:
     if wait.kind is WaitKind.SIGNAL and wait.name.startswith(ASK):
         words = "waits for a person's answer"
     return words if wait.until is None else f"{words}, {left(wait.until, now)}"
+
+
+def refusal_line(refused: Refusal) -> Text:
+    """What to say of a signal or an answer that the job itself refused."""
+    what = "answer" if refused.name.startswith(ASK) else f"signal {one_line(refused.name, 60)}"
+    return Text(f"an earlier {what} was refused, from {one_line(refused.by, 60)}: {one_line(refused.why)}", "yellow")
 
 
 def left(until: Time, now: Time) -> str:

@@ -16,7 +16,7 @@ from holdfast.app import App
 from holdfast.cli.calls import CALLED_WRONGLY, STORE_LOST, LostStore
 from holdfast.cli.load import load_app
 from holdfast.core.errors import Moved, StoreLost
-from holdfast.engines import engine_class
+from holdfast.engines import engine_for
 from holdfast.worker.loop import Worker
 
 BLOCKED_SECONDS = 1.0
@@ -70,7 +70,7 @@ def worker(target: str, queues: str | None, at_once: int, processes: int, url: s
     """Run the jobs of MODULE:APP until told to stop."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     if url is not None:
-        engine_class(url)  # a wrong one is told as such, and not as an App that can't be imported
+        engine_for(url)  # a wrong one is told as such, and not as an App that can't be imported
         os.environ["HOLDFAST_URL"] = url
     if processes > 1:
         sys.exit(_supervise(processes))

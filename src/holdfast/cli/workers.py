@@ -6,7 +6,7 @@ from rich.text import Text
 from holdfast.cli.overview import how_alive
 from holdfast.cli.shapes import worker_shape
 from holdfast.cli.store import in_store, json_option, url_option
-from holdfast.cli.words import ago, clean, console, say_json, short
+from holdfast.cli.words import ago, clean, console, one_line, say_json, short, span
 from holdfast.core.model import Presence, Running, Time
 from holdfast.jobs import Jobs
 
@@ -53,6 +53,8 @@ def _lines(worker: Presence, now: Time) -> list[Text]:
     host = f"process {worker.pid} on {clean(worker.host) or 'this machine'}"
     place = f"  {host}, last beat {ago(worker.beat_at, now)}, started {ago(worker.started_at, now)}"
     lines = [head, Text(place, style="dim"), Text(f"  queues {', '.join(worker.queues) or '–'}", style="dim")]
+    if worker.trouble and how == "alive":
+        lines.append(Text(f"  can't write: {one_line(worker.trouble)}", style="bold red"))
     if MEANINGS[how]:
         lines.append(Text(f"  {MEANINGS[how]}", style=STYLES[how]))
     lines += [_running(one, now) for one in worker.running[:RUNNING_SHOWN]]
@@ -65,4 +67,4 @@ def _running(one: Running, now: Time) -> Text:
     line = Text("    ") + Text(short(one.job), style="cyan") + Text(f"  {clean(one.stage) or 'between steps'}")
     if one.done is not None and one.total:
         line += Text(f", {one.done:,} of {one.total:,}")
-    return line + Text(f"  since {ago(one.since, now)}" if one.since else "", style="dim")
+    return line + Text(f"  for {span(now - one.since)}" if one.since else "", style="dim")

@@ -137,13 +137,18 @@ def step_to(key: object) -> str:
     """One step of the path to a value inside another."""
     if isinstance(key, str):
         return f".{key}" if key.isidentifier() and len(key) < QUOTE_LIMIT else f"[{key[:QUOTE_LIMIT]!r}]"
-    return f"[{key}]" if isinstance(key, int) and abs(key) < 1 << 64 else f"[a {type(key).__name__}]"
+    return f"[{key}]" if isinstance(key, int) and abs(key) < 1 << 64 else f"[{a_or_an(type(key).__name__)}]"
 
 
 def clipped(text: str) -> str:
     """One line that isn't long."""
     text = " ".join(text.split())
     return text if len(text) <= QUOTE_LIMIT else f"{text[: QUOTE_LIMIT - 20]}…{text[-19:]}"
+
+
+def a_or_an(name: str) -> str:
+    """A noun with its article: "a list", "an AsyncJob"."""
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def sized(text: str, where: str) -> str:
@@ -252,7 +257,7 @@ def _key(key: Any) -> str:
     for kind, text_of in _TEXTS:
         if isinstance(key, kind) and kind not in (time, timedelta):
             return text_of(key)
-    raise Unfit(f"a {type(key).__name__} can't be a key; make it text")
+    raise Unfit(f"{a_or_an(type(key).__name__)} can't be a key; make it text")
 
 
 def _datetime(value: datetime) -> str:
@@ -312,16 +317,16 @@ _TEXTS: tuple[tuple[type, Callable[[Any], str]], ...] = (
 _REFUSED: tuple[tuple[Any, str], ...] = (
     (
         (pydantic.Secret, pydantic.SecretStr, pydantic.SecretBytes),
-        "a {} must not be kept in history; pass its name and look it up where it is used",
+        "{} must not be kept in history; pass its name and look it up where it is used",
     ),
-    (IOBase, "a {} is an open file; pass its path"),
-    ((Iterator, AsyncIterable), "a {} can be read only once; pass a list"),
-    (Awaitable, "a {} is not there yet; await it and pass the outcome"),
-    (BaseException, "a {} can't be stored; pass its text"),
-    (memoryview, "a {} can't be stored; pass bytes"),
-    (type, "a {} can't be stored; pass its name"),
+    (IOBase, "{} is an open file; pass its path"),
+    ((Iterator, AsyncIterable), "{} can be read only once; pass a list"),
+    (Awaitable, "{} is not there yet; await it and pass the outcome"),
+    (BaseException, "{} can't be stored; pass its text"),
+    (memoryview, "{} can't be stored; pass bytes"),
+    (type, "{} can't be stored; pass its name"),
     (type(MISSING), "the field was never set; set it"),
-    (object, "a {} can't be stored; pass a dataclass, a pydantic model or plain JSON values"),
+    (object, "{} can't be stored; pass a dataclass, a pydantic model or plain JSON values"),
 )
 
 
@@ -356,7 +361,7 @@ _writer: Callable[[Any], Writer] = lru_cache(maxsize=KINDS_KEPT)(_found)
 
 def reason_against(kind: type) -> str:
     """Why values of a class can't be stored, and what to pass instead."""
-    return next(reason.format(kind.__name__) for refused, reason in _REFUSED if issubclass(kind, refused))
+    return next(reason.format(a_or_an(kind.__name__)) for refused, reason in _REFUSED if issubclass(kind, refused))
 
 
 def _refuse(kind: type, value: Any, depth: int, form: str) -> str:

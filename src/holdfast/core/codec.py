@@ -38,6 +38,7 @@ from holdfast.core.canonical import (
     written,
 )
 from holdfast.core.errors import BadValue
+from holdfast.core.schemas import FormSchema
 
 __all__ = ["DEPTH_LIMIT", "PAYLOAD_LIMIT", "Codec", "Signature", "canonical", "decode", "encode", "parse"]
 
@@ -109,9 +110,9 @@ class Codec(Generic[T]):
         return text, back
 
     def schema(self) -> dict[str, Any]:
-        """What a value must look like, as JSON Schema, for whoever sends one; empty where that can't be said."""
+        """What a value must look like, as JSON Schema, for whoever sends one; see `forms`."""
         try:
-            return self._adapter.json_schema()
+            return self._adapter.json_schema(schema_generator=FormSchema)
         except (pydantic.PydanticUserError, pydantic.errors.PydanticInvalidForJsonSchema):
             return {}
 

@@ -328,6 +328,7 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     in, too: since its last beat the store, or the way to it, was away, so that its silence says little about it.
     `types` are the job types that it claims; None where they are not told, because it is of an older version or they
     are more than TYPES_TOLD.
+    `trouble` is why it can't write what its jobs come to, such as a full disk.
     """
 
     worker: str
@@ -344,6 +345,7 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     lease_ms: int = 15_000
     store_away: bool = False
     types: tuple[str, ...] | None = None
+    trouble: str = ""
 
 
 class Beat(Struct, frozen=True):

@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from holdfast.app import App
+from holdfast.core.canonical import a_or_an
 from holdfast.core.codec import canonical
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import BadValue, Invalid, StoreError, WrongColour
 from holdfast.core.keys import check_type, digest
 from holdfast.core.model import Retry
 from holdfast.core.outcome import check_retry
+from holdfast.items.quiet import quietly
 from holdfast.items.words import Counts, Teller, name_of
 from holdfast.items.work import Work
 from holdfast.jobs.orders import KEY_LIMIT
@@ -63,10 +65,10 @@ def run_items(
     )
     try:
         return asyncio.run(work)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt from None  # What was cancelled on the way is no news to whoever pressed Ctrl-C.
+    except KeyboardInterrupt as error:
+        raise quietly(error) from None  # What was cancelled on the way is no news to whoever pressed Ctrl-C.
     except StoreError as error:
-        raise error.with_traceback(None) from None  # Its line says it all; the way it came would bury it.
+        raise quietly(error) from None  # Its line says it all; the way it came would bury it.
 
 
 async def run_items_async(
@@ -150,7 +152,7 @@ def _url_of(where: str | os.PathLike[str]) -> str:
 def _check_call(items: object, function: object, at_once: int) -> None:
     """Refuse a call that can't be meant."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise Invalid(f"items is a {type(items).__name__}: give a list of items")
+        raise Invalid(f"items is {a_or_an(type(items).__name__)}: give a list of items")
     if not callable(function):
         raise Invalid(f"function={function!r}: give the function to call for each item")
     if _whole(at_once, "at_once") < 1:

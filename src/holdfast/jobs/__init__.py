@@ -104,7 +104,7 @@ class Jobs:
 
     async def get(self, id: str) -> Job:
         """One job, or NotFound."""
-        (job,) = await self.engine.get([check_id(id)])
+        (job,) = await self.engine.get([_known(id)])
         if job is None:
             raise NotFound(f"there is no job {id} in this store; it may have been pruned, or the store is another one")
         return job
@@ -114,26 +114,27 @@ class Jobs:
         job = await self.get(id)
         now = await self.engine.now()
         running: Running | None = None
+        trouble = ""
         if job.worker is not None:
             name = WORKER + job.worker
             for record in [one for one in await self.engine.records(name) if one.name == name]:
                 presence = msgspec.json.decode(record.value, type=Presence)
+                trouble = presence.trouble
                 running = next((one for one in presence.running if (one.job, one.epoch) == (id, job.epoch)), None)
         steps = [step for step in await self.engine.steps(id) if not step.path.startswith("~")]
-        return status_of(job, steps, running, now)
+        return status_of(job, steps, running, now, trouble)
 
     async def statuses(self, jobs: Sequence[Job]) -> list[Status]:
         """Where each of these jobs stands. The workers are asked once for all of them."""
         now = await self.engine.now()
-        running = {
-            (one.job, one.epoch): one
-            for presence in (await self.workers() if any(job.worker for job in jobs) else [])
-            for one in presence.running
-        }
+        workers = await self.workers() if any(job.worker for job in jobs) else []
+        running = {(one.job, one.epoch): one for presence in workers for one in presence.running}
+        troubles = {presence.worker: presence.trouble for presence in workers}
         found: list[Status] = []
         for job in jobs:
             steps = [step for step in await self.engine.steps(job.id) if not step.path.startswith("~")]
-            found.append(status_of(job, steps, running.get((job.id, job.epoch)), now))
+            trouble = troubles.get(job.worker or "", "")
+            found.append(status_of(job, steps, running.get((job.id, job.epoch)), now, trouble))
         return found
 
     async def workers(self) -> list[Presence]:
@@ -255,7 +256,7 @@ class Jobs:
         The job must be in review, and the step begun and not recorded. After the last of its steps in doubt it goes on.
         """
         said = Said(path, again, canonical(result))
-        steps = {step.path: step for step in await self.engine.steps(check_id(id))}
+        steps = {step.path: step for step in await self.engine.steps(_known(id))}
         doubts = in_doubt(steps.values())
         # What a person said of it before may be corrected: it may not have fitted the step's type.
         before = spoken_of(await self.history(id))
@@ -327,6 +328,14 @@ def _told(text: str) -> dict[str, str]:
     except Invalid:
         return {}
     return {name: str(value[name]) for name in ("by", "reason") if name in value} if isinstance(value, dict) else {}
+
+
+def _known(id: str) -> str:
+    """An id as it is; NotFound where no job can have it."""
+    try:
+        return check_id(id)
+    except (Invalid, TypeError) as error:
+        raise NotFound(f"there is no such job: {error}") from None
 
 
 def _note(reason: str) -> dict[str, str]:

@@ -20,6 +20,14 @@ ASK = "ask:"
 """Signals of this name answer a question that a job asked."""
 
 
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that the job itself refused after it was sent: under which name, from whom, and why."""
+
+    name: str
+    by: str
+    why: str
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What a job asks a person. `name` tells it from the job's other questions."""
 
@@ -30,6 +38,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     schema: dict[str, Any]
     asked_at: Time
     until: Time | None
+    refused: Refusal | None = None
+    """The last answer that the job itself refused."""
 
 
 def questions_of(job: Job, steps: Sequence[Step]) -> list[Question]:
@@ -43,14 +53,21 @@ def questions_of(job: Job, steps: Sequence[Step]) -> list[Question]:
             schema=info.get("schema", {}),
             asked_at=step.started_at,
             until=info.get("until"),
+            refused=_refusal(info),
         )
         for step, info in _open_waits(job, steps)
         if "question" in info
     ]
 
 
+def refusals_of(job: Job, steps: Sequence[Step]) -> list[Refusal]:
+    """What a waiting job refused of what it was sent, for each wait the last."""
+    found = [_refusal(info) for _, info in _open_waits(job, steps)]
+    return [one for one in found if one is not None]
+
+
 def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> None:
-    """Refuse a signal that can't be what the waiting job asked for; BadValue says why."""
+    """Refuse a signal that isn't what the waiting job asked for; BadValue says why."""
     where = "the answer" if name.startswith(ASK) else f"signal {name}"
     trouble: BadValue | None = None
     for info in [info for _, info in _open_waits(job, steps) if info.get("name") == name]:
@@ -62,6 +79,11 @@ def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> N
             return  # It fits one of the waits for it, and that one will take it.
     if trouble is not None:
         raise trouble
+
+
+def _refusal(info: dict[str, Any]) -> Refusal | None:
+    told = info.get("refused")
+    return Refusal(name=info["name"], by=told["by"], why=told["why"]) if told else None
 
 
 def _open_waits(job: Job, steps: Sequence[Step]) -> list[tuple[Step, dict[str, Any]]]:

@@ -35,11 +35,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: Time | None
     running_ms: int | None
     stage_ms: int | None
+    trouble: str = ""
+    """Why its worker can't write what it does, such as a full disk: until that is over, the job stands still."""
 
     @property
     def remaining_ms(self) -> int | None:
         """An estimate of what is left of this stage: as long for each item as those took that this attempt made."""
-        if not self.made or self.done is None or self.total is None or self.stage_ms is None:
+        if self.trouble or not self.made or self.done is None or self.total is None or self.stage_ms is None:
             return None
         return round(self.stage_ms / self.made * max(0, self.total - self.done))
 
@@ -61,17 +63,24 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             words.append(f"for {in_words(self.stage_ms)}")
         if self.remaining_ms is not None:
             words.append(f"about {in_words(self.remaining_ms)} left")
+        if self.trouble:
+            words.append(f"stands still: {self.trouble}")
         return ", ".join(words)
 
 
-def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Time) -> Status:
-    """Put together where a job stands from its row, its records, and what its worker last said."""
+def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Time, trouble: str = "") -> Status:
+    """Put together where a job stands from its row, its records, and what its worker last said of it and of its store.
+
+    The worker's word ends with the job. Then each step or item that was run counts.
+    """
     done_steps = [step for step in steps if step.state is StepState.DONE]
     stage = running.stage if running is not None else ""
     if not stage and steps and job.state is not State.COMPLETED:
         stage = steps[-1].path.split("/")[0].split("#")[0]
     done = running.done if running is not None else None
     total = running.total if running is not None else None
+    if job.state is State.COMPLETED and done_steps:
+        done, total = len(done_steps), sum(step.state is not StepState.STARTED for step in steps)
     since = (running.since if running is not None else None) or job.claimed_at
     stages = job.options.stages
     return Status(
@@ -99,4 +108,5 @@ def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Tim
         finished_at=job.finished_at,
         running_ms=None if job.claimed_at is None else max(0, now - job.claimed_at),
         stage_ms=None if since is None or job.state is not State.ACTIVE else max(0, now - since),
+        trouble=trouble if job.state is State.ACTIVE else "",
     )

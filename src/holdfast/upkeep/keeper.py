@@ -59,6 +59,8 @@ class Keeper:
         self._stop: asyncio.Event | None = None
         self._stopping = False
         self._trouble = Trouble(log, "upkeep", "upkeep goes on")
+        self._tidying = Trouble(log, "upkeep", "upkeep goes on")
+        """Apart from the other: a look needs less of the store than a round, and its success is no sign for one."""
 
     def start(self) -> None:
         """Begin to look."""
@@ -91,8 +93,7 @@ class Keeper:
                 self._tell(await self._rescue.dead(self._worker, present))
                 if lost or loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds
-                    if await self.lead(present):
-                        await self.tidy(present)
+                    await self._round(present)
                 self._trouble.pass_by()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
@@ -108,6 +109,16 @@ class Keeper:
             except TimeoutError:
                 pass
         await self._resign()
+
+    async def _round(self, present: Mapping[str, Presence]) -> None:
+        try:
+            if await self.lead(present):
+                await self.tidy(present)
+            self._tidying.pass_by()
+        except (StoreLost, Moved):
+            raise
+        except HoldfastError as error:
+            self._tidying.say(error)
 
     async def lead(self, present: Mapping[str, Presence]) -> bool:
         """Whether we lead: we do already, nobody does, or the one who did is dead."""

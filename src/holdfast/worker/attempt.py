@@ -19,11 +19,12 @@ import msgspec
 
 from holdfast import forking
 from holdfast.core.codec import canonical
-from holdfast.core.errors import BadValue, Invalid, StoreError, StoreLost
+from holdfast.core.errors import BadValue, Invalid, StoreError, StoreFull, StoreLost, StoreUnwritable
 from holdfast.core.model import Change, Conflict, Job, Recorded, Running, Signal, Step, StepState, Time
 from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
+from holdfast.trouble import Trouble
 from holdfast.worker.drift import DRIFT_LINES, not_asked
 from holdfast.worker.faults import storable
 from holdfast.worker.lines import Lines
@@ -38,6 +39,9 @@ LOG_SECONDS = 2.0
 
 STORE_RETRY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 """How long to wait before asking a store again that failed; the last one repeats until the attempt is stopped."""
+
+TOLD_TRIES = 3
+"""After so many tries in vain the log tells of a store's trouble; at once, if it lasts until somebody acts."""
 
 FENCE_SECONDS = 0.05
 """How often a step that may not start looks whether the fence has opened again."""
@@ -132,6 +136,8 @@ class Attempt:
     """Why it stayed in its slot while it waited, for the history."""
     starting: Callable[[str], Coroutine[Any, Any, None]] | None = None
     """Awaited with a step's path before anything of it is done: where a test kills its worker."""
+    writing: Trouble | None = None
+    """The worker's: that what its attempts came to can't be written, as a log and a beat tell it."""
     stirred: Callable[[], None] | None = None
     """Called when a step ends while something is parked."""
     closing = False
@@ -422,11 +428,18 @@ class Attempt:
         tries = 0
         while True:
             try:
-                return await act()
+                answer = await act()
+                if tries and self.writing is not None:
+                    self.writing.pass_by()
+                return answer
             except StoreError as error:
                 # While a handler runs, it is the worker who stops it: an error of ours it might catch, and go on.
                 if self.stop not in ((None,) if isinstance(error, StoreLost) else (None, ENDED)):
                     raise
+                is_lasting = tries >= TOLD_TRIES or isinstance(error, StoreFull | StoreUnwritable)
+                if is_lasting and self.writing is not None:
+                    self.writing.say(error)
+                    self._changed()
                 await asyncio.sleep(STORE_RETRY_SECONDS[min(tries, len(STORE_RETRY_SECONDS) - 1)])
                 tries += 1
 

@@ -134,6 +134,7 @@ class Worker:
             lease_seconds=lease_seconds,
             runs=lambda: self._loop.is_running(),
         )
+        self._writing = Trouble(log, f"{self.id}: can't write to its store", f"{self.id}: writes to its store again")
         self._loop: asyncio.AbstractEventLoop
         self._own_loop: forking.OwnLoop | None = None
         # What every attempt is given, bound once.
@@ -364,6 +365,7 @@ class Worker:
             beat_ms=self._beat_ms,
             lease_ms=self._lease_ms,
             types=types if len(types := self.types()) <= TYPES_TOLD else None,
+            trouble=self._writing.standing(),
         )
 
     def _told_from_afar(self, presence: Presence, beat: Beat) -> None:
@@ -455,7 +457,7 @@ class Worker:
             changed=self._tell,
             chance=self._chance,
         )
-        attempt.isolate = self._isolate
+        attempt.isolate, attempt.writing = self._isolate, self._writing
         if isinstance(attempt, Away):
             attempt.pool, attempt.until = self._pool, self._leases.until
         if job.epoch > 1:

@@ -92,6 +92,8 @@ class Parking:
         self.patience_seconds = CHILD_TASKS_SECONDS
         self.refused: list[str] = []
         """Signals that did not fit what the job waited for, for the history."""
+        self.refusals: dict[str, dict[str, str]] = {}
+        """The last of them under each name: who sent it, and why it did not fit. The wait's record tells the sender."""
 
     @classmethod
     def of(cls, attempt: Attempt) -> "Parking":
@@ -334,8 +336,11 @@ class Parking:
 
     def _asked(self, parked: list[Parked[Any]]) -> list[Step]:
         """The records of what these waits ask, as far as they are not written yet."""
-        asked = [(one.path, {**one.info, "until": one.end}) for one in parked if one.path and not one.dropped]
         known = {path: record_info(record) for path, record in self._attempt.waits.items()}
+        asked = []
+        for one in [one for one in parked if one.path and not one.dropped]:
+            refused = self.refusals.get(one.wait.name) or known.get(one.path, {}).get("refused")
+            asked.append((one.path, {**one.info, "until": one.end, **({"refused": refused} if refused else {})}))
         return [
             self._attempt.wait_record(path, StepState.STARTED, info) for path, info in asked if known.get(path) != info
         ]
@@ -394,7 +399,9 @@ def _first_fitting(attempt: Attempt, name: str, read: Callable[[str], Any]) -> S
             read(signal.value)
         except Invalid as error:
             attempt.spent.add(signal.version)
-            Parking.of(attempt).refused.append(f"{name} from {signal.by or 'nobody'}: {error}")
+            parking, by = Parking.of(attempt), signal.by or "nobody"
+            parking.refused.append(f"{name} from {by}: {error}")
+            parking.refusals[name] = {"by": by, "why": str(error)}
             attempt.log(f"signal {name} was refused: {error}")
         else:
             return signal
