@@ -22,7 +22,7 @@ from holdfast.worker.blame import Watch
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
 from holdfast.worker.isolation.place import check_importable
 from holdfast.worker.maps import Tally, map_async, map_sync
-from holdfast.worker.registry import ONCE_STEPS, UNDOABLE, StepSpec, check_function
+from holdfast.worker.registry import STEPS, UNDOABLE, StepSpec, check_function
 from holdfast.worker.steps import in_thread, on_loop, run_async, run_sync
 from holdfast.worker.transactions import call_of, whole_body
 
@@ -406,10 +406,9 @@ def _made(
     )
     if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
         raise Invalid(f"step {spec.name}: its undo is a transaction too; give it the step's colour, def or async def")
+    STEPS.setdefault(spec.name, {})[function.__module__] = spec
     if undo is not None:
         UNDOABLE.setdefault(spec.name, {})[function.__module__] = spec
-    if spec.effect == "once":
-        ONCE_STEPS.setdefault(spec.name, {})[function.__module__] = spec
     return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
 
 

@@ -168,7 +168,7 @@ def test_an_app_that_does_not_know_the_step_can_not_check_it(answer: list[str], 
         assert result.exit_code == 0  # there is nothing to check
     else:
         assert result.exit_code == 2
-        assert "shop_of_steps.py:app has no step 'post_by_pigeon' with effect='once'" in result.stderr
+        assert "shop_of_steps.py:app has no step 'post_by_pigeon'; leave out --app" in result.stderr
 
 
 def failed_again(cli: Cli, id: str, error: Error) -> None:

@@ -1,8 +1,10 @@
 """What the looking verbs tell: status, jobs, show, review, queues, workers; their JSON, and `--watch`."""
 
 import asyncio
+import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -10,10 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.cli import status
+from holdfast.conformance.given import step
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Error, Event, Presence, State, Where
+from holdfast.core.model import Error, Event, Presence, Retrying, State, Where
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs import Jobs, Order
 from tests.cli.conftest import Cli
@@ -22,13 +26,16 @@ from tests.cli.stores import MINUTE, NASTY, STAGES, in_store, presence
 HOLDFAST = [sys.executable, "-m", "holdfast.cli"]
 
 
-def with_live_worker(cli: Cli, *calls: tuple[str, ...]) -> list[str]:
+def with_live_worker(cli: Cli, *calls: tuple[str, ...], retrying: Retrying | None = None) -> list[str]:
     """What verbs say while a worker lives: its file is locked for as long as this engine is open."""
 
     async def work(jobs: Jobs) -> list[str]:
         engine, now = jobs.engine, await jobs.engine.now()
         (running,) = [job async for job in jobs.walk(Where(states=(State.ACTIVE,)))]
         beat = presence(running, at=now)
+        if retrying is not None:
+            told = replace(retrying, next_at=now + retrying.next_at)
+            beat = replace(beat, running=tuple(replace(one, retrying=told) for one in beat.running))
         await engine.beat(beat)
         shown = [await asyncio.to_thread(said, call) for call in calls]
         await engine.beat(Presence(worker=beat.worker, leaving=True))
@@ -49,6 +56,47 @@ def test_status_tells_stage_bar_text_time_and_worker(cli: Cli, ids: dict[State, 
     assert f"make_video {ids[State.ACTIVE][-8:]}  draw, stage 3 of 7  for " in shown
     assert "████████░░░░░░░░░░░░ 12 of 30  scene 12  about 6 min left" in shown
     assert "worker w-live\n" in shown
+
+
+@pytest.mark.parametrize("verb", ["status", "show"])
+def test_a_step_that_is_tried_again_is_told_with_its_try_its_error_and_its_next_try(verb, cli: Cli, ids):
+    id = ids[State.ACTIVE]
+    retrying = Retrying("draw#13", 2, 4, f"ProviderError: 429 {NASTY}", next_at=10 * MINUTE, others=1)
+
+    whole, one, plain = with_live_worker(cli, ("status",), (verb, id), ("status", id, "--json"), retrying=retrying)
+
+    for shown in (whole, one):
+        flat = " ".join(shown.split())
+        assert "try 2 of 4 of draw#13 after ProviderError: 429" in flat
+        assert re.search(r", next try in (10|9) min(, \d+ s)?.*, and 1 more are tried again", flat)
+        assert NASTY not in shown
+    told = json.loads(plain)["retrying"]
+    assert told["next_at"].endswith("Z")
+    assert {name: told[name] for name in ("step", "try", "of", "others")} == {
+        "step": "draw#13", "try": 2, "of": 4, "others": 1,
+    }  # fmt: skip
+
+
+def test_who_is_not_trying_again_is_told_so_in_json(cli: Cli, ids: dict[State, str]):
+    one, workers = with_live_worker(cli, ("status", ids[State.ACTIVE], "--json"), ("workers", "--json"))
+
+    assert json.loads(one)["retrying"] is None
+    assert [run["retrying"] for worker in json.loads(workers)["workers"] for run in worker["running"]] == [None]
+
+
+def test_show_tells_how_often_a_step_was_tried(cli: Cli):
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([Order(type="film")])
+        (held,) = await jobs.engine.claim("w-1", ["default"], 1)
+        await jobs.engine.record([step(held, "draw#1", tries=3), step(held, "draw#2")])
+        return held.id
+
+    id = in_store(cli.path, work)
+
+    shown = cli.ok("show", id)
+    assert re.search(r"draw#1 +done, 3 tries ", shown)
+    assert re.search(r"draw#2 +done  ", shown)
+    assert [one["tries"] for one in cli.json("show", id)["steps"]] == [3, 1]
 
 
 def test_status_tells_a_lost_worker_and_what_needs_a_person(cli: Cli, ids: dict[State, str]):

@@ -5,9 +5,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from holdfast.conformance.given import HOUR, StoreClock
+from holdfast.conformance.given import HOUR, StoreClock, step
 from holdfast.core.lifecycle import TERMINAL
-from holdfast.core.model import Event, Options, State
+from holdfast.core.model import Event, Options, State, Where
+from holdfast.engines.file import FileEngine
 from holdfast.engines.file.form import EDIT, shown
 from holdfast.engines.file.reopen import PRIORITY_LIMIT
 from holdfast.jobs import orders
@@ -247,3 +248,77 @@ def test_without_a_check_what_no_caller_could_have_given_is_refused(desk, swap, 
     unsealed(desk)
 
     assert words in desk.refused(swap)
+
+
+# The number of tries, which earlier versions did not write.
+
+BEFORE_TRIES = r"""
+{
+  "version": 1,
+  "jobs": [
+    {
+      "id": "01a1ec21-d05f-71ab-b201-36a2fb3aaf44",
+      "type": "film",
+      "status": "PENDING",
+      "error": null,
+      "args": [],
+      "result": null,
+      "state": "pending",
+      "epoch": 1,
+      "created_at": "2026-11-18T00:50:01.439Z",
+      "options": {"keep_ms": 2592000000},
+      "digest": "a9f573b0af4722e3bb502c9d4957200a",
+      "waits": [
+        {"kind": "signal", "name": "go"}
+      ],
+      "steps": [
+        {"path": "draw#e7d1541d707808ba", "name": "draw", "state": "done", "result": "1.png", "epoch": 1,
+          "started_at": "2026-11-18T00:50:01.470Z", "finished_at": "2026-11-18T00:50:01.471Z"},
+        {"path": "~wait/go", "name": "~wait", "state": "started", "result": {"name": "go", "schema": {},
+          "until": null}, "epoch": 1, "started_at": "2026-11-18T00:50:01.525Z"}
+      ],
+      "history": [
+        {"version": 1, "at": "2026-11-18T00:50:01.439Z", "event": "submit", "after": "available"},
+        {"version": 2, "at": "2026-11-18T00:50:01.465Z", "event": "claim", "after": "active",
+          "by": "w-vm-10055-e36989", "epoch": 1},
+        {"version": 3, "at": "2026-11-18T00:50:01.525Z", "event": "suspend", "after": "pending",
+          "by": "w-vm-10055-e36989", "epoch": 1, "note": {"waits": ["signal go"]}}
+      ],
+      "check": "31a6dd909462-b3283b-1080a6-5feceb-74234e-4f53cd-df55fa-74234e-74234e-74234e-74234e"
+    }
+  ],
+  "records": [
+    {"name": "leader", "version": 2, "at": "2026-11-18T00:50:01.591Z"}
+  ]
+}
+"""
+
+
+def test_a_file_from_before_tries_were_written_does_not_look_edited(tmp_path, clock, run):
+    path = tmp_path / "checkpoint.json"
+    path.write_text(BEFORE_TRIES.lstrip())
+    engine = FileEngine(path, clock)
+
+    run(engine.open())
+
+    [job] = run(engine.find(Where()))
+    assert [entry.event for entry in run(engine.history(job.id))] == ["submit", "claim", "suspend"]
+    assert [one.tries for one in run(engine.steps(job.id))] == [1, 1]
+    run(engine.close())
+
+
+def test_tries_are_written_where_there_was_more_than_one_and_are_not_edited(desk):
+    job = desk.job(State.ACTIVE)
+    desk.run(desk.engine.record([step(job, "draw#1", tries=4), step(job, "draw#2")]))
+    desk.edit()
+
+    assert [one.tries for one in desk.run(desk.engine.steps(job.id))] == [4, 1]
+    assert desk.path.read_text().count('"tries"') == 1
+    assert "something was edited" in desk.refused(('"tries": 4', '"tries": 3'))
+
+
+def test_a_number_of_tries_that_can_not_be_is_refused(desk):
+    job = desk.job(State.ACTIVE)
+    desk.run(desk.engine.record([step(job, "draw#1", tries=4)]))
+
+    assert "tries" in desk.refused(('"tries": 4', '"tries": 0'))

@@ -19,6 +19,7 @@ from holdfast.engines.postgres.place import place_of
 from holdfast.engines.sql import migrations
 
 CLOCK = StoreClock(settable=False)
+LAST = migrations("holdfast.engines.postgres")[-1][0]
 ROUNDS = 20
 PATIENCE_SECONDS = 12.0
 """Less than the 15 s for which a worker's statement waits for a lock: who is held up by a migration is seen."""
@@ -36,7 +37,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Adds migrations to those that there are."""
 
     def add(*texts: str) -> None:
-        more = list(enumerate(texts, start=2))
+        more = list(enumerate(texts, start=LAST + 1))
         monkeypatch.setattr(store, "migrations", lambda package: [*migrations(package), *more])
 
     return add
@@ -110,7 +111,7 @@ def test_a_worker_of_the_version_before_goes_on_while_its_store_is_migrated(post
         assert set(counted) == {(queue, State.COMPLETED) for queue, _ in counted}
         assert sum(counted.values()) == done + ROUNDS + 6
         async with looking(postgres_store) as db:
-            assert await db.fetchval("select version from store") == 2
+            assert await db.fetchval("select version from store") == LAST + 1
             assert await db.fetchval("select count(*) from job where colour is not null") == 0
             assert await db.fetchval("select painted(7)") == 7
             assert await db.fetchval("select to_regclass('job_colour') is not null")
@@ -141,7 +142,7 @@ def test_a_migration_that_waits_for_a_long_transaction_keeps_nobody_waiting(post
                 assert not migrating.done()
                 await report_begun.rollback()
                 new = await migrating
-        assert await version_of(postgres_store) == 2
+        assert await version_of(postgres_store) == LAST + 1
         await live(old)
         await new.close()
         await old.close()
@@ -159,11 +160,13 @@ def test_a_migration_that_never_gets_its_lock_says_so_and_leaves_the_store_as_it
         later(NEXT)
         async with looking(postgres_store) as report, report.transaction():
             await report.fetch("select * from job")
-            with pytest.raises(StoreBusy, match=r"migration 2 did not get its locks in 3 tries.*still 1"):
+            with pytest.raises(
+                StoreBusy, match=rf"migration {LAST + 1} did not get its locks in 3 tries.*still {LAST}"
+            ):
                 await opened(postgres_store)
-        assert await version_of(postgres_store) == 1
+        assert await version_of(postgres_store) == LAST
         await (await opened(postgres_store)).close()
-        assert await version_of(postgres_store) == 2
+        assert await version_of(postgres_store) == LAST + 1
 
     run(work())
 
@@ -180,7 +183,7 @@ def test_a_migration_may_take_longer_than_any_other_statement(
         with pytest.raises(StoreBusy):
             await engine._look(lambda db: db.fetch("select pg_sleep(5)"))
         await engine.close()
-        assert await version_of(postgres_store) == 2
+        assert await version_of(postgres_store) == LAST + 1
 
     run(work())
 
@@ -189,12 +192,12 @@ def test_a_migration_that_fails_leaves_what_was_before_it_and_says_so(postgres_s
     async def work() -> None:
         old = await opened(postgres_store)
         later(BROKEN)
-        with pytest.raises(StoreError, match=r"migration 2 failed .*nonsense.*still 1") as told:
+        with pytest.raises(StoreError, match=rf"migration {LAST + 1} failed .*nonsense.*still {LAST}") as told:
             await opened(postgres_store)
         assert "\n" not in str(told.value)
-        assert await version_of(postgres_store) == 1
+        assert await version_of(postgres_store) == LAST
         later(NEXT, BROKEN)
-        with pytest.raises(StoreError, match=r"migration 3 failed .*nonsense.*still 2"):
+        with pytest.raises(StoreError, match=rf"migration {LAST + 2} failed .*nonsense.*still {LAST + 1}"):
             await opened(postgres_store)
         async with looking(postgres_store) as db:
             assert await db.fetchval("select to_regclass('later')") is None
@@ -207,11 +210,36 @@ def test_a_migration_that_fails_leaves_what_was_before_it_and_says_so(postgres_s
 
 def test_a_migration_that_older_programs_can_not_live_with_shuts_them_out(postgres_store: str, run, later, monkeypatch):
     async def work() -> None:
-        later(NEXT + "update {schema}.store set oldest = 2;")
+        later(NEXT + "update {schema}.store set oldest = " + str(LAST + 1))
         await (await opened(postgres_store)).close()
         monkeypatch.undo()
-        with pytest.raises(StoreError, match="version 2, and this program knows 1.*upgrade holdfast"):
+        with pytest.raises(StoreError, match=f"version {LAST + 1}, and this program knows {LAST}.*upgrade holdfast"):
             await opened(postgres_store)
+
+    run(work())
+
+
+OLD_STEP = """
+insert into step (n, path, place, name, state, epoch, started_at, finished_at, error, result)
+select n, 'draw#2', nextval('step_place'), 'draw', 'done', epoch, 1, 2, null, '"two"' from job
+"""
+
+
+def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_on(postgres_store: str, run):
+    async def work() -> None:
+        engine = await opened(postgres_store)
+        held = await claimed(engine, CLOCK)
+        await engine.record([step(held, "draw#1")])
+        await engine.close()
+        async with looking(postgres_store) as db:
+            # As the version before has made it.
+            await db.execute("alter table step drop column tries; update store set version = 1")
+            again = await opened(postgres_store)
+            await db.execute(OLD_STEP)  # a worker that has been running since before
+        await again.record([step(held, "draw#3", tries=3)])
+        assert [one.tries for one in await again.steps(held.id)] == [1, 1, 3]
+        await again.close()
+        assert await version_of(postgres_store) == LAST
 
     run(work())
 
@@ -223,7 +251,7 @@ from holdfast.conformance.given import StoreClock, job
 from holdfast.engines.postgres import PostgresEngine, store
 from holdfast.engines.sql import migrations
 
-store.migrations = lambda package: [*migrations(package), (2, sys.argv[3])]
+store.migrations = lambda package: [*migrations(package), (migrations(package)[-1][0] + 1, sys.argv[3])]
 
 async def main():
     engine = PostgresEngine(sys.argv[1])
@@ -260,7 +288,7 @@ def test_processes_that_migrate_at_once_do_it_once(postgres_store: str, run, the
     for starter in starters:
         starter.communicate(timeout=60)
     assert [starter.returncode for starter in starters] == [0] * 3
-    assert run(version_of(postgres_store)) == 2
+    assert run(version_of(postgres_store)) == LAST + 1
 
     async def jobs() -> int:
         async with looking(postgres_store) as db:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from msgspec.structs import replace
@@ -21,11 +22,11 @@ from holdfast.conformance.given import step as recorded
 from holdfast.conformance.victim import work
 from holdfast.core.errors import Invalid, StoreError, StoreForeign, StoreFull, StoreUnwritable
 from holdfast.core.lifecycle import submit_entry
-from holdfast.core.model import PAGE_LIMIT, Event, Options, Presence, Record, State, Where
+from holdfast.core.model import PAGE_LIMIT, Error, Event, Options, Presence, Record, State, Step, StepState, Where
 from holdfast.core.moves import MOVED, HeldKey, Mark, Whole
 from holdfast.engines import engine_for, named
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
-from holdfast.engines.redis import RedisEngine
+from holdfast.engines.redis import RedisEngine, rows
 from holdfast.engines.redis.engine import CALL_WEIGHT, Part
 from holdfast.engines.redis.place import place_of
 from holdfast.engines.redis.reads import PAGE
@@ -35,8 +36,32 @@ from holdfast.upkeep.keeper import Keeper
 from tests.redis_server import NoServer, Server, cluster, server
 
 CLOCK = StoreClock(settable=False)
+ROW_BEFORE_TRIES = tuple[int, str, int, int | None, Error | None, str | None]
+"""How a step's record was read before its number of tries was in it."""
 PATIENCE_SECONDS = 10.0
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "redis.md"
+
+
+@pytest.mark.parametrize("error", [None, Error("E", "oops")])
+def test_a_record_with_its_number_of_tries_is_read_by_an_older_worker(error):
+    one = Step(
+        job="j",
+        epoch=2,
+        path="draw#1",
+        name="draw",
+        state=StepState.DONE,
+        result="1",
+        error=error,
+        started_at=3,
+        tries=4,
+    )
+    text = rows.step_row(one)
+    epoch, name, started_at, finished_at, _, result = msgspec.json.decode(text, type=ROW_BEFORE_TRIES)
+    assert (epoch, name, started_at, finished_at, result) == (2, "draw", 3, None, "1")
+    assert rows.step_of("j", "draw#1", b"d" + b"0" * 12 + text.encode()) == one
+    # What it writes itself is read as one try.
+    mine = msgspec.json.encode((2, "draw", 3, None, error, "1"))
+    assert rows.step_of("j", "draw#1", b"d" + b"0" * 12 + mine) == replace(one, tries=1)
 
 
 @pytest.fixture

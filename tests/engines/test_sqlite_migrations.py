@@ -7,19 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.conformance.given import StoreClock, claimed, step
 from holdfast.core.errors import StoreError
 from holdfast.core.model import State
 from holdfast.engines.sql import migrations
 from holdfast.engines.sqlite import SqliteEngine, store
 from tests.engines.samples import job
 
+CLOCK = StoreClock(settable=False)
 PACKAGE = "holdfast.engines.sqlite"
-NEXT = "create table later (n integer primary key) strict;\npragma user_version = 2;\n"
+LAST = migrations(PACKAGE)[-1][0]
+NEXT = f"create table later (n integer primary key) strict;\npragma user_version = {LAST + 1};\n"
 
 
 @pytest.fixture
 def path(tmp_path: Path, run) -> Path:
-    """A store of the first schema with one job in it."""
+    """A store with one job in it."""
     engine = SqliteEngine(tmp_path / "jobs.db")
     run(engine.open())
     run(engine.insert([job()]))
@@ -43,31 +46,58 @@ def test_the_migrations_are_numbered_without_a_gap_and_set_their_own_version():
 
 
 def test_an_older_store_is_brought_up_to_date_with_all_that_is_in_it(path, run, monkeypatch):
-    monkeypatch.setattr(store, "migrations", lambda package: [*migrations(package), (2, NEXT)])
+    monkeypatch.setattr(store, "migrations", lambda package: [*migrations(package), (LAST + 1, NEXT)])
     engine = SqliteEngine(path)
 
     run(engine.open())
 
     assert run(engine.count()) == {("default", State.AVAILABLE): 1}
     run(engine.close())
-    assert look(path, "pragma user_version") == [(2,)]
+    assert look(path, "pragma user_version") == [(LAST + 1,)]
     assert look(path, "select count(*) from later") == [(0,)]
 
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(path, run, monkeypatch):
-    broken = "create table later (n integer primary key) strict;\nselect nonsense;\npragma user_version = 2;\n"
-    monkeypatch.setattr(store, "migrations", lambda package: [*migrations(package), (2, broken)])
+    broken = NEXT.replace("pragma", "select nonsense;\npragma")
+    monkeypatch.setattr(store, "migrations", lambda package: [*migrations(package), (LAST + 1, broken)])
 
     with pytest.raises(StoreError, match="nonsense"):
         run(SqliteEngine(path).open())
 
-    assert look(path, "pragma user_version") == [(1,)]
+    assert look(path, "pragma user_version") == [(LAST,)]
     assert look(path, "select count(*) from sqlite_schema where name = 'later'") == [(0,)]
     monkeypatch.undo()
     engine = SqliteEngine(path)
     run(engine.open())
     assert run(engine.count()) == {("default", State.AVAILABLE): 1}
     run(engine.close())
+
+
+OLD_STEP = """
+insert into step (job, path, name, state, epoch, started_at, finished_at, error, result)
+select n, 'draw#2', 'draw', 'done', epoch, 1, 2, null, '"two"' from job
+"""
+
+
+def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_on(tmp_path, run):
+    engine = SqliteEngine(tmp_path / "jobs.db")
+    run(engine.open())
+    held = run(claimed(engine, CLOCK))
+    run(engine.record([step(held, "draw#1")]))
+    run(engine.close())
+    db = sqlite3.connect(engine.path)  # as the version before has made it
+    db.executescript("alter table step drop column tries; pragma user_version = 1;")
+
+    again = SqliteEngine(engine.path)
+    run(again.open())
+    with db:
+        db.execute(OLD_STEP)  # a worker that has been running since before
+    db.close()
+    run(again.record([step(held, "draw#3", tries=3)]))
+
+    assert [one.tries for one in run(again.steps(held.id))] == [1, 1, 3]
+    run(again.close())
+    assert look(engine.path, "pragma user_version") == [(LAST,)]
 
 
 STARTER = """

@@ -216,6 +216,24 @@ def test_a_timeout_that_its_owner_did_not_heed_is_a_failure(store, retries, even
     assert store.last(one).event == event
 
 
+@pytest.mark.parametrize("retries", [0, 3])
+def test_an_effect_in_doubt_needs_a_person_when_its_job_overran_its_timeout(store, retries):
+    """The owner did nothing: nobody knows how far the effect has come, and another try would repeat it."""
+    one = store.claimed(options=Options(timeout_ms=1_000, retry=Retry(retries=retries)))
+    begun = Step(
+        job=one.id, epoch=one.epoch, path="pay#1", name="pay", state=StepState.STARTED, result=ONCE, started_at=0
+    )
+    store.do(store.engine.record([begun]))
+    store.clock.advance(10 * SECOND)
+    assert store.do(store.rescue.overrun("w-2")) != []
+    ended = store.get(one)
+    assert ended.state is State.REVIEW
+    assert ended.error.type == "EffectInDoubt"
+    assert "pay#1" in ended.error.message
+    assert "longer than its timeout" in ended.error.message
+    assert store.last(one).note["in_doubt"] == ["pay#1"]
+
+
 # The keeper.
 
 

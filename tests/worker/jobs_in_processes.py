@@ -100,6 +100,11 @@ def make(path: str) -> str:
     return path
 
 
+@step(key="1", retries=Retry(retries=3, strategy="constant", initial_ms=60_000, jitter=False))
+def flaky() -> None:
+    raise ConnectionError("429")
+
+
 @step(isolate="process")
 def crash() -> None:
     ctypes.string_at(0)
@@ -130,6 +135,16 @@ async def film(n: int) -> dict[str, Any]:
     both = await asyncio.gather(outer(n), narrate.aio(n + 1))
     scenes = await draw.map(range(3))
     return {"pid": os.getpid(), "first": first.number, "both": both, "scenes": [scene.number for scene in scenes]}
+
+
+@app.job(isolate="process")
+async def plain() -> int:
+    return os.getpid()
+
+
+@app.job(isolate="process")
+async def tries() -> None:
+    await flaky.aio()
 
 
 @app.job(isolate="process")

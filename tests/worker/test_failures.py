@@ -384,5 +384,5 @@ async def test_a_worker_s_log_tells_of_every_failed_try_and_of_every_job_that_ne
         await finished(app, run)
 
     told = [record.getMessage() for record in caplog.records if run.id in record.getMessage()]
-    assert any("ValueError: no ink; tries again" in line for line in told)
+    assert any("(broken) failed (attempt 1 of 2): ValueError: no ink; next attempt in" in line for line in told)
     assert any("ValueError: no ink; it needs a person" in line for line in told)

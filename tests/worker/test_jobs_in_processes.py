@@ -6,10 +6,12 @@ import re
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Event, State, StepState
+from holdfast.core.model import Error, Event, State, Step, StepState
+from holdfast.core.outcome import ONCE
 from holdfast.jobs import Jobs
 from holdfast.worker.isolation.away import Away
 from holdfast.worker.isolation.wire import Ended
@@ -357,6 +359,25 @@ async def test_a_cancel_kills_the_isolated_step_that_it_waits_for(app, tmp_path)
         await until(lambda: not worker._pool._busy)
 
 
+# Retries.
+
+
+async def test_a_step_that_is_tried_again_there_is_told_here(app, caplog):
+    run = await jobs.tries.submit()
+    async with app.worker():
+
+        async def told():
+            status = await run.status()
+            return status if status.retrying is not None else None
+
+        status = await until(told)
+        await until(lambda: any("next try in" in record.getMessage() for record in caplog.records))
+    assert (status.retrying.step, status.retrying.try_number, status.retrying.of) == ("flaky#1", 2, 4)
+    assert status.retrying.error == "ConnectionError: 429"
+    (line,) = [record.getMessage() for record in caplog.records if "next try in" in record.getMessage()]
+    assert line == f"job {run.id[-8:]}: step flaky#1 failed (try 1 of 4): ConnectionError: 429; next try in 60.0 s"
+
+
 # Effects.
 
 
@@ -388,6 +409,24 @@ async def test_an_effect_that_a_stopping_worker_cuts_off_is_in_doubt(app, tmp_pa
 async def test_an_effect_that_is_recorded_is_not_in_doubt(app, tmp_path):
     run = await jobs.pays.submit(str(tmp_path / "ran"), "well")
     assert (await finished(app, run)).state is State.COMPLETED
+
+
+@pytest.mark.parametrize("is_caught", [True, False])
+@pytest.mark.parametrize("has_steps", [True, False])
+async def test_what_an_older_version_began_is_in_doubt_there_too(app, tmp_path, is_caught, has_steps):
+    """The older version ran in its worker's process, and had a step that this one doesn't know."""
+    path = tmp_path / "ran"
+    run = await (jobs.pays.submit(str(path), "well") if has_steps else jobs.plain.submit())
+    (job,) = await app.engine.claim("w-before", ["default"], 1)
+    begun = Step(job=job.id, epoch=1, path="pay#1", name="pay", state=StepState.STARTED, result=ONCE, started_at=1)
+    told = replace(begun, path="~failed/pay#1", name="~failed", result='{"attempt":1}', error=Error("E", "cut"))
+    await app.engine.record([begun, told] if is_caught else [begun])
+    await app.engine.commit([decide(job, Event.RELEASE, await app.engine.now(), by="w-before")])
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert job.error.type == "EffectInDoubt"
+    assert "pay#1" in job.error.message
+    assert jobs.lines(path) == []
 
 
 # What is refused.

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.app import App
 from holdfast.cli.overview import QueueSummary, how_alive, summaries
-from holdfast.cli.words import ago, counted, short, span
+from holdfast.cli.words import counted, short, span
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.core.unreadable import unreadable_parts

@@ -19,7 +19,7 @@ from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.model import Job
 from holdfast.engines import engine_for
-from holdfast.worker.registry import ONCE_STEPS
+from holdfast.worker.registry import STEPS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,9 +64,9 @@ def signature_in(app: App, target: str, job: Job) -> Signature:
 
 def check_step_result(target: str, name: str, result: object) -> None:
     """Refuse what a step can't have returned, by the type hint of the App's step; of several of a name, of all."""
-    known = list(ONCE_STEPS.get(name, {}).values())
+    known = list(STEPS.get(name, {}).values())
     if not known:
-        raise Invalid(f"{target} has no step {name!r} with effect='once'; leave out --app, and it is not checked")
+        raise Invalid(f"{target} has no step {name!r}; leave out --app, and it is not checked")
     for spec in known:
         try:
             spec.signature.result.decode(canonical(result))

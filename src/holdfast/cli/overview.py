@@ -35,6 +35,10 @@ SILENT_MS = 10_000
 """A worker beats every two seconds; one not heard of for so long is called silent."""
 
 
+RETRY_SHOWN = 300
+"""How long the line about a step that is tried again may be."""
+
+
 class QueueSummary(Struct, frozen=True, kw_only=True):
     """A queue: its jobs by state, whether it is paused, and how many living workers serve it."""
 
@@ -212,6 +216,8 @@ def running_lines(one: Status, *, lost: bool) -> Iterator[RenderableType]:
     progress = progress_line(one)
     if progress.plain:
         yield Text("    ") + progress
+    if one.retrying is not None:
+        yield Padding(Text(one_line(one.retry_words, RETRY_SHOWN), "yellow"), (0, 0, 0, 4))
     owner = Text(f"    {', '.join(owner_words(one))}", style="dim")
     yield Text() + owner + Text(", which is not heard of" if lost else "", style="yellow")
 
@@ -273,6 +279,8 @@ def detail(one: Status, history: Sequence[Entry], now: Time) -> Iterator[Rendera
         yield Text("  ") + progress
     if one.trouble:
         yield Padding(Text(f"its worker can't write: {one_line(one.trouble)}", "bold red"), (0, 0, 0, 2))
+    if one.retrying is not None:
+        yield Padding(Text(one_line(one.retry_words, RETRY_SHOWN), "yellow"), (0, 0, 0, 2))
     for wait in one.waits:
         yield Text(f"  {wait_in_words(wait, now)}")
     if any(wait.name.startswith(ASK) for wait in one.waits):

@@ -186,6 +186,7 @@ def _step_of(shape: Shape, job: str) -> Step:
         error=_error_of(shape["error"]),
         started_at=started_at,
         finished_at=moment_of(shape["finished_at"]),
+        tries=msgspec.convert(shape.get("tries", 1), int),
     )
 
 

@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.core.model import Entry, Error, Job, Presence, Step, Time
+from holdfast.core.model import Entry, Error, Job, Presence, Retrying, Step, Time
 from holdfast.core.unreadable import unreadable_note
 from holdfast.jobs import Status
 from holdfast.jobs.questions import Refusal
@@ -112,6 +112,7 @@ def step_shape(step: Step) -> Shape:
         "error": error_shape(step.error),
         "started_at": moment(step.started_at),
         "finished_at": moment(step.finished_at),
+        "tries": step.tries,
     }
 
 
@@ -137,6 +138,7 @@ def status_shape(status: Status) -> Shape:
         "attempt": status.attempt,
         "recoveries": status.recoveries,
         "worker": status.worker,
+        "retrying": retry_shape(status.retrying),
         "running_ms": status.running_ms,
         "remaining_ms": status.remaining_ms,
         "trouble": status.trouble,
@@ -144,6 +146,20 @@ def status_shape(status: Status) -> Shape:
         "created_at": moment(status.created_at),
         "run_at": moment(status.run_at),
         "finished_at": moment(status.finished_at),
+    }
+
+
+def retry_shape(retrying: Retrying | None) -> Shape | None:
+    """A step that is tried again."""
+    if retrying is None:
+        return None
+    return {
+        "step": retrying.step,
+        "try": retrying.try_number,
+        "of": retrying.of,
+        "error": retrying.error,
+        "next_at": moment(retrying.next_at),
+        "others": retrying.others,
     }
 
 
@@ -165,6 +181,7 @@ def worker_shape(presence: Presence, how: str) -> Shape:
                 "total": one.total,
                 "text": one.text,
                 "since": moment(one.since),
+                "retrying": retry_shape(one.retrying),
             }
             for one in presence.running
         ],

@@ -186,7 +186,8 @@ def _steps(out: Console, steps: Sequence[Step], doubts: Sequence[str]) -> None:
         # What a step writes when it begins is no result.
         result = "" if step.state is StepState.STARTED else one_line(step.result or "", 40)
         told = one_line(f"{step.error.type}: {step.error.message}", 60) if step.error else result
-        state = Text("in doubt" if step.path in doubts else str(step.state), style=STEP_STYLES[step.state])
+        tries = f", {step.tries} tries" if step.tries > 1 else ""
+        state = Text("in doubt" if step.path in doubts else f"{step.state}{tries}", style=STEP_STYLES[step.state])
         table.add_row("", one_line(step.path, 60), state, took, rest(told))
     if len(steps) > STEPS_SHOWN:
         out.print(f"  the last {STEPS_SHOWN}; all of them: --json", style="dim")

@@ -134,7 +134,7 @@ async def test_a_lease_outlives_a_close_or_is_broken_by_the_book(
 @pytest.mark.usefixtures("lasting")
 async def test_every_text_outlives_a_close(engine: Engine, another: Another, clock: StoreClock, text: str) -> None:
     held = await claimed(engine, clock, args=text, key=text[:200], group=text[:200])
-    await engine.record([step(held, text[:200] + "#", result=text), step(held, "b", error=Error("E", text))])
+    await engine.record([step(held, text[:200] + "#", result=text), step(held, "b", error=Error("E", text), tries=2)])
     await applied_to(engine, signal(clock, held, text[:200], text))
     await done(engine, clock, held, Event.COMPLETE, result=text, note={"text": text})
     await engine.put_record("r/" + text[:99], text or "1")

@@ -401,7 +401,7 @@ async def test_texts_are_loaded_as_they_are(store: Any, clock: StoreClock, name:
     text = TEXTS[name]
     source = MemoryEngine(clock)
     held = await claimed(source, clock, args=text, key=text[:99], digest=text[:99], type=text[:99] or "t")
-    await source.record([step(held, text[:99] + "#", result=text)])
+    await source.record([step(held, text[:99] + "#", result=text, tries=3)])
     await applied_to(source, signal(clock, held, text[:99], text))
     await done(source, clock, held, Event.COMPLETE, result=text, note={"text": text})
     await source.put_record("r/" + text[:99], text or "1")

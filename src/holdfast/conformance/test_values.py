@@ -23,6 +23,7 @@ from holdfast.core.model import (
     Job,
     Options,
     Record,
+    Recorded,
     Retry,
     State,
     Step,
@@ -186,6 +187,44 @@ async def test_a_step_without_an_end_is_told_from_one_at_zero(engine: Engine, cl
     await engine.record(steps)
 
     assert await engine.steps(held.id) == steps
+
+
+async def test_how_often_a_step_was_tried_comes_back(engine: Engine, clock: StoreClock) -> None:
+    held = await claimed(engine, clock)
+    begun = step(held, "a", StepState.STARTED)
+    steps = [
+        step(held, "a", tries=4),
+        step(held, "b", StepState.FAILED, tries=2),
+        step(held, "c", result=None, tries=MAX),
+        step(held, "d"),
+        step(held, "e", StepState.FAILED, error=Error("", ""), tries=3),
+    ]
+
+    await engine.record([begun])
+    answers = await engine.record(steps)
+
+    assert [answer.step for answer in answers if isinstance(answer, Recorded)] == steps
+    assert await engine.steps(held.id) == steps
+    assert [one.tries for one in steps] == [4, 2, MAX, 1, 3]
+
+
+async def test_the_tries_of_the_record_that_stands_are_told(engine: Engine, clock: StoreClock) -> None:
+    held = await claimed(engine, clock)
+    first = step(held, "a", tries=3)
+    await engine.record([first])
+
+    [answer] = await engine.record([step(held, "a", tries=5)])
+
+    assert answer == Recorded(first, False)
+
+
+async def test_the_tries_of_a_step_that_goes_with_a_change_come_back(engine: Engine, clock: StoreClock) -> None:
+    held = await claimed(engine, clock)
+    carried = step(held, "a", tries=7)
+
+    await done(engine, clock, held, Event.COMPLETE, steps=(carried,))
+
+    assert await engine.steps(held.id) == [carried]
 
 
 async def test_names_may_be_as_long_as_they_may(engine: Engine, clock: StoreClock) -> None:

@@ -249,6 +249,7 @@ class Twins:
             error=OOPS if mark.state is StepState.FAILED else None,
             started_at=self._clock.now,
             finished_at=ended,
+            tries=1 + mark.value % 3,
         )
 
     def _change(self, move: acts.Move) -> Change | None:

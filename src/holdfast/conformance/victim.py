@@ -22,7 +22,7 @@ async def work(engine: Engine, clock: StoreClock, key: str = "order-42") -> Dump
     """Some of everything that a store keeps; answers with what it holds then."""
     parent = await claimed(engine, clock, key=key, digest="d1")
     first, _ = await children(engine, clock, parent, 2)
-    await engine.record([step(parent, "a"), step(parent, "b", result="ä" * 10_000)])
+    await engine.record([step(parent, "a", tries=2), step(parent, "b", result="ä" * 10_000)])
     await done(engine, clock, first, Event.COMPLETE, steps=(step(first, "c"),))
     await engine.commit([signalled(clock, parent)])
     for state in State:

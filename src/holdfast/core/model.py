@@ -218,6 +218,7 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
     error: Error | None = None
     started_at: Time
     finished_at: Time | None = None
+    tries: int = 1
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
@@ -299,6 +300,19 @@ class Recorded(Struct, frozen=True, gc=False):
     first: bool
 
 
+class Retrying(Struct, frozen=True, omit_defaults=True):
+    """A step that has failed and is tried again. `try_number` is the try that comes at `next_at`, or has begun then;
+    `of` is how many there may be. `others` counts the other steps of the job that are being tried again.
+    """
+
+    step: str
+    try_number: int
+    of: int
+    error: str
+    next_at: Time
+    others: int = 0
+
+
 class Running(Struct, frozen=True, omit_defaults=True):
     """What a worker is doing for one job right now. `silent_ms` is how long ago it showed progress.
 
@@ -315,6 +329,7 @@ class Running(Struct, frozen=True, omit_defaults=True):
     since: Time | None = None
     silent_ms: int = 0
     stale_after_ms: int | None = None
+    retrying: Retrying | None = None
 
 
 TYPES_TOLD = 500

@@ -125,7 +125,7 @@ def entry_of(row: Row) -> Entry:
 
 def step_of(row: Row) -> Step:
     """A step from a row of `steps`."""
-    job, epoch, path, name, state, result, error, started_at, finished_at = row
+    job, epoch, path, name, state, result, error, started_at, finished_at, tries = row
     return Step(
         job=job,
         epoch=epoch,
@@ -136,4 +136,5 @@ def step_of(row: Row) -> Step:
         error=None if error is None else _error(error),
         started_at=started_at,
         finished_at=finished_at,
+        tries=tries,
     )

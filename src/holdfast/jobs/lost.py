@@ -65,7 +65,8 @@ def lost(
     """
     progressed = has_progressed(past)
     done = sum(step.state is StepState.DONE for step in past.steps)
-    note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": f"{done} recorded {'step' if done == 1 else 'steps'}"}
+    survived = f"{done} recorded {'step' if done == 1 else 'steps'}"
+    note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": survived}
     if stage:
         note["stage"] = stage
     if not recovery:

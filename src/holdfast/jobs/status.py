@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.durations import in_words
-from holdfast.core.model import Error, Job, Running, State, Step, StepState, Time, Wait
+from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     stage_ms: int | None
     trouble: str = ""
     """Why its worker can't write what it does, such as a full disk: until that is over, the job stands still."""
+    retrying: Retrying | None = None
+    """The step that failed last and is tried again, as its worker last said."""
+    retry_ms: int | None = None
+    """How long it is until its next try; 0 when that has begun."""
 
     @property
     def remaining_ms(self) -> int | None:
@@ -47,7 +51,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
     def progress(self) -> tuple[object, ...]:
         """What changes when the job gets on."""
-        return self.state, self.stage, self.done, self.total, self.text, self.steps
+        tries = None if self.retrying is None else (self.retrying.step, self.retrying.try_number)
+        return self.state, self.stage, self.done, self.total, self.text, self.steps, tries
+
+    @property
+    def retry_words(self) -> str:
+        """What is tried again, in words: "try 2 of 4 of draw#13 after ProviderError: 429, next try in 8 s"."""
+        one = self.retrying
+        if one is None:
+            return ""
+        words = f"try {one.try_number} of {one.of} of {one.step} after {one.error}"
+        if self.retry_ms:
+            words += f", next try in {in_words(self.retry_ms)}"
+        return words + (f", and {one.others} more are tried again" if one.others else "")
 
     def __str__(self) -> str:
         """In words: "drawing, stage 3 of 7, 12 of 30, for 2 min"."""
@@ -59,6 +75,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             words.append(f"{self.done} of {self.total}")
         if self.text:
             words.append(self.text)
+        if self.retrying is not None:
+            words.append(self.retry_words)
         if self.stage_ms is not None:
             words.append(f"for {in_words(self.stage_ms)}")
         if self.remaining_ms is not None:
@@ -83,6 +101,7 @@ def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Tim
         done, total = len(done_steps), sum(step.state is not StepState.STARTED for step in steps)
     since = (running.since if running is not None else None) or job.claimed_at
     stages = job.options.stages
+    retrying = running.retrying if running is not None and job.state is State.ACTIVE else None
     return Status(
         id=job.id,
         type=job.type,
@@ -109,4 +128,6 @@ def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Tim
         running_ms=None if job.claimed_at is None else max(0, now - job.claimed_at),
         stage_ms=None if since is None or job.state is not State.ACTIVE else max(0, now - since),
         trouble=trouble if job.state is State.ACTIVE else "",
+        retrying=retrying,
+        retry_ms=None if retrying is None else max(0, retrying.next_at - now),
     )

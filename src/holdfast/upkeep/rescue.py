@@ -7,6 +7,7 @@ what it sees: each rescue is a change that expects the version it looked at, so 
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,7 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.core.outcome import failure_event, retry_at
+from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import UNDO_TYPE, wake_parent
@@ -132,14 +133,26 @@ class Rescue:
             if limit is None or job.claimed_at is None or now <= job.claimed_at + limit + OVERRUN_MARGIN_MS:
                 continue
             error = Error("TimeoutError", f"the job took longer than its timeout of {in_words(limit)}")
-            note = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
-            if failure_event(job, error.type) is not Event.FAIL:
+            note: dict[str, Any] = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
+            doubts = in_doubt(await self._engine.steps(job.id))
+            if doubts:
+                error = Error("EffectInDoubt", f"{doubt_text(doubts)}; {error.message}")
+                note["in_doubt"] = doubts
+            run_at = None
+            if doubts or failure_event(job, error.type) is not Event.FAIL:
                 change = decide(job, Event.ABANDON, now, by=by, error=error, note=note)
             else:
                 run_at = retry_at(job, now, self._chance())
                 change = decide(job, Event.OVERRUN, now, by=by, error=error, run_at=run_at, note=note)
             if await self._commit(change):
                 failed.append(job)
+                which = f"attempt {job.attempt} of {job.options.retry.retries + 1}"
+                then = "it needs a person: holdfast review"
+                if run_at is not None:
+                    then = f"next attempt in {in_words(run_at - now)}"
+                log.warning(
+                    "job %s (%s) failed (%s): %s: %s; %s", job.id, job.type, which, error.type, error.message, then
+                )
         return failed
 
     async def presences(self) -> dict[str, Presence]:

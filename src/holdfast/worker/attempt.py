@@ -6,6 +6,7 @@ Must not decide what the end of the attempt means for the job (`core`), and must
 import asyncio
 import concurrent.futures
 import inspect
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -16,23 +17,27 @@ from math import inf
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast import forking
 from holdfast.core.codec import canonical
 from holdfast.core.errors import BadValue, Invalid, StoreError, StoreFull, StoreLost, StoreUnwritable
-from holdfast.core.model import Change, Conflict, Job, Recorded, Running, Signal, Step, StepState, Time
+from holdfast.core.model import Change, Conflict, Job, Recorded, Retrying, Running, Signal, Step, StepState, Time
+from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
 from holdfast.trouble import Trouble
 from holdfast.worker.drift import DRIFT_LINES, not_asked
-from holdfast.worker.faults import storable
+from holdfast.worker.faults import line_of, module_of, storable
 from holdfast.worker.lines import Lines
-from holdfast.worker.registry import JobSpec, StepSpec, place_of
+from holdfast.worker.registry import STEPS, JobSpec, StepSpec, place_of
 from holdfast.worker.timers import Timers
 from holdfast.worker.together import Together
 
 T = TypeVar("T")
+
+log = logging.getLogger("holdfast.worker")
 
 LOG_SECONDS = 2.0
 """New log lines are written with a step's record, but not more often than this."""
@@ -48,6 +53,12 @@ FENCE_SECONDS = 0.05
 
 CANCEL_AGAIN_SECONDS = 10.0
 """How long a cancelled handler may tidy up before it is cancelled once more."""
+
+SHORT_ID = 8
+"""How many characters of a job's id the log has where a line is long: the last ones, as on the command line."""
+
+PATH_CHARACTERS = 200
+"""How much of a step's path a beat tells."""
 
 ARGS_PATH = "~args/"
 """Beside the record of a step with `key=`, what its arguments were, as hashes: to tell when they differ."""
@@ -117,6 +128,10 @@ class Attempt:
     """Effects whose intent was written, or may have been, and which were not begun: a release or a failure takes it
     back.
     """
+    unsettled: dict[str, str] = made(dict)
+    """Effects that an earlier lease began and that have no result, by path, with the step's name: those that this
+    attempt's code has not asked for yet. What the store says counts, not what the step's decorator says today.
+    """
     used: set[int] = made(set)
     """Signals that a wait of this job has taken or is taking, by their versions."""
     spent: set[int] = made(set)
@@ -166,6 +181,8 @@ class Attempt:
     _said: tuple[str, int | None, int | None, str] | None = None
     _said_first: tuple[str, int] = ("", 0)
     _together: Together | None = None
+    _retrying: dict[str, Retrying] | None = None
+    """The steps that have failed and are tried again, by path, the most recent last."""
     _lines: Lines = made(Lines)
     _lock: threading.Lock = made(threading.Lock)
 
@@ -214,6 +231,8 @@ class Attempt:
             else:
                 self.records[step.path] = step
                 self._left.setdefault(step.name, {})[step.path] = None
+                if in_doubt([step]):
+                    self.unsettled[step.path] = step.name
 
     def now(self) -> Time:
         """The store's time, from the moment of the claim and our own clock: asking the store would cost a call."""
@@ -283,9 +302,12 @@ class Attempt:
     def recorded(self, path: str, spec: StepSpec, *, keyed: bool) -> Step | None:
         """The record of a step that is done or failed, if there is one. A look, not a call to the store."""
         step = self.records.get(path)
-        if step is not None and step.state is not StepState.STARTED:
-            self._left.get(spec.name, {}).pop(path, None)
-            return step
+        if step is not None:
+            self._left.get(step.name, {}).pop(path, None)
+            if step.state is not StepState.STARTED:
+                return step
+            self.unsettled.pop(path, None)
+            return None
         if not keyed and self._left.get(spec.name) and len(self._new) < DRIFT_LINES:
             self._new.append((path, spec))
         return None
@@ -310,6 +332,63 @@ class Attempt:
             if line is not None:
                 self.note_drift(line)
         return self._drift
+
+    # Effects that an earlier lease began. The code may have changed since: the step may have lost its effect="once" or
+    # its key, or have another name, or be gone.
+
+    def is_begun(self, path: str) -> bool:
+        """Whether an effect was begun under this path that has no result."""
+        step = self.records.get(path)
+        return step is not None and step.state is StepState.STARTED
+
+    def failure_of(self, path: str) -> Step | None:
+        """The failure of an effect in doubt that this very attempt has heard of already, so that it hears it again."""
+        failed = self.waits.get(FAILED_ONCE_PATH + path)
+        return failed if failed is not None and record_info(failed)["attempt"] == self.job.attempt else None
+
+    def ask_a_person(self) -> None:
+        """Stop before any code runs if an effect is in doubt whose failure this attempt has not heard of."""
+        if self.is_bare or not self.unsettled:
+            return
+        self._leave_in_doubt([path for path in self.unsettled if self.failure_of(path) is None])
+
+    def check_unsettled(self, spec: StepSpec) -> None:
+        """Stop before a step runs that may be an effect in doubt under another path: one of the same name, or any step
+        when none of the effect's name is left in the code.
+        """
+        for path, name in self.unsettled.items():
+            if (name == spec.name or not self._is_left(path, name)) and not self._is_inside_asked(path):
+                raise self.doubt(path)
+
+    def _is_left(self, path: str, name: str) -> bool:
+        """Whether the step that began an effect is still there: its name, in its module if that was written down."""
+        failed = self.waits.get(FAILED_ONCE_PATH + path)
+        place = record_info(failed).get("place") if failed is not None else None
+        return any(place in (None, module_of(spec.function)) for spec in STEPS.get(name, {}).values())
+
+    def check_all_settled(self) -> None:
+        """The handler has returned. If it never asked for an effect in doubt, its result doesn't settle that effect."""
+        if self.is_bare or self.stop is not None or not vars(self).get("unsettled"):
+            return
+        self._leave_in_doubt([path for path in self.unsettled if not self._is_inside_recorded(path)])
+
+    def _leave_in_doubt(self, paths: list[str]) -> None:
+        if paths:
+            self.doubts += paths
+            self._stop(DOUBTED)
+
+    def _is_inside_recorded(self, path: str) -> bool:
+        """Whether a step around it has a record, which answers for all that happened inside."""
+        outer = (self.records.get(above) for above in above_of(path))
+        return any(step is not None and step.state is not StepState.STARTED for step in outer)
+
+    def _is_inside_asked(self, path: str) -> bool:
+        """The same, of a step that this attempt's code has asked for."""
+        outer = (self.records.get(above) for above in above_of(path))
+        return any(
+            step is not None and step.state is not StepState.STARTED and step.path not in self._left.get(step.name, ())
+            for step in outer
+        )
 
     # Going on, or not.
 
@@ -548,9 +627,24 @@ class Attempt:
                     del self._outer[spec.name]
                 if self._outer and self._stage not in self._outer:
                     self._stage = next(iter(self._outer))
+            if self._retrying is not None:
+                self._retrying.pop(path, None)
         self._changed()
         if self.stirred is not None:
             self.loop.call_soon_threadsafe(self.stirred)
+
+    def retry(self, path: str, tries: int, of: int, error: BaseException, delay: float) -> None:
+        """A step has failed and is tried again after so many seconds: the log says so now, and the next beat."""
+        told, next_at = line_of(error), self.now() + round(delay * 1_000)
+        log.warning(
+            "job %s: step %s failed (try %d of %d): %s; next try in %.1f s",
+            self.job.id[-SHORT_ID:], path, tries, of, told, delay,
+        )  # fmt: skip
+        with self._lock:
+            retrying = self._retrying = self._retrying or {}
+            retrying.pop(path, None)
+            retrying[path] = Retrying(path[:PATH_CHARACTERS], tries + 1, of, told, next_at)
+        self._changed()
 
     def count(self, name: str, done: int, total: int | None) -> None:
         """So many items of a step are done."""
@@ -574,6 +668,10 @@ class Attempt:
         with self._lock:
             stage, since = self._stage, self._since.get(self._stage)
             limits = [spec.stale_after_ms for spec in self._running.values() if spec.stale_after_ms is not None]
+            retrying = None
+            if self._retrying:
+                retrying = next(reversed(self._retrying.values()))
+                retrying = replace(retrying, others=len(self._retrying) - 1)
         done, total = self._counts.get(stage, (None, None))
         made, text = self._made.get(stage, 0), ""
         said = self._said
@@ -593,6 +691,7 @@ class Attempt:
             since=since,
             silent_ms=round((time.monotonic() - self._moved) * 1_000),
             stale_after_ms=min(limits, default=None),  # the strictest of what runs now
+            retrying=retrying,
         )
 
     # Log lines.
@@ -616,10 +715,16 @@ class Attempt:
         return (beside(step, LOG_PATH, StepState.STARTED, canonical(lines)),)
 
 
+def above_of(path: str) -> list[str]:
+    """The paths of the steps around a step, outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
 def beside(step: Step, path: str, state: StepState, result: str) -> Step:
     """A record that goes with a step's and is none of the job's own steps: its path begins with a tilde."""
     name = path.partition("/")[0]
-    return msgspec.structs.replace(step, path=path, name=name, state=state, result=result, error=None)
+    return replace(step, path=path, name=name, state=state, result=result, error=None, tries=1)
 
 
 def record_info(record: Step) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from holdfast.core.errors import Invalid, ItemsFailed, JobError, StepFailed, Wro
 from holdfast.core.limits import ERROR_CHARACTERS, TRACEBACK_CHARACTERS
 from holdfast.core.model import Error, Step
 
+SHORT_CHARACTERS = 200
+"""How much of an error is told where it must be one short line."""
+
 MAIN = "__holdfast_main__"
 """What the script that the worker was started with is called in another process: there it isn't `__main__`."""
 
@@ -100,6 +103,12 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, asyncio.CancelledError):
         text = f"{INSIDE}: {text}" if text else INSIDE
     return storable(text[:ERROR_CHARACTERS])
+
+
+def line_of(error: BaseException) -> str:
+    """An error as a short line for a log or a status: its bare type and its text, without what a terminal obeys."""
+    text = f"{type_name(error).rpartition('.')[2]}: {' '.join(text_of(error).split())}"[:SHORT_CHARACTERS]
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def storable(text: str) -> str:

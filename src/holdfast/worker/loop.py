@@ -18,8 +18,7 @@ from typing import Any, cast
 
 from holdfast import forking
 from holdfast.core.errors import BadValue, HoldfastError, Invalid, Moved, StoreError, StoreLost
-from holdfast.core.lifecycle import decide
-from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, State, Time
+from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Job, Lease, Presence, Time
 from holdfast.core.moves import MOVED, mark_of
 from holdfast.core.unreadable import set_aside, unreadable_parts
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
@@ -473,6 +472,7 @@ class Worker:
         """Read what earlier leases recorded, then run the handler."""
         try:
             attempt.load(await attempt.persist(lambda: self._engine.steps(attempt.job.id)))
+            attempt.ask_a_person()
         except StoreError as error:
             self._over(attempt)
             _tell_away(attempt, error)
@@ -505,6 +505,8 @@ class Worker:
         if isinstance(error, asyncio.CancelledError) and attempt.stop is None and self._tasks[0].cancelling():
             self._note_cut()
             attempt.stop = self._why_stopped()  # not by the job: the loop is ending around us
+        if error is None:
+            attempt.check_all_settled()
         if attempt.stop is not None or attempt.closing or attempt.is_writing():
             self._go_on(attempt.lease, self._end(attempt, result, error))
             return

@@ -55,9 +55,11 @@ def outcome(
     if event is Event.FAIL:
         run_at = retry_at(job, now, chance())
         note["next_try"] = f"in {in_words(run_at - now)}"
-        log.warning("job %s (%s): %s: %s; tries again in %s", *_in_short(job, told), in_words(run_at - now))
+        which = f"attempt {job.attempt} of {job.options.retry.retries + 1}"
+        line = "job %s (%s) failed (%s): %s: %s; next attempt in %s"
+        log.warning(line, job.id, job.type, which, *_in_short(told), in_words(run_at - now))
         return decide(job, event, now, by=by, error=told, run_at=run_at, note=note, steps=steps, drops=drops)
-    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
+    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", job.id, job.type, *_in_short(told))
     return decide(job, event, now, by=by, error=told, note=note, steps=steps, drops=drops)
 
 
@@ -70,7 +72,7 @@ def released(job: Job, row: int, now: Time, *, by: str, note: dict[str, Any], **
         f"{row} workers in a row were told to stop while they ran this job, and it recorded nothing new; "
         "does it send its own worker a signal? If the stops were yours, replay it",
     )
-    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(job, told))
+    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", job.id, job.type, *_in_short(told))
     return decide(job, Event.EXHAUST, now, by=by, error=told, note=note | {"released": row}, **cargo)
 
 
@@ -82,9 +84,10 @@ def _doubted(
     if isinstance(error, Exception):
         told = replace(told, message=f"{told.message}; it failed with {error_of(error).type}: {error}")
     note |= {"in_doubt": attempt.doubts, "error": told.message}
-    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", *_in_short(attempt.job, told))
-    return decide(attempt.job, Event.EXHAUST, now, by=by, error=told, note=note, steps=steps)
+    job = attempt.job
+    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", job.id, job.type, *_in_short(told))
+    return decide(job, Event.EXHAUST, now, by=by, error=told, note=note, steps=steps)
 
 
-def _in_short(job: Job, error: Error) -> tuple[str, str, str, str]:
-    return job.id, job.type, error.type, error.message.partition("\n")[0]
+def _in_short(error: Error) -> tuple[str, str]:
+    return error.type, error.message.partition("\n")[0]

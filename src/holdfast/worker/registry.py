@@ -47,8 +47,10 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 UNDOABLE: dict[str, dict[str, StepSpec]] = {}
 """The steps of this process that can be undone, by name and module: an undo finds them long after their job."""
 
-ONCE_STEPS: dict[str, dict[str, StepSpec]] = {}
-"""Those that can be in doubt, with effect="once", in the same way: what a person says of one is checked by its type."""
+STEPS: dict[str, dict[str, StepSpec]] = {}
+"""All steps of this process in the same way, under their old names too: a record of a name that is not among them was
+made by a step that has been renamed or removed since.
+"""
 
 
 class Registry:

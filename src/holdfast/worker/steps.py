@@ -24,7 +24,7 @@ from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, TRANSACTION, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
-from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped, record_info
+from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped
 from holdfast.worker.blame import Watch
 from holdfast.worker.context import ATTEMPT, PATH, check_no_tx, current, loop_here
 from holdfast.worker.drift import arguments_key, differing, tags
@@ -59,6 +59,8 @@ class Call:
         self._value: Any = None
         self.keyed = key is not None
         self.threads = 0
+        self.tries = 1
+        """Which try this is."""
         self.begun = False
         """Whether its body has ever begun, in a thread."""
         self.has_intents = spec.effect == "once" or (spec.undo is not None and spec.effect != TRANSACTION)
@@ -66,8 +68,9 @@ class Call:
         parent = PATH.get()
         text = _key_text(given) if self.keyed else arguments_key(self.text)
         self.path = step_path(parent, spec.name, text)
-        # One key is one effect: what is done once is not done again because it is asked for twice.
-        if spec.effect != "once":
+        # One key is one effect: what is done once is not done again because it is asked for twice. Nor is what an
+        # earlier version of this step has begun as such.
+        if spec.effect != "once" and (attempt.job.epoch == 1 or not attempt.is_begun(self.path)):
             nth = attempt.number(self.path)
             if item is None and loop_here():
                 attempt.note_caller(self.path, nth)
@@ -78,9 +81,11 @@ class Call:
         """Whether the record answers this call, and with what. A failed record raises again."""
         step = self.attempt.recorded(self.path, self.spec, keyed=self.keyed)
         if step is None:
-            if self.spec.effect == "once" and self.path in self.attempt.records:
+            if self.attempt.is_begun(self.path):
                 self._raise_again()
                 raise self.attempt.doubt(self.path)
+            if self.attempt.unsettled:
+                self.attempt.check_unsettled(self.spec)
             return False, None
         if self.keyed:
             self._compare()
@@ -171,13 +176,13 @@ class Call:
 
     async def keep_failure(self, error: BaseException, started_at: Time) -> None:
         """An effect raised: it stays in doubt, and its error is what this attempt hears of it from now on."""
-        told = canonical({"attempt": self.attempt.job.attempt})
+        told = canonical({"attempt": self.attempt.job.attempt, "place": module_of(self.spec.function)})
         failed = self._step(StepState.STARTED, started_at, result=told, error=error_of(error))
         await self.attempt.begin([replace(failed, path=FAILED_ONCE_PATH + self.path, name=FAILED_ONCE_PATH[:-1])])
 
     def _raise_again(self) -> None:
-        failed = self.attempt.waits.get(FAILED_ONCE_PATH + self.path)
-        if failed is not None and record_info(failed)["attempt"] == self.attempt.job.attempt:
+        failed = self.attempt.failure_of(self.path)
+        if failed is not None:
             if self.path not in self.attempt.doubts:
                 self.attempt.doubts.append(self.path)
             raise raised_again(failed)
@@ -197,14 +202,16 @@ class Call:
             self.attempt.doubts.remove(self.path)
             self.attempt.drops.append(self.path)
 
-    def next_try(self, error: BaseException, failures: int) -> float | None:
-        """Seconds until the next try; None when this failure is final."""
+    def next_try(self, error: BaseException) -> float | None:
+        """Seconds until the next try, which is told to whoever looks; None when this failure is final."""
         retry = self.spec.retry
-        if isinstance(error, Invalid | WrongColour) or failures > retry.retries:
+        if isinstance(error, Invalid | WrongColour) or self.tries > retry.retries:
             return None
         if retry.strategy == "none" or never_retried(retry, type_name(error)):
             return None
-        return next_delay(retry, failures, self.attempt.chance()) / 1_000
+        delay = next_delay(retry, self.tries, self.attempt.chance()) / 1_000
+        self.attempt.retry(self.path, self.tries, retry.retries + 1, error, delay)
+        return delay
 
     async def is_still(self) -> None:
         """Wait until the thread of an earlier try has ended: two at once would pay twice."""
@@ -226,6 +233,7 @@ class Call:
             state=state,
             started_at=started_at,
             finished_at=self.attempt.now(),
+            tries=self.tries,
             **more,
         )
 
@@ -282,7 +290,6 @@ async def _run_async(call: Call, body: Body) -> Any:
             await call.begin(started_at)
             with call.not_yet():
                 await attempt.admit()
-        failures = 0
         spec = call.spec
         # An isolated step's time begins when its process has imported it, a transaction's when the store is its own.
         timeless = spec.timeout_ms is None or spec.isolated or spec.effect == TRANSACTION
@@ -294,8 +301,7 @@ async def _run_async(call: Call, body: Body) -> Any:
             except BaseException as raised:
                 error = watch.error(raised)
                 attempt.check()  # what fails once we have stopped it has not failed by itself
-                failures += 1
-                delay = call.next_try(error, failures)
+                delay = call.next_try(error)
                 if delay is None:
                     await (call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)))
                     if error is not raised:
@@ -303,6 +309,7 @@ async def _run_async(call: Call, body: Body) -> Any:
                     raise
             await asyncio.sleep(delay)
             await attempt.admit()
+            call.tries += 1
         return call.result(await call.keep(step))
     finally:
         PATH.reset(token)
@@ -482,7 +489,6 @@ def _run_sync(call: Call) -> Any:
             on_loop(attempt, call.begin(started_at))
             with call.not_yet():
                 _admit(attempt)
-        failures = 0
         watch = Watch(attempt)
         while True:
             try:
@@ -491,8 +497,7 @@ def _run_sync(call: Call) -> Any:
             except BaseException as raised:
                 error = watch.error(raised)
                 attempt.check()
-                failures += 1
-                delay = call.next_try(error, failures)
+                delay = call.next_try(error)
                 if delay is None:
                     on_loop(
                         attempt,
@@ -503,6 +508,7 @@ def _run_sync(call: Call) -> Any:
                     raise
             attempt.pause(delay)
             _admit(attempt)
+            call.tries += 1
         return call.result(on_loop(attempt, call.keep(step)))
     finally:
         attempt.leave(call.path)

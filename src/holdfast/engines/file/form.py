@@ -78,6 +78,7 @@ class StepPart(Part, kw_only=True):
     epoch: Count
     started_at: Moment
     finished_at: Moment | None = None
+    tries: Annotated[int, Meta(ge=1, le=2**63 - 1)] = 1
     traceback: list[str] = []
 
 

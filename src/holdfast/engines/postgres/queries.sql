@@ -351,13 +351,14 @@ from unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) as edit (n, args, 
 
 -- name: set_steps
 -- commit: step records that go with changes; the changes have been checked already
-insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result)
-select n, path, pg_catalog.nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result
+insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result, tries)
+select n, path, pg_catalog.nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result,
+  tries
 from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[],
-  $9::text[]) as new (n, epoch, path, name, state, started_at, finished_at, error, result)
+  $9::text[], $10::bigint[]) as new (n, epoch, path, name, state, started_at, finished_at, error, result, tries)
 on conflict (n, path) do update set name = excluded.name, state = excluded.state, epoch = excluded.epoch,
   started_at = excluded.started_at, finished_at = excluded.finished_at, error = excluded.error,
-  result = excluded.result
+  result = excluded.result, tries = excluded.tries
 where step.state = 'started';
 
 -- name: add_steps
@@ -365,22 +366,23 @@ where step.state = 'started';
 -- the lease from changing hands until we have committed.
 with new as materialized (
   select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
-    $8::text[], $9::text[]) with ordinality
-  as new (job, epoch, path, name, state, started_at, finished_at, error, result, nth)
+    $8::text[], $9::text[], $10::bigint[]) with ordinality
+  as new (job, epoch, path, name, state, started_at, finished_at, error, result, tries, nth)
 ), held as materialized (
   select job.n, job.id, job.epoch from {schema}.job
   where job.n = any(array(select name.n from {schema}.name where name.id = any($1::text[])))
     and job.state = 'active'
   order by job.n for no key update
 ), written as (
-  insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result)
-  select n, path, pg_catalog.nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result
+  insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result, tries)
+  select n, path, pg_catalog.nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result,
+    tries
   from (
     select held.n, new.* from new join held on held.id = new.job and held.epoch = new.epoch order by nth
   ) as ordered
   on conflict (n, path) do update set name = excluded.name, state = excluded.state, epoch = excluded.epoch,
     started_at = excluded.started_at, finished_at = excluded.finished_at, error = excluded.error,
-    result = excluded.result
+    result = excluded.result, tries = excluded.tries
   where step.state = 'started'
   returning n, path
 )
@@ -389,7 +391,8 @@ where held.epoch = new.epoch;
 
 -- name: standing
 -- record: the records that stand where ours were not written
-select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
+  step.tries
 from unnest($1::text[], $2::text[]) as asked (job, path)
 cross join lateral (select id, n from {schema}.name where name.id = asked.job offset 0) as name
 cross join lateral (select * from {schema}.step where step.n = name.n and step.path = asked.path offset 0) as step;
@@ -399,7 +402,7 @@ cross join lateral (select * from {schema}.step where step.n = name.n and step.p
 -- name: look_step
 -- transact: the record that stands there already, if the lease is still this one; and the mark of a store that was moved
 select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
-  (select value from {schema}.record where record.name = 'moved')
+  step.tries, (select value from {schema}.record where record.name = 'moved')
 from {schema}.name
 cross join lateral (
   select 1 from {schema}.job where job.n = name.n and job.epoch = $2 and job.state = 'active' offset 0
@@ -456,7 +459,8 @@ discard temp;
 discard sequences;
 
 -- name: steps
-select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
+  step.tries
 from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step
 where name.id = $1 order by step.place;
 
@@ -684,7 +688,8 @@ from {schema}.name cross join lateral (select * from {schema}.told where told.n 
 where name.id = any($1::text[]) order by name.n, told.version;
 
 -- name: all_steps
-select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
+  step.tries
 from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step
 where name.id = any($1::text[]) order by step.place;
 

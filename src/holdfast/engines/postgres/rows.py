@@ -210,7 +210,7 @@ def completions(changes: Sequence[Change], numbers: Mapping[str, int]) -> tuple[
     return f"{{{','.join(given)}}}", ids, results, epoch, finished_at, prune_at, by
 
 
-STEP_WIDTH = 9
+STEP_WIDTH = 10
 
 
 def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
@@ -225,6 +225,7 @@ def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
         step.finished_at,
         None if step.error is None else text(step.error),
         step.result,
+        step.tries,
     )
 
 

@@ -42,11 +42,25 @@ from holdfast.core.unreadable import (
     unreadable_waits,
 )
 
+
+class _Trouble(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A step's error as the store has it, and how often the step was tried where that was more than once. Programs of
+    the version before read rows of six fields, and pass over what they don't know inside an error: so it stands here.
+    """
+
+    type: str
+    message: str
+    traceback: str = ""
+    tries: int = 1
+    is_none: bool = False
+    """There was no error: only the number of tries is told."""
+
+
 pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
-_step = msgspec.json.Decoder(tuple[int, str, int, int | None, Error | None, str | None]).decode
+_step = msgspec.json.Decoder(tuple[int, str, int, int | None, _Trouble | None, str | None]).decode
 _error = msgspec.json.Decoder(Error).decode
 _decode = msgspec.json.Decoder().decode
 _plain_body = msgspec.json.Decoder(tuple[str, str, int | None, int]).decode
@@ -406,17 +420,26 @@ def _plain_entry_of(job: str, version: int, text: bytes) -> Entry:
 
 def step_row(step: Step) -> str:
     """A step record without its job, path and state, which stand beside it."""
-    return _text_of((step.epoch, step.name, step.started_at, step.finished_at, step.error, step.result))
+    error: Error | _Trouble | None = step.error
+    if step.tries != 1:
+        told = step.error or Error("", "")
+        error = _Trouble(told.type, told.message, told.traceback, step.tries, step.error is None)
+    return _text_of((step.epoch, step.name, step.started_at, step.finished_at, error, step.result))
 
 
 def step_of(job: str, path: str, row: bytes) -> Step:
     """A step record from what stands in the store."""
     state = STEP_STATES.get(chr(row[0]) if row else "", StepState.STARTED)
+    error, tries = None, 1
     try:
-        epoch, name, started_at, finished_at, error, result = _step(row[_PLACE:])
+        epoch, name, started_at, finished_at, trouble, result = _step(row[_PLACE:])
     except msgspec.DecodeError:
         epoch, name, error, result = 0, path, unreadable_error(row), None
         started_at = finished_at = created_at_of(job)
+    else:
+        if trouble is not None:
+            tries = trouble.tries
+            error = None if trouble.is_none else Error(trouble.type, trouble.message, trouble.traceback)
     return Step(
         job=job,
         epoch=epoch,
@@ -427,6 +450,7 @@ def step_of(job: str, path: str, row: bytes) -> Step:
         error=error,
         started_at=started_at,
         finished_at=finished_at,
+        tries=tries,
     )
 
 

@@ -122,21 +122,21 @@ update body set args = :args, digest = :digest, options = :options where n = :n;
 
 -- name: add_steps
 -- record: one fenced write for many; what is done or failed stays, what was only started is replaced
-insert into step (job, path, name, state, epoch, started_at, finished_at, error, result)
+insert into step (job, path, name, state, epoch, started_at, finished_at, error, result, tries)
 select job.n, row.value ->> 2, row.value ->> 3, row.value ->> 4, row.value ->> 1, row.value ->> 5, row.value ->> 6,
-  row.value ->> 7, row.value ->> 8
+  row.value ->> 7, row.value ->> 8, row.value ->> 9
 from json_each(:steps) as row cross join job on job.id = row.value ->> 0  -- "cross": never a walk over all jobs
 where job.epoch = row.value ->> 1 and job.state = 'active'
 on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, started_at = excluded.started_at,
-  finished_at = excluded.finished_at, error = excluded.error, result = excluded.result
+  finished_at = excluded.finished_at, error = excluded.error, result = excluded.result, tries = excluded.tries
 where step.state = 'started';
 
 -- name: set_step
 -- commit: a step record that goes with a change; the change has been checked already
-insert into step (job, path, name, state, epoch, started_at, finished_at, error, result)
-values (:n, :path, :name, :state, :epoch, :started_at, :finished_at, :error, :result)
+insert into step (job, path, name, state, epoch, started_at, finished_at, error, result, tries)
+values (:n, :path, :name, :state, :epoch, :started_at, :finished_at, :error, :result, :tries)
 on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, started_at = excluded.started_at,
-  finished_at = excluded.finished_at, error = excluded.error, result = excluded.result
+  finished_at = excluded.finished_at, error = excluded.error, result = excluded.result, tries = excluded.tries
 where step.state = 'started';
 
 -- name: drop_step
@@ -146,11 +146,11 @@ delete from step where job = :n and path = :path;
 delete from step where job = :n and state = 'failed';
 
 -- name: step
-select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at
+select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at, tries
 from step join job on job.n = step.job where job.id = :job and path = :path;
 
 -- name: steps
-select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at
+select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at, tries
 from step join job on job.n = step.job where job.id = :job order by step.n;
 
 -- name: old
@@ -304,7 +304,8 @@ from json_each(:ids) as asked cross join job on job.id = asked.value join entry 
 order by job.n, entry.version;
 
 -- name: all_steps
-select job.id, step.epoch, step.path, step.name, step.state, step.result, step.error, started_at, step.finished_at
+select job.id, step.epoch, step.path, step.name, step.state, step.result, step.error, started_at, step.finished_at,
+  tries
 from json_each(:ids) as asked cross join job on job.id = asked.value join step on step.job = job.n
 order by step.n;
 

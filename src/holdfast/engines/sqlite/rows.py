@@ -59,6 +59,7 @@ def step_rows(steps: Iterable[Step]) -> str:
                 step.finished_at,
                 None if step.error is None else text(step.error),
                 step.result,
+                step.tries,
             )
             for step in steps
         ]

@@ -57,7 +57,7 @@ class Away(Attempt):
     def load(self, steps: Iterable[Step]) -> None:
         """See Attempt.load. The process is given them; what is kept here is the log and what is done."""
         self._before = list(steps)
-        super().load([replace(step, result=None) if step.path[0] != "~" else step for step in self._before])
+        super().load([_slim(step) for step in self._before])
 
     async def run(self) -> str:
         """Run the job's function in a process, and take over what came of it. Cancelling this kills the process."""
@@ -70,6 +70,8 @@ class Away(Attempt):
             memory_mb=self.spec.memory_mb,
         )
         self._before = []
+        if not self.is_bare:
+            self.unsettled.clear()  # from here on the process knows better: it sees which of them are asked for
         try:
             answer = await self.pool.attend(self.job.type, word, told=self._told, begun=self._begun)
         except ProcessDied:
@@ -237,3 +239,9 @@ class Away(Attempt):
             log_here(news)
         elif isinstance(news, Progress) and self._process is not None:
             self._process.tell(news)
+
+
+def _slim(step: Step) -> Step:
+    """A record without its result, which may be large; but an intent says of itself that it is one."""
+    is_result = step.path[0] != "~" and step.state is not StepState.STARTED
+    return replace(step, result=None) if is_result else step

@@ -130,6 +130,8 @@ class Host:
         if attempt.closing and await attempt.is_suspended():  # it ended in the very moment of its suspend
             by = attempt.job.worker or ""
             await go_on(attempt.engine, attempt.job.id, by=by, why="it ended while it was suspended")
+        if error is None:
+            attempt.check_all_settled()
         stop = attempt.stop
         attempt.end()
         Parking.of(attempt).close()
