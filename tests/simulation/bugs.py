@@ -262,14 +262,9 @@ def _(end: Any) -> Any:
     return kept
 
 
-@bug("code that is cancelled from inside vanishes", "items", Watch, "error")
-def _(error: Any) -> Any:
-    def exceptions_only(self: Any, raised: BaseException) -> Any:
-        if not isinstance(raised, Exception):
-            raise raised
-        return error(self, raised)
-
-    return exceptions_only
+@bug("code that is cancelled from inside vanishes", "items", Watch, "__exit__")
+def _(leave: Any) -> Any:
+    return lambda self, *raised: None
 
 
 @bug("a map takes an item that cancels itself for a stop", "items", Watch, "__init__")

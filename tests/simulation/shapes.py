@@ -166,35 +166,31 @@ async def fan(n: int, m: int) -> list[str]:
 
 @shape(1.5)
 async def crowd(n: int, m: int) -> list[str]:
-    """A map of items that are cancelled from inside."""
+    """Items that are cancelled from inside, in a map or in a task group, which drops in silence what is cancelled."""
     items = list(range(n * 2))
     results: list[Any]
-    try:
-        results = await shaky.map(items, at_once=m + 1, need=0 if m == 1 else None)
-    except ItemsFailed as failed:
-        results = failed.results
-    return _told(items, results)
+    if m == 3:
+        items = [item for item in items if item != CANCELS_ITSELF]
+        results = await _grouped(items)
+    else:
+        try:
+            results = await shaky.map(items, at_once=n, need=0 if m == 1 else None)
+        except ItemsFailed as failed:
+            results = failed.results
+    scene().mapped.append(Mapped(current().job_id, items, results))
+    return [token for token in results if token is not None]
 
 
-@shape(1.5)
-async def throng(n: int, m: int) -> list[str]:
-    """The same items in a task group, in which what is cancelled is dropped without a word."""
-
+async def _grouped(items: list[int]) -> list[Any]:
     async def one(item: int) -> str | None:
         try:
             return await shaky(item)
         except (StepFailed, TimeoutError):
             return None
 
-    items = [item for item in range(n * 2) if item != CANCELS_ITSELF]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(item)) for item in items]
-    return _told(items, [None if task.cancelled() else task.result() for task in tasks])
-
-
-def _told(items: list[int], results: list[Any]) -> list[str]:
-    scene().mapped.append(Mapped(current().job_id, items, results))
-    return [token for token in results if token is not None]
+    return [None if task.cancelled() else task.result() for task in tasks]
 
 
 @shape(1)
@@ -255,7 +251,7 @@ async def deaf(n: int, m: int) -> list[str]:
     return [token]
 
 
-@shape(0.5)
+@shape(0.7)
 async def poison(n: int, m: int) -> list[str]:
     token = await make(n)
     if current().epoch <= m + (2 if n == 4 else -1):

@@ -12,10 +12,11 @@ from holdfast.worker.faults import contained
 
 
 class Watch:
-    """Begins where user code begins, in the same task, and judges what that code raised.
+    """A context around user code: what that code raised leaves it as an Exception, and a stop leaves it as it is.
 
-    `caller` is the watch of the task that waits for the code, where that is another one: the walkers of a map belong to
-    us, so only a cancel of the map itself is a stop. Threads have no task and can't be cancelled.
+    It is made in the task that runs the code, just before. `caller` is the watch of the task that waits for the code,
+    where that is another one: the walkers of a map belong to us, so only a cancel of the map itself is a stop. Threads
+    have no task and can't be cancelled.
     """
 
     __slots__ = ("_attempt", "_caller", "_cancels", "_task")
@@ -28,15 +29,18 @@ class Watch:
         self._caller = caller
         self._cancels = 0 if task is None else task.cancelling()
 
-    def error(self, raised: BaseException) -> Exception:
-        """What the code raised, as an error of its own. If it is a stop, raise it again."""
-        if self.is_stop(raised):
-            raise raised
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, trace: object) -> None:
+        if raised is None or self.is_stop(raised):
+            return
         if self._caller is not None and self._task is not None:
             # The code cancelled our task. What runs in it next must not take that for a cancel of its own.
             while self._task.cancelling() > self._cancels:
                 self._task.uncancel()
-        return contained(raised)
+        error = contained(raised)
+        if error is not raised:
+            raise error from raised
 
     def is_stopped(self) -> bool:
         """Whether somebody has stopped the code since it began."""

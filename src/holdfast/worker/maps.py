@@ -134,11 +134,11 @@ async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -
     async def walk() -> None:
         here = asyncio.current_task()
         while (taken := tally.take()) is not None:
-            watch = Watch(None, here, caller)
             try:
-                tally.settle(taken, await taken.run())
-            except BaseException as raised:
-                tally.fail(taken, watch.error(raised))
+                with Watch(None, here, caller):
+                    tally.settle(taken, await taken.run())
+            except Exception as error:
+                tally.fail(taken, error)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(tally.at_once(at_once)):
@@ -152,12 +152,12 @@ def map_sync(tally: Tally[Any], at_once: int, watch: Watch) -> list[Any]:
     def walk() -> None:
         while (taken := tally.take()) is not None:
             try:
-                tally.settle(taken, taken.run())
-            except BaseException as raised:
-                if watch.is_stop(raised):
-                    tally.stop(raised)
-                else:
-                    tally.fail(taken, contained(raised))
+                with watch:
+                    tally.settle(taken, taken.run())
+            except Exception as error:
+                tally.fail(taken, error)
+            except BaseException as error:
+                tally.stop(error)
 
     threads = [
         threading.Thread(target=contextvars.copy_context().run, args=(walk,), name="holdfast-map", daemon=True)

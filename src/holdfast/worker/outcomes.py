@@ -82,7 +82,8 @@ def _doubted(
     """An effect may have happened: nothing is tried again before a person has said so."""
     told = Error("EffectInDoubt", doubt_text(attempt.doubts))
     if isinstance(error, Exception):
-        told = replace(told, message=f"{told.message}; it failed with {error_of(error).type}: {error}")
+        failed = error_of(error)
+        told = replace(told, message=f"{told.message}; it failed with {failed.type}: {failed.message}")
     note |= {"in_doubt": attempt.doubts, "error": told.message}
     job = attempt.job
     log.error("job %s (%s): %s: %s; it needs a person: holdfast review", job.id, job.type, *_in_short(told))

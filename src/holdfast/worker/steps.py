@@ -294,18 +294,15 @@ async def _run_async(call: Call, body: Body) -> Any:
         # An isolated step's time begins when its process has imported it, a transaction's when the store is its own.
         timeless = spec.timeout_ms is None or spec.isolated or spec.effect == TRANSACTION
         while True:
-            watch = Watch(attempt, here, call.item)
             try:
-                step = call.done(await (body(call) if timeless else timed(call, body)), started_at)
+                with Watch(attempt, here, call.item):
+                    step = call.done(await (body(call) if timeless else timed(call, body)), started_at)
                 break
-            except BaseException as raised:
-                error = watch.error(raised)
+            except Exception as error:
                 attempt.check()  # what fails once we have stopped it has not failed by itself
                 delay = call.next_try(error)
                 if delay is None:
                     await (call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)))
-                    if error is not raised:
-                        raise error from raised
                     raise
             await asyncio.sleep(delay)
             await attempt.admit()
@@ -492,10 +489,10 @@ def _run_sync(call: Call) -> Any:
         watch = Watch(attempt)
         while True:
             try:
-                step = call.done(_timed(call), started_at)
+                with watch:
+                    step = call.done(_timed(call), started_at)
                 break
-            except BaseException as raised:
-                error = watch.error(raised)
+            except Exception as error:
                 attempt.check()
                 delay = call.next_try(error)
                 if delay is None:
@@ -503,8 +500,6 @@ def _run_sync(call: Call) -> Any:
                         attempt,
                         call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)),
                     )
-                    if error is not raised:
-                        raise error from raised
                     raise
             attempt.pause(delay)
             _admit(attempt)

@@ -71,17 +71,12 @@ class TransactionCall(Call):
         begun = replace(self._step(StepState.STARTED, started_at), finished_at=None)
 
         async def fill(connection: Any) -> list[Step]:
-            watch = Watch(attempt, asyncio.current_task())  # the store may run this in a task of its own
             token = TX.set(connection)
             try:
-                value = await timed(self, body)
+                with Watch(attempt, asyncio.current_task()):  # the store may run this in a task of its own
+                    value = await timed(self, body)
             except StoreError as error:
                 raise _Raised(error) from error
-            except BaseException as raised:
-                own = watch.error(raised)
-                if own is not raised:
-                    raise own from raised
-                raise
             finally:
                 TX.reset(token)
             attempt.check_kept()
