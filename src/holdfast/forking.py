@@ -12,6 +12,7 @@ takes, then `opening`. Nobody may fork, or wait for a thread that forks, while h
 import asyncio
 import logging
 import os
+import signal
 import threading
 import traceback
 import weakref
@@ -91,6 +92,7 @@ class OwnLoop(Forkable):
 
     def leave_behind(self) -> None:
         """See Forkable."""
+        signal.set_wakeup_fd(-1)  # as Python 3.12 does: or the parent's loop would read of a signal to the child
         if self._thread == threading.get_ident() and not self._loop.is_closed():
             self._loop.call_soon(end_copy)
 

@@ -220,6 +220,55 @@ def test_a_child_that_is_forked_inside_a_job_submits_or_hears_one_clear_error_at
         assert said == ["1", "2", "3", "4"]
 
 
+ISOLATED = """
+@app.job
+async def child_job(n: int) -> int:
+    return n
+
+def submit(n):
+    progress(1, 2)
+    return app.sync.submit(child_job, n, key=f"from-{n}").id
+
+@step(isolate="process")
+def in_a_process(n: int) -> str:
+    return told_by_child(lambda: submit(n))
+
+@app.job(retries=0)
+async def with_step() -> str:
+    return await in_a_process.aio(1)
+
+@app.job(retries=0, isolate="process")
+def blocking() -> str:
+    return told_by_child(lambda: submit(2))
+
+@app.job(retries=0, isolate="process")
+async def on_the_loop() -> str:
+    return told_by_child(lambda: submit(3))
+
+@app.job(retries=0, isolate="process")
+async def returns() -> str:
+    pid = os.fork()
+    if pid == 0:
+        return "3"
+    return str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+async def main():
+    async with app.worker():
+        for job in (with_step, blocking, on_the_loop):
+            print(await (await app.run(await (await job.submit()).result(60))).result(20))
+        print(await (await returns.submit()).result(60))
+    await app.close()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres", "redis"])
+def test_a_child_that_is_forked_inside_an_isolated_job_or_step_may_submit(tmp_path, engine, request):
+    assert run(tmp_path, ISOLATED, url_of(engine, request, tmp_path)).splitlines() == ["1", "2", "3", "70"]
+
+
 def test_a_forked_child_is_outside_the_job_but_knows_which_it_was(tmp_path, url):
     said = run(
         tmp_path,

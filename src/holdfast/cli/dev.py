@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.lifeline import Lifeline, say, stop_signals
 from holdfast.cli.store import engine_at
 from holdfast.cli.words import one_line, short
 from holdfast.core.errors import HoldfastError, Invalid
@@ -44,7 +45,8 @@ Examples:
 
 \b
 The .py files below the module's folder are watched. On a change the worker is asked to stop
-(what runs is handed over, no attempt is lost) and a new one is started. Ctrl-C ends both.
+(what runs is handed over, no attempt is lost) and a new one is started. Ctrl-C ends both,
+and so does a closed terminal.
 """
 )
 @click.argument("target", metavar="MODULE:APP")
@@ -59,11 +61,12 @@ def dev(target: str, queues: str | None, at_once: int, url: str | None) -> None:
     command += ["--queues", queues] if queues else []
     command += ["--url", url] if url else []
     click.echo(f"watching the .py files in {folder}; Ctrl-C ends")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for one in stop_signals():
+        signal.signal(one, signal.default_int_handler)
     try:
         asyncio.run(_tend(command, folder, target, url))
     except KeyboardInterrupt:
-        click.echo("ended")
+        say("ended")
 
 
 def folder_of(target: str) -> Path:
@@ -116,8 +119,8 @@ def changed(old: Files, new: Files) -> list[str]:
 
 async def _tend(command: list[str], folder: Path, target: str, url: str | None) -> None:
     """Keep one worker running on the code as it is now; tell what the jobs do."""
-    told, files = Told(target, url), files_below(folder)
-    child: subprocess.Popen[bytes] | None = start(command)
+    told, files, line = Told(target, url), files_below(folder), Lifeline()
+    child: subprocess.Popen[bytes] | None = line.start(command)
     try:
         while True:
             await asyncio.sleep(POLL_SECONDS)
@@ -131,17 +134,12 @@ async def _tend(command: list[str], folder: Path, target: str, url: str | None) 
                 click.echo(f"{Path(names[0]).relative_to(folder)}{more} changed; the worker starts anew")
                 if child is not None:
                     await asyncio.to_thread(stop, child)
-                child = start(command)
+                child = line.start(command)
             await told.news()
     finally:
         if child is not None:
             stop(child)
         await told.close()
-
-
-def start(command: list[str]) -> "subprocess.Popen[bytes]":
-    """A worker in its own session, so that Ctrl-C reaches it only through us."""
-    return subprocess.Popen(command, start_new_session=True)
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:

@@ -8,12 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import click
 
+from holdfast import forking
 from holdfast.app import App
+from holdfast.cli import lifeline
 from holdfast.cli.calls import CALLED_WRONGLY, STORE_LOST, LostStore
+from holdfast.cli.lifeline import Lifeline, say, stop_signals
 from holdfast.cli.load import load_app
 from holdfast.core.errors import Moved, StoreLost
 from holdfast.engines import engine_for
@@ -37,8 +41,9 @@ WATCH_SECONDS = 0.2
 AGAIN = {
     signal.SIGTERM: "a second SIGTERM stops at once and hands it over",
     signal.SIGINT: "Ctrl-C again stops now and hands it over",
+    signal.SIGHUP: "SIGTERM stops at once and hands it over",
 }
-"""What stops a worker that was told to stop: the same once more."""
+"""What stops a worker at once that was told to stop. A terminal that is closed may say so more than once."""
 
 
 @click.command(
@@ -49,8 +54,9 @@ Examples:
   holdfast worker video:app --queues urgent,video --processes 4
 
 \b
-SIGTERM or Ctrl-C: claims nothing more, lets work finish within the grace, hands over the rest.
-A second one stops at once. Neither costs an attempt or a finished step.
+SIGTERM, Ctrl-C or a closed terminal: claims nothing more, lets work finish within the grace,
+hands over the rest. A second one stops at once. Neither costs an attempt or a finished step.
+With --processes, the workers also stop when the first process is gone, as after kill -9.
 
 \b
 Exit code 1: a job ended the worker's event loop (sys.exit in a task, loop.stop()).
@@ -68,6 +74,7 @@ its jobs were moved elsewhere. It has written nothing more. Look before you star
 )
 def worker(target: str, queues: str | None, at_once: int, processes: int, url: str | None, log_level: str) -> None:
     """Run the jobs of MODULE:APP until told to stop."""
+    line = lifeline.lifeline()
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     if url is not None:
         engine_for(url)  # a wrong one is told as such, and not as an App that can't be imported
@@ -75,88 +82,114 @@ def worker(target: str, queues: str | None, at_once: int, processes: int, url: s
     if processes > 1:
         sys.exit(_supervise(processes))
     names = [name.strip() for name in queues.split(",") if name.strip()] if queues else None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until a worker is there that has something to hand over
+    for one in stop_signals():  # until a worker is there that has something to hand over
+        signal.signal(one, signal.default_int_handler)
+    app: App | None = None
+    if line is not None:
+        lifeline.stop_with(line, lambda: 0.0 if app is None else app.settings.grace_seconds)
     try:
         app = load_app(target)
         if url is not None:
             app.use(url)
         asyncio.run(_work(app, names, at_once))
     except KeyboardInterrupt:
-        click.echo("stopped")
+        say("stopped")
     except (StoreLost, Moved) as error:
         raise LostStore(str(error)) from error
 
 
 async def _work(app: App, queues: list[str] | None, at_once: int) -> None:
-    loop, starting = asyncio.get_running_loop(), asyncio.current_task()
-    first: asyncio.Future[signal.Signals] = loop.create_future()
-    running: Worker | None = None
-    aborted = threading.Event()
-    heard = 0
-
-    def told(number: signal.Signals) -> None:
-        if not first.done():
-            first.set_result(number)  # one that comes before the worker is there stops it before its first claim
-            return
-        aborted.set()
-        if running is not None:
-            running.abort()
-        elif starting is not None:
-            starting.cancel()
-
-    def hear(number: int, _: Any) -> None:
-        # Not by the loop's own handlers: a job that blocks the loop would keep them from being called.
-        nonlocal heard
-        heard += 1
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(told, signal.Signals(number))
-        if heard == 2:
-            threading.Thread(target=_end_if_blocked, args=(aborted,), daemon=True).start()
-
-    for one in AGAIN:
-        signal.signal(one, hear)
+    stop = _Stop()
     try:
         async with app.worker(at_once=at_once, queues=queues) as running:
-            click.echo(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
-            if not first.done():  # else without a pause, in which it would claim
+            stop.running = running
+            say(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
+            if not stop.first.done():  # else without a pause, in which it would claim
                 lost = asyncio.create_task(running.until_lost())
-                either: list[asyncio.Future[Any]] = [first, lost]
+                either: list[asyncio.Future[Any]] = [stop.first, lost]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 lost.cancel()
             if running.lost is None:
-                click.echo(f"stopping: work that is under way may finish; {AGAIN[await first]}")
+                say(f"stopping: work that is under way may finish; {AGAIN[await stop.first]}")
     except asyncio.CancelledError:
-        if running is not None and running.is_cut:
+        if stop.running is not None and stop.running.is_cut:
             sys.exit(1)  # whatever ended the loop, the worker's log has said so
-        if not aborted.is_set():
+        if not stop.aborted.is_set():
             raise
-    lost_store = running.lost if running is not None else None
+    lost_store = stop.running.lost if stop.running is not None else None
     if lost_store is None:
-        click.echo("stopped")
+        say("stopped")
     threading.Thread(target=_end_with_what_is_left, args=(lost_store,), daemon=True).start()
     if lost_store is not None:
         raise lost_store
+
+
+class _Stop(forking.Forkable):
+    """Listens to the signals that stop a worker. The first one lets work finish, the second one stops at once."""
+
+    def __init__(self) -> None:
+        self.running: Worker | None = None
+        self.aborted = threading.Event()
+        self._loop, self._starting = asyncio.get_running_loop(), asyncio.current_task()
+        self.first: asyncio.Future[signal.Signals] = self._loop.create_future()
+        self._heard = 0
+        self._signals = stop_signals()
+        for one in self._signals:
+            signal.signal(one, self._hear)
+        forking.watch(self)
+
+    def _hear(self, number: int, _: Any) -> None:
+        # Not by the loop's own handlers: a job that blocks the loop would keep them from being called.
+        if self._heard and number == signal.SIGHUP:
+            return
+        self._heard += 1
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._told, signal.Signals(number))
+        if self._heard == 2:
+            threading.Thread(target=_end_in_time, args=(self.aborted,), daemon=True).start()
+
+    def _told(self, number: signal.Signals) -> None:
+        if not self.first.done():
+            self.first.set_result(number)  # one that comes before the worker is there stops it before its first claim
+            return
+        self.aborted.set()
+        if self.running is not None:
+            self.running.abort()
+        elif self._starting is not None:
+            self._starting.cancel()
+
+    def leave_behind(self) -> None:
+        """See Forkable. SIGTERM ends a child, as `multiprocessing` expects; a first Ctrl-C, which all hear, doesn't."""
+        for one in self._signals:
+            if signal.getsignal(one) == self._hear:
+                signal.signal(one, _at_next if one is signal.SIGINT else signal.SIG_DFL)
 
 
 def _end_with_what_is_left(lost: StoreLost | Moved | None) -> None:
     """A job that swallows its cancel, or that blocks a thread, must not keep this process: it was handed over."""
     time.sleep(LEFT_SECONDS)
     if lost is None:
-        click.echo("what does not stop is cut off; its jobs were handed over", err=True)
+        say("what does not stop is cut off; its jobs were handed over", err=True)
     else:
         LostStore(f"{lost}; what does not stop is cut off").show()
-    sys.stdout.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
     os._exit(0 if lost is None else STORE_LOST)
 
 
-def _end_if_blocked(aborted: threading.Event) -> None:
-    """After a second signal: end a process whose event loop doesn't even hear that it shall stop."""
-    if not aborted.wait(BLOCKED_SECONDS):
-        click.echo(
-            "a job blocks the event loop (a blocking call in async code?): ended at once; its jobs are recovered",
-            err=True,
-        )
-        os._exit(1)
+def _end_in_time(aborted: threading.Event) -> None:
+    """After a second signal: end a process whose event loop doesn't hear of it, or that can't hand over its jobs."""
+    why = "a job blocks the event loop (a blocking call in async code?)"
+    if aborted.wait(BLOCKED_SECONDS):
+        time.sleep(lifeline.ABORT_SECONDS)
+        why = f"still running {lifeline.ABORT_SECONDS:g} s after it was told to stop at once"
+    say(f"{why}: ended at once; its jobs are recovered", err=True)
+    os._exit(1)
+
+
+def _at_next(number: int, _: Any) -> None:
+    """A first Ctrl-C does nothing; the next one does what it always does."""
+    signal.signal(number, signal.default_int_handler)
 
 
 def _supervise(processes: int) -> int:
@@ -165,6 +198,7 @@ def _supervise(processes: int) -> int:
     place = next(i for i, word in enumerate(arguments) if word.startswith("--processes"))
     del arguments[place : place + (1 if "=" in arguments[place] else 2)]
     command = [sys.executable, "-m", "holdfast.cli", *arguments]
+    line = Lifeline()
     heard: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
     due = [0.0] * processes
@@ -180,9 +214,9 @@ def _supervise(processes: int) -> int:
 
     def start(place: int) -> None:
         began[place] = time.monotonic()
-        children[place : place + 1] = [subprocess.Popen(command, start_new_session=True)]
+        children[place : place + 1] = [line.start(command)]
 
-    for one in AGAIN:
+    for one in stop_signals():
         # Only noted: a child that is just being started would else not be told.
         signal.signal(one, lambda number, _: heard.append(number))
     for place in range(processes):
@@ -204,7 +238,7 @@ def _supervise(processes: int) -> int:
             if due[place] == 0.0:
                 deaths[place] = 0 if time.monotonic() - began[place] > HEALTHY_SECONDS else deaths[place] + 1
                 due[place] = time.monotonic() + RESTART_SECONDS[min(deaths[place], len(RESTART_SECONDS) - 1)]
-                click.echo(f"worker process {child.pid} ended with {child.returncode}; starting another", err=True)
+                say(f"worker process {child.pid} ended with {child.returncode}; starting another", err=True)
                 continue
             due[place] = 0.0
             start(place)

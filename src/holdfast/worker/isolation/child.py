@@ -78,6 +78,7 @@ def serve(line: int, lifeline: int) -> None:
         inbox = Inbox(link)
         while True:
             _answer(inbox.next(), link)
+    link.close()
 
 
 class Inbox:
@@ -154,9 +155,15 @@ class Link(forking.Forkable):
 
     def leave_behind(self) -> None:
         """See Forkable. What the step's code forks is no part of the talk, and must not keep the line open."""
-        faulthandler.disable()
+        self._lock = threading.RLock()
+        self.close()
         _TELLER.set(None)
-        line, self._line, self._lock = self._line, None, threading.RLock()
+
+    def close(self) -> None:
+        """Hang up. What is sent from now on is dropped."""
+        faulthandler.disable()
+        with self._lock:
+            line, self._line = self._line, None
         if line is not None:
             line.close()
 
