@@ -46,6 +46,8 @@ from holdfast.engines.postgres.place import place_of
 from tests.postgres_server import NoServer, Server, server
 
 CLOCK = StoreClock(settable=False)
+KNOWN = ["test.job", "holdfast.undo"]
+"""What the workers of these tests know."""
 PATIENCE_SECONDS = 10.0
 
 
@@ -264,13 +266,13 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
         await engine.insert([job(CLOCK) for _ in range(600)])
         seen: list[str] = []
         for _ in range(floor.FULL_IN_A_ROW + 2):
-            seen += [held.id for held in await engine.claim("w-1", ["default"], 10)]
+            seen += [held.id for held in await engine.claim("w-1", ["default"], 10, KNOWN)]
         assert engine._floor.ahead(["default"], KNOWN, time.monotonic()) is not floor.FRONT, "the floor is in use"
         await transaction.commit()
         came: list[str] = []
         end = time.monotonic() + 3
         while time.monotonic() < end and not {one.id for one in late} <= set(came):
-            came += [held.id for held in await engine.claim("w-1", ["default"], 10)]
+            came += [held.id for held in await engine.claim("w-1", ["default"], 10, KNOWN)]
             await asyncio.sleep(0.02)
         assert {one.id for one in late} <= set(came)
         assert len(seen) > 50
@@ -285,11 +287,11 @@ def test_a_job_of_a_higher_priority_comes_at_once_whatever_the_floor(postgres_st
         engine = await opened(postgres_store)
         await engine.insert([job(CLOCK) for _ in range(200)])
         for _ in range(floor.FULL_IN_A_ROW + 2):
-            await engine.claim("w-1", ["default"], 10)
+            await engine.claim("w-1", ["default"], 10, KNOWN)
         assert engine._floor.ahead(["default"], KNOWN, time.monotonic()) is not floor.FRONT
         urgent = job(CLOCK, priority=1)
         await engine.insert([urgent])
-        assert (await engine.claim("w-1", ["default"], 10))[0].id == urgent.id
+        assert (await engine.claim("w-1", ["default"], 10, KNOWN))[0].id == urgent.id
         await engine.close()
 
     run(drain())
@@ -303,7 +305,7 @@ def test_a_floor_skips_nothing_and_takes_nothing_twice(postgres_store: str, run)
         seen: Counter[str] = Counter()
 
         async def worker(nth: int) -> None:
-            while came := await engines[nth].claim(f"w-{nth}", ["default"], 7):
+            while came := await engines[nth].claim(f"w-{nth}", ["default"], 7, KNOWN):
                 seen.update(held.id for held in came)
 
         await asyncio.gather(*(worker(nth) for nth in range(3)))

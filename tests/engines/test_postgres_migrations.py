@@ -19,7 +19,6 @@ from holdfast.engines.postgres.place import place_of
 from holdfast.engines.sql import migrations
 
 CLOCK = StoreClock(settable=False)
-LAST = migrations("holdfast.engines.postgres")[-1][0]
 ROUNDS = 20
 PATIENCE_SECONDS = 12.0
 """Less than the 15 s for which a worker's statement waits for a lock: who is held up by a migration is seen."""
@@ -29,6 +28,9 @@ alter table {schema}.job add column colour text;
 create index job_colour on {schema}.job (colour) where colour is not null;
 create function {schema}.painted(n bigint) returns bigint language sql as $$ select n $$;
 """
+LAST = migrations("holdfast.engines.postgres")[-1][0]
+"""The last migration that there is."""
+
 BROKEN = "create table {schema}.later (n bigint);\nselect nonsense;\n"
 
 

@@ -69,7 +69,7 @@ def mixed(clock: StoreClock, types: list[str]) -> list[Job]:
     return [
         job(
             clock,
-            id=new_id(clock.now, (900 - n) << 40),
+            id=new_id(clock.now, ((1 << 20) - n) << 40),  # never in the order of their ids
             type=types[n % len(types)],
             priority=priority,
             run_at=clock.now - age,

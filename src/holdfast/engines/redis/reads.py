@@ -137,7 +137,7 @@ class Reads(Engine):
         """See Engine.ready_types."""
         if not rows.storable([queue]):
             return []
-        return sorted(type.decode() for type in await self._look("ready_types", queue, PAGE_LIMIT))
+        return sorted(type.decode() for type in await self._look("ready_types", queue))[:PAGE_LIMIT]
 
     async def steps(self, job: str) -> list[Step]:
         """See Engine.steps."""

@@ -8,7 +8,6 @@ local known = tonumber(ARGV[FIRST_ARG + 3])
 local FIRST_TYPE = FIRST_ARG + 4
 local FIRST_QUEUE = FIRST_TYPE + math.max(known, 0)
 local DEALT = 200 -- how much of what processes of format 1 made ready is dealt out in one call
-local ASKED = 1000 -- how many types are asked for in one command
 local now = time_now()
 local answer = {seq, now, false, 0, 0}
 local wrote = false
@@ -61,15 +60,14 @@ local function promote(queue, most)
   return #due
 end
 
--- The types to look at: those that are known, and of which the queue may have something.
+-- The types to look at: those that are known, and of which the queue has something.
+local is_known = {}
+for place = FIRST_TYPE, FIRST_QUEUE - 1 do is_known[ARGV[place]] = true end
+
 local function kinds_of(queue)
-  if known < 0 then return call('SMEMBERS', K .. 'y:' .. queue) end
   local kinds = {}
-  for from = FIRST_TYPE, FIRST_QUEUE - 1, ASKED do
-    local to = math.min(from + ASKED, FIRST_QUEUE) - 1
-    for place, there in ipairs(call('SMISMEMBER', K .. 'y:' .. queue, unpack(ARGV, from, to))) do
-      if there == 1 then kinds[#kinds + 1] = ARGV[from + place - 1] end
-    end
+  for _, kind in ipairs(call('SMEMBERS', K .. 'y:' .. queue)) do
+    if known < 0 or is_known[kind] then kinds[#kinds + 1] = kind end
   end
   return kinds
 end
@@ -87,12 +85,8 @@ local function first_of(queue, kinds, most)
   local size = math.ceil(most / #kinds) + 1
   local walks, all, members = {}, {}, {}
   for _, kind in ipairs(kinds) do
-    local walk = {ready_key(queue, kind), 0}
-    if fill(walk, size) then
-      walks[#walks + 1], all[#all + 1] = walk, walk
-    else
-      call('SREM', K .. 'y:' .. queue, kind)
-    end
+    local walk = {ready_key(queue, kind), 0, kind = kind}
+    if fill(walk, size) then walks[#walks + 1], all[#all + 1] = walk, walk end
   end
   while #members < most and #walks > 0 do
     local best, least = 1, walks[1][AT_NEXT][walks[1][AT_PLACE]]
@@ -106,7 +100,10 @@ local function first_of(queue, kinds, most)
     if walk[AT_PLACE] > #walk[AT_NEXT] and not fill(walk, size) then table.remove(walks, best) end
   end
   for _, walk in ipairs(all) do
-    if walk[AT_TAKEN] > 0 then call('ZREMRANGEBYRANK', walk[AT_KEY], 0, walk[AT_TAKEN] - 1) end
+    if walk[AT_TAKEN] > 0 then
+      call('ZPOPMIN', walk[AT_KEY], walk[AT_TAKEN])
+      taken_from(queue, walk.kind)
+    end
   end
   return members
 end
@@ -117,10 +114,7 @@ local function pop_first(queue, kinds, most)
   local members = {}
   local popped = call('ZPOPMIN', ready_key(queue, kinds[1]), most)
   for place = 1, #popped, 2 do members[#members + 1] = popped[place] end
-  if #members < most then
-    call('SREM', K .. 'y:' .. queue, kinds[1])
-    noted[ready_key(queue, kinds[1])] = nil
-  end
+  taken_from(queue, kinds[1])
   return members
 end
 

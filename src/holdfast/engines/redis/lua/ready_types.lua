@@ -1,7 +1,4 @@
--- ready_types: {queue, how many}. Answers {seq, types …} of which something can be claimed.
-local queue = ARGV[FIRST_ARG]
+-- ready_types: {queue}. Answers {seq, types …} of which something can be claimed.
 local answer = {seq}
-for _, kind in ipairs(call('SRANDMEMBER', K .. 'y:' .. queue, ARGV[FIRST_ARG + 1])) do
-  if call('EXISTS', ready_key(queue, kind)) == 1 then answer[#answer + 1] = kind end
-end
+for _, kind in ipairs(call('SMEMBERS', K .. 'y:' .. ARGV[FIRST_ARG])) do answer[#answer + 1] = kind end
 return answer

@@ -12,7 +12,7 @@
 --   o, o:N         ZSET, LIST   all jobs in the order of their numbers: which lists there are; the ids of each BUCKET numbers
 --   q:N:QUEUE:TYPE ZSET  what can be claimed now of one type, all at score 0: rank, run_at, number, id as one text, so the
 --                        first is next (N is the length of the queue's name)
---   y:QUEUE        SET   the types of which a queue may have something to claim
+--   y:QUEUE        SET   the types of which a queue has something to claim
 --   r:QUEUE        ZSET  what can be claimed now of all types together: processes of format 1 write it, and claim deals it out
 --   t:QUEUE        ZSET  what waits for a time, by run_at: scheduled, retryable, pending, and available ones after losses
 --   x, xi          ZSET, ZSET   what can expire, by expires_at; what of it was found to have expired, all at score 0
@@ -134,6 +134,15 @@ local function make_ready(head, id)
   end
 end
 
+-- Something of a type was taken: was it the last?
+local function taken_from(queue, kind)
+  local key = ready_key(queue, kind)
+  if call('EXISTS', key) == 0 then
+    noted[key] = nil
+    call('SREM', K .. 'y:' .. queue, kind)
+  end
+end
+
 local function prune_member(head, id) return format('%012x', head[NUMBER]) .. id end
 
 local function waits_for_time(head, now)
@@ -148,7 +157,9 @@ local function leave(head, id)
   count(state, queue, -1)
   if state == 'a' then
     local member = ready_member(head, id)
-    if call('ZREM', ready_key(queue, head[TYPE]), member) == 0 and call('ZREM', K .. 'r:' .. queue, member) == 0 then
+    if call('ZREM', ready_key(queue, head[TYPE]), member) == 1 then
+      taken_from(queue, head[TYPE])
+    elseif call('ZREM', K .. 'r:' .. queue, member) == 0 then
       call('ZREM', TIMED[queue], id)
     end
   elseif state == 'o' then
