@@ -15,7 +15,8 @@ from holdfast.cli.words import counted, short, span
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.core.unreadable import unreadable_parts
-from holdfast.engines.contract import QUIET
+from holdfast.engines.clock import SLEW
+from holdfast.engines.contract import QUIET, system_clock
 from holdfast.jobs import Jobs
 from holdfast.jobs.draining import OURS
 from holdfast.jobs.moving import mark_in
@@ -164,6 +165,13 @@ async def _newest(jobs: Jobs, now: Time) -> Finding:
     page = await jobs.engine.find(Where(newest_first=True), limit=1)
     beats = [worker.beat_at for worker in await jobs.workers()]
     newest = max([job.created_at for job in page] + beats, default=now)
+    if jobs.engine.guarantees.clock == "this machine's" and abs(off := now - system_clock()) > AHEAD_MS:
+        text = (
+            f"the store's time is {span(abs(off))} {'ahead of' if off > 0 else 'behind'} this machine's clock, which "
+            f"was set; it approaches it by {60 // SLEW} s a minute, and until then at= and expires= come "
+            f"{'early' if off > 0 else 'late'}"
+        )
+        return Finding("time", Level.WARN, text)
     if newest > now + AHEAD_MS:
         text = f"the store holds times that are {span(newest - now)} ahead of the clock; was it set back?"
         return Finding("time", Level.WARN, text)

@@ -30,6 +30,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
 from holdfast.engines.bell import Bell
+from holdfast.engines.clock import MachineClock
 from holdfast.engines.contract import (
     PRUNE_LIMIT,
     Clock,
@@ -67,7 +68,7 @@ class MemoryEngine(Movable, forking.Forkable):
     )
 
     def __init__(self, clock: Clock = system_clock) -> None:
-        self._clock = clock
+        self._clock = MachineClock() if clock is system_clock else clock
         self._tables = Tables()
         self._lock = threading.Lock()
         self._bell = Bell()

@@ -35,6 +35,7 @@ from holdfast.core.errors import (
 from holdfast.core.moves import MOVED
 from holdfast.engines import path_of
 from holdfast.engines.bell import Bell
+from holdfast.engines.clock import MachineClock
 from holdfast.engines.contract import Clock, Guarantees, job_topic, system_clock
 from holdfast.engines.file.checkpoint import Foreign, read
 from holdfast.engines.file.disk import (
@@ -338,6 +339,10 @@ class FileEngine(MemoryEngine):
         """What the file says, or the one line that tells why it can't be right."""
         try:
             said = read(self._disk.read(self._file))
+            if isinstance(self._clock, MachineClock):  # the machine's clock may have been set back since
+                self._clock.not_before(
+                    max((row.entries[-1].at for row in said.rows.values() if row.entries), default=0)
+                )
             # In a store that is being moved nothing is changed by the way: the other side must be equal to it.
             marked = MOVED in said.records and said.records[MOVED].value != ""
             return reopen(said, self._clock(), recover=recover and not marked)

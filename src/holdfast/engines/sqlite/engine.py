@@ -39,6 +39,7 @@ from holdfast.core.model import (
 from holdfast.core.moves import HeldKey, Whole, mark_of
 from holdfast.engines import path_of
 from holdfast.engines.bell import Bell
+from holdfast.engines.clock import SharedClock
 from holdfast.engines.contract import (
     PRUNE_LIMIT,
     WORKER,
@@ -79,6 +80,8 @@ LAZY = frozenset({"claim"})
 What the worker writes next takes the claim to the disk with it.
 """
 
+OPENING = {"open"}
+
 GUARDED = "holdfast: moved"
 """What the guard of a store says whose jobs are moved (`guard_insert` and its kin)."""
 
@@ -111,7 +114,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
     def __init__(self, path: Path, clock: Clock = system_clock, *, inline: bool = False) -> None:
         self.path = path
-        self._clock = clock
+        self._shared = self._new_clock() if clock is system_clock else None
+        self._clock: Clock = clock if self._shared is None else self._shared
         self._inline = inline
         self._bell = Bell()
         self._live = self._new_live()
@@ -139,6 +143,9 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _new_live(self) -> Live:
         return Live(self.path.with_name(self.path.name + "-live"), self._bell.ring)
 
+    def _new_clock(self) -> SharedClock:
+        return SharedClock(self.path.with_name(self.path.name + "-live") / "clock")
+
     # Opening and closing.
 
     async def is_there(self) -> bool:
@@ -154,6 +161,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
                 self._reads = {name: self._reader(name) for name in ("look", "walk", "beat")}
                 self._pid = os.getpid()
                 forking.watch(self)
+                self._share_clock(create=False)
         try:  # also when another call opens it just now: this one returns when the store is ready
             await self._write.do(Act("open", ()))
         except BaseException:
@@ -175,12 +183,19 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._live.close()
         if self._pid is None:  # else somebody has opened it again
             forking.forget(self)
+        if self._shared is not None:
+            self._shared.close()
 
     def _close_writer(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
         self._transactions.close()
+
+    def _share_clock(self, *, create: bool) -> None:
+        """Go by the same time as the other processes of this store. Who only looks makes no file for it."""
+        if self._shared is not None and not self._shared.is_shared:
+            self._shared.join(create=create)
 
     def _reader(self, name: str) -> Lane[Look]:
         """A lane with a connection of its own, which can only read."""
@@ -253,6 +268,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._choose_sync(db, lazy=kinds.keys() <= LAZY)
         db.execute(SQL.begin)
         acts = Acts(db, SQL)
+        if kinds.keys() != OPENING:
+            self._share_clock(create=True)
         now = self._clock()
         for kind, group in kinds.items():
             match kind:
@@ -469,6 +486,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     async def beat(self, presence: Presence) -> Beat:
         """See Engine.beat. The beat itself goes to the worker's own file, not to the database."""
         check_worker(presence.worker)
+        self._share_clock(create=True)
         now = self._clock()
 
         def look(db: sqlite3.Connection) -> Beat:
@@ -529,6 +547,9 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._live.forked()
         self._bell = Bell()
         self._live = self._new_live()
+        if self._shared is not None:
+            self._shared.forked()
+            self._clock = self._shared = self._new_clock()
         self._opening = threading.Lock()
 
     def _check_open(self) -> None:

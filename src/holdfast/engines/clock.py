@@ -1,0 +1,238 @@
+"""The clock of a store on one machine: it goes on evenly while the machine's own clock is set. Must not know a store.
+
+Time is counted by a clock of the system that nobody can set and that goes on while the machine sleeps. To it belongs a
+course: what the store's time was at some moment, and where the machine's clock is. Store time approaches the machine's
+clock by at most a tenth of the time that passes, forwards or backwards, and so never goes back. A course is a pure
+function of the steady clock: processes that share it agree to the millisecond.
+"""
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import DecodeError, Struct, json
+
+from holdfast.core.model import Time
+from holdfast.engines.contract import Clock, system_clock
+
+SLEW = 10
+"""Store time goes faster or slower than real time by one in so many, at most."""
+
+JUMP_MS = 500
+"""The machine's clock was set if it differs by more than this from where it was expected."""
+
+LOOK_MS = 1_000
+"""How often a process looks at the machine's clock, and at what others wrote."""
+
+KEEP_MS = 60_000
+"""How often the course is written anew, so that after a restart of the machine it is known how far time had come."""
+
+TRUST_MS = 24 * 3_600_000
+"""How far ahead of the machine's clock a time may be that a store holds, and still be taken for the store's own."""
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_LOCK_TRIES, _LOCK_SECONDS = 20, 0.005
+
+
+def steady_clock() -> int:
+    """Milliseconds of a clock that all processes of this machine share, and that nobody can set."""
+    return time.clock_gettime_ns(_STEADY) // 1_000_000
+
+
+def this_boot() -> str:
+    """What tells this run of the machine from the one before; "" where the system doesn't say."""
+    try:
+        return _BOOT.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+class Course(Struct, frozen=True):
+    """How a store's time goes on: from `time`, at the moment `steady`, towards the steady clock plus `offset`."""
+
+    boot: str
+    steady: int
+    time: Time
+    offset: int
+
+    def at(self, steady: int) -> Time:
+        """The store's time at a moment of the steady clock."""
+        passed = max(0, steady - self.steady)
+        left = self.offset + self.steady - self.time
+        most = passed // SLEW
+        return self.time + passed + max(-most, min(most, left))
+
+
+class MachineClock:
+    """The clock of a store that lives in one process."""
+
+    def __init__(
+        self, wall: Clock = system_clock, steady: Callable[[], int] = steady_clock, boot: Callable[[], str] = this_boot
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._boot = boot()
+        self._floor: Time = 0
+        self._looking = threading.Lock()
+        self._looked = steady()
+        now = wall()
+        self._course = Course(self._boot, self._looked, now, now - self._looked)
+        # Until then, and on this course, store time is the steady clock plus its offset: nothing is left to approach.
+        self._even: tuple[int, Course] = (0, self._course)
+
+    def __call__(self) -> Time:
+        """The store's time."""
+        steady = self._steady()
+        until, course = self._even
+        if steady < until and course is self._course:
+            return steady + course.offset
+        if steady - self._looked >= LOOK_MS:
+            self._look(steady)
+        course = self._course
+        now = course.at(steady)
+        if now == steady + course.offset and now >= self._floor:
+            self._even = (self._looked + LOOK_MS, course)
+        return max(now, self._floor)
+
+    def not_before(self, at: Time) -> None:
+        """Begin no earlier than this: a store holds such times. One from a far future is an error, and not followed."""
+        steady = self._steady()
+        ahead = at - self._course.at(steady)
+        if 0 < ahead <= TRUST_MS:
+            self._course = Course(self._boot, steady, at, self._course.offset)
+
+    def _look(self, steady: int) -> None:
+        """Look whether the machine's clock was set. One thread does it, and the others go on."""
+        if not self._looking.acquire(blocking=False):
+            return
+        try:
+            self._looked = steady
+            self._take_over(steady)
+            course, offset = self._course, self._wall() - steady
+            if abs(offset - course.offset) > JUMP_MS or steady - course.steady >= KEEP_MS:
+                self._course = Course(self._boot, steady, max(course.at(steady), self._floor), offset)
+                self._give()
+        finally:
+            self._looking.release()
+
+    def _take_over(self, steady: int) -> None:
+        """Take over the course that others wrote."""
+
+    def _give(self) -> None:
+        """Write our course for others."""
+
+
+class SharedClock(MachineClock):
+    """The clock of a store that many processes share, by way of a small file. Each of them holds a lock on it.
+
+    Who comes first, or comes back when nobody else is there, begins a new course at the machine's clock, but never
+    before the time that the store had reached. Where the file can't be written, a process goes by itself.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        wall: Clock = system_clock,
+        steady: Callable[[], int] = steady_clock,
+        boot: Callable[[], str] = this_boot,
+    ) -> None:
+        super().__init__(wall, steady, boot)
+        self._path = path
+        self._file: int | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether this process goes by the same course as the others."""
+        return self._file is not None
+
+    def join(self, *, create: bool) -> None:
+        """Go by the course of the others, or begin one. Without `create`, a file that isn't there is not made."""
+        with self._looking:
+            if self._file is None:
+                self._join(create)
+
+    def close(self) -> None:
+        """Leave the file to the others."""
+        with self._looking:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def forked(self) -> None:
+        """In a forked child: close our copy of the file. This object is not used again."""
+        if self._file is not None:
+            os.close(self._file)
+
+    def _join(self, create: bool) -> None:
+        try:
+            if create:
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        except OSError:
+            return
+        self._file = file
+        steady, alone = self._steady(), _locked(file, fcntl.LOCK_EX)
+        kept = self._read()
+        if alone:
+            reached = 0 if kept is None else kept.at(steady) if kept.boot == self._boot else kept.time
+            wall = self._wall()
+            self._course = Course(self._boot, steady, max(wall, reached, self._course.at(steady)), wall - steady)
+            self._give()
+        elif kept is not None:
+            self._course = kept
+        for _ in range(_LOCK_TRIES):
+            if _locked(file, fcntl.LOCK_SH):
+                break
+            time.sleep(_LOCK_SECONDS)
+
+    def _take_over(self, steady: int) -> None:
+        file = self._file
+        if file is None:
+            return
+        if os.fstat(file).st_nlink == 0:  # somebody tidied the folder: what we know is written anew
+            os.close(file)
+            self._file = None
+            self._rejoin()
+        elif (kept := self._read()) is not None and kept.steady > self._course.steady:
+            self._floor = max(self._floor, self._course.at(steady))
+            self._course = kept
+
+    def _rejoin(self) -> None:
+        """Make the file anew, with the course that goes on; another process may have done so already."""
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+        except OSError:
+            return
+        _locked(self._file, fcntl.LOCK_SH)
+        if self._read() is None:
+            self._give()
+
+    def _read(self) -> Course | None:
+        assert self._file is not None
+        try:
+            return json.decode(os.pread(self._file, 1_000, 0).partition(b"\n")[0], type=Course)
+        except (OSError, DecodeError):  # empty, or just being written
+            return None
+
+    def _give(self) -> None:
+        if self._file is None:
+            return
+        text = json.encode(self._course) + b"\n"
+        try:
+            os.pwrite(self._file, text, 0)
+            os.ftruncate(self._file, len(text))
+        except OSError:  # a full disk: the others go by what they know
+            pass
+
+
+def _locked(file: int, how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
