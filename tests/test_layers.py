@@ -11,12 +11,14 @@ ROOT = Path(__file__).parents[1] / "src" / "holdfast"
 MAY = {
     "core": set(),
     "forking": set(),
-    "engines": {"core", "forking"},
+    "engines": {"core", "forking", "safe"},
     "jobs": {"core", "forking", "engines.contract"},
+    "safe": set(),
+    "screen": {"safe"},
     "threads": set(),
     "trouble": set(),
-    "worker": {"core", "forking", "engines.contract", "jobs", "threads", "trouble"},
-    "upkeep": {"core", "engines.contract", "jobs", "threads", "trouble"},
+    "worker": {"core", "forking", "engines.contract", "jobs", "safe", "threads", "trouble"},
+    "upkeep": {"core", "engines.contract", "jobs", "safe", "threads", "trouble"},
     "server": {"core", "jobs"},
     "settings": {"core"},
     "observe": {"core"},
@@ -28,11 +30,11 @@ MAY = {
     "app": {
         *("core", "forking", "engines", "jobs", "worker", "upkeep", "runs", "steps", "submit", "settings", "observe"),
     },
-    "items": {"core", "engines", "jobs", "worker", "app", "steps", "submit", "runs", "settings"},
+    "items": {"core", "engines", "jobs", "worker", "app", "steps", "submit", "runs", "settings", "screen"},
     "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "runs", "steps", "submit", "settings"},
     "cli": {
         *("core", "forking", "engines", "jobs", "worker", "upkeep", "server", "app", "items", "runs", "steps"),
-        *("settings", "observe"),
+        *("settings", "observe", "safe", "screen"),
     },
 }
 

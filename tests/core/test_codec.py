@@ -1234,10 +1234,76 @@ def test_what_a_hint_is_annotated_with_counts() -> None:
 
 
 def test_a_missing_hint_means_plain_json() -> None:
-    def make(a, b=(1, 2)): ...
+    def make(a, b=None): ...
 
-    assert call(make, {"x": date(2024, 1, 1)}, [1, 2]) == '[{"x":"2024-01-01"}]'
-    assert Signature(make).result.encode({1}) == "[1]"
+    assert call(make, {"x": [1, 2.5, None, True, "é"]}, "b") == '[{"x":[1,2.5,null,true,"é"]},"b"]'
+    assert Signature(make).result.encode([1]) == "[1]"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Word(str):
+    pass
+
+
+CHANGED = [
+    (b"ab", "a bytes would come back as a str; {}, such as bytes"),
+    ({1: 2}, "the key 1 would come back as a str; {}, such as dict[int, int]"),
+    ({Level.LOW: 2}, "would come back as a str; {}, such as dict[Level, int]"),
+    (Decimal("1.5"), "a Decimal would come back as a str; {}, such as Decimal"),
+    (datetime(2026, 3, 1, tzinfo=UTC), "a datetime would come back as a str; {}, such as datetime"),
+    ((1, "a"), "a tuple would come back as a list; {}, such as tuple[int, str]"),
+    ({1}, "a set would come back as a list; {}, such as set[int]"),
+    (Level.LOW, "a Level would come back as an int; {}, such as Level"),
+    (Colour.RED, "would come back as a str; {}, such as Colour"),
+    (Word("a"), "a Word would come back as a str; {}, such as Word"),
+    (Path("a"), "would come back as a str; {}, such as Path"),
+    (uuid.UUID(int=1), "a UUID would come back as a str; {}, such as UUID"),
+    (Celsius(degrees=20, seen=set()), "a Celsius would come back as a dict; {}, such as Celsius"),
+]
+
+
+@pytest.mark.parametrize(("value", "why"), CHANGED)
+def test_without_a_hint_what_json_gives_back_changed_is_refused_with_the_hint_to_add(value: Any, why: str) -> None:
+    def make(a): ...  # type: ignore[no-untyped-def]
+
+    told = why.format("add a type hint")
+    assert refusal(call, make, value).startswith("argument 'a' of make: ")
+    assert told in refusal(call, make, value)
+    assert told in refusal(Signature(make).result.encode, value)
+    assert "argument 'a' of make: .x[0]: " in refusal(call, make, {"x": [value]})
+
+
+@pytest.mark.parametrize(("value", "why"), CHANGED)
+@pytest.mark.parametrize("hint", [dict, dict[str, Any], object, Any, dict[str, list], Mapping[str, object]])
+def test_a_hint_that_leaves_the_type_open_does_not_let_it_change(hint: Any, value: Any, why: str) -> None:
+    def make(a): ...  # type: ignore[no-untyped-def]
+
+    make.__annotations__["a"] = hint
+
+    assert "would come back as" in refusal(call, make, {"x": [value]})
+
+
+def test_an_open_field_of_a_model_does_not_let_a_value_change() -> None:
+    class Note(BaseModel):
+        about: Any
+        tags: tuple[str, ...] = ()
+
+    def make(note: Note) -> None: ...
+
+    assert call(make, Note(about={"x": [1]}, tags=("a",))) == '[{"about":{"x":[1]},"tags":["a"]}]'
+    assert "note" in refusal(call, make, Note(about=Level.LOW))
+    assert "would come back as an int" in refusal(call, make, Note(about=Level.LOW))
+
+
+def test_a_hint_that_names_the_type_takes_it_as_before() -> None:
+    def make(a: dict[int, tuple[Decimal, ...]], b: Sequence[int], c: list, d: tuple, *e: set[int]) -> None: ...
+
+    args = ({1: (Decimal("1.5"),)}, (1, 2), [{"x": None}], (1, "a"), {3})
+
+    assert Signature(make).decode(Signature(make).encode(args, {})) == ((args[0], [1, 2], *args[2:]), {})
 
 
 def test_a_result_that_should_be_none_must_be_none() -> None:

@@ -143,6 +143,38 @@ def test_a_contradiction_is_refused_with_its_place(healthy, clock, change, words
     assert re.search(r": line \d+, column \d+: ", str(error))
 
 
+def places(plain, way=()):
+    """The ways to all values inside a value."""
+    members = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ()
+    for key, value in members:
+        yield (*way, key)
+        yield from places(value, (*way, key))
+
+
+@pytest.mark.parametrize("place", ["value", "name"])
+def test_a_lone_surrogate_anywhere_is_one_clear_error_or_kept_text(healthy, clock, place):
+    told = []
+    for way in places(json.loads(healthy)):
+        said = json.loads(healthy)
+        around = said
+        for key in way[:-1]:
+            around = around[key]
+        if place == "value":
+            around[way[-1]] = "\ud800"
+        elif isinstance(around, dict):
+            around["\ud800"] = 1
+        engine, disk = opened(json.dumps(said).encode(), clock)
+        try:
+            asyncio.run(engine.open())
+        except (StoreDamaged, StoreForeign) as error:
+            told.append(str(error))
+            assert disk.read(PATH) == json.dumps(said).encode()
+
+    assert len(told) > 20
+    assert not [line for line in told if "\n" in line]
+    assert [line for line in told if "a text with a lone surrogate, which is not valid Unicode" in line]
+
+
 def place_of(data: bytes, text: str) -> str:
     """Where a text stands that is there once."""
     before, found, after = data.decode().partition(text)

@@ -118,6 +118,9 @@ def test_a_job_that_kills_its_workers_goes_to_a_person(store):
     assert ended.state is State.REVIEW
     assert ended.error.type == "WorkersLost"
     assert "4 workers in a row were lost over this job: not heard of for" in ended.error.message
+    assert "run such a step with isolate='process'" in ended.error.message
+    hints = ["hint" in entry.note for entry in store.do(store.engine.history(one.id)) if "lost" in entry.note]
+    assert hints == [False, True, True, True], "one loss says nothing about the job"
 
 
 def test_progress_between_two_losses_starts_the_row_anew(store):

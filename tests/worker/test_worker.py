@@ -1,6 +1,7 @@
 """The worker: slots, queues, stopping, jobs nobody knows, and jobs that are taken away."""
 
 import asyncio
+import ctypes
 import logging
 import subprocess
 import sys
@@ -275,3 +276,37 @@ def test_a_program_that_has_not_set_up_logging_hears_warnings_while_a_worker_run
     assert lines[:2] == ["beside a worker", "inside a job"]
     assert "ValueError: no film; it needs a person: holdfast review" in lines[2]
     assert len(lines) == 3
+
+
+HELD_SECONDS = 1.5
+"""Longer than the lease of these tests."""
+
+
+def hold_the_lock() -> None:
+    """A call into C that keeps the interpreter's lock, as a badly behaved extension does."""
+    ctypes.PyDLL(None).usleep(int(HELD_SECONDS * 1_000_000))
+
+
+@step(name="held", isolate="process")
+def held_elsewhere() -> str:
+    hold_the_lock()
+    return "made"
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_a_worker_silenced_by_the_interpreters_lock_says_so_and_names_the_cure(app, caplog, isolated):
+    async def job() -> str:
+        if isolated:
+            return await held_elsewhere.aio()
+        hold_the_lock()
+        return "made"
+
+    run = await app.job(job).submit()
+    async with app.worker():
+        assert await run.result(20) == "made"
+        if not isolated:
+            await until(lambda: any("did not run for" in line for line in caplog.messages))
+
+    told = [line for line in caplog.messages if "did not run for" in line]
+    assert len(told) == (0 if isolated else 1)
+    assert all("a call held the interpreter's lock" in line and "isolate='process'" in line for line in told)

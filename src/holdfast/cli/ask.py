@@ -12,12 +12,13 @@ from holdfast.cli.given import as_the_job_takes_it, json_given
 from holdfast.cli.ids import find_id, find_job, job_ids
 from holdfast.cli.shapes import Shape, moment, refusal_shape, status_shape
 from holdfast.cli.store import at_terminal, in_store, json_option, url_option, whoami
-from holdfast.cli.words import ago, clean, console, counted, left, one_line, refusal_line, say_json, short
+from holdfast.cli.words import ago, console, counted, left, one_line, refusal_line, say_json, short
 from holdfast.core.codec import canonical
 from holdfast.core.errors import NotFound
 from holdfast.core.model import State, Time
 from holdfast.jobs import Jobs, Status
 from holdfast.jobs.questions import Question
+from holdfast.safe import clean
 
 SHOWN = 50
 """How many questions are listed for a person; `--json` has all of them."""

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from holdfast.core.errors import HoldfastError, Invalid
+from holdfast.safe import clean
 
 FAILED = 1
 """The exit code of "the thing asked for failed"."""
@@ -37,7 +38,7 @@ class OneLine(click.ClickException):
     exit_code = FAILED
 
     def __init__(self, line: str) -> None:
-        super().__init__(" ".join(line.split()))
+        super().__init__(clean(" ".join(line.split())))
 
     def show(self, file: Any = None) -> None:
         """Print the line to stderr, or to the file given."""
@@ -54,6 +55,11 @@ class LostStore(OneLine):
     """The same for a store that was emptied or went back under a worker."""
 
     exit_code = STORE_LOST
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line that may hold what users wrote."""
+    click.echo(clean(text), err=err)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import click
 
+from holdfast.cli.calls import echo
 from holdfast.cli.ids import find_ids, job_ids
 from holdfast.cli.states import StateChoice
 from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
@@ -137,9 +138,9 @@ def _tell(answers: list[Answer], as_json: bool, *, told_singly: bool) -> None:
         undo = f"; what they made is undone by {counted(len(undone), 'job')} of type {UNDO_TYPE}" if undone else ""
         console().print(f"cancelled {counted(len(done), 'job')}{undo}")
     for _, error in refused[: TOLD if not as_json else 0]:
-        click.echo(f"holdfast: {error}", err=True)
+        echo(f"holdfast: {error}", err=True)
     if len(refused) > TOLD and not as_json:
-        click.echo(f"holdfast: and {len(refused) - TOLD:,} more were refused", err=True)
+        echo(f"holdfast: and {len(refused) - TOLD:,} more were refused", err=True)
     # Of those picked by kind, one that ended by itself meanwhile is no failure: it is not running any more.
     if refused and told_singly:
         raise SystemExit(1)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.calls import echo
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
 from holdfast.cli.store import engine_at
 from holdfast.cli.words import one_line, short
@@ -60,7 +61,7 @@ def dev(target: str, queues: str | None, at_once: int, url: str | None) -> None:
     command += ["--log-level", "warning"]
     command += ["--queues", queues] if queues else []
     command += ["--url", url] if url else []
-    click.echo(f"watching the .py files in {folder}; Ctrl-C ends")
+    echo(f"watching the .py files in {folder}; Ctrl-C ends")
     for one in stop_signals():
         signal.signal(one, signal.default_int_handler)
     try:
@@ -125,13 +126,13 @@ async def _tend(command: list[str], folder: Path, target: str, url: str | None) 
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if child is not None and child.poll() is not None:
-                click.echo(f"the worker ended with {child.returncode}; waiting for a change", err=True)
+                echo(f"the worker ended with {child.returncode}; waiting for a change", err=True)
                 child = None
             now = await asyncio.to_thread(files_below, folder)
             if names := changed(files, now):
                 files = now
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-                click.echo(f"{Path(names[0]).relative_to(folder)}{more} changed; the worker starts anew")
+                echo(f"{Path(names[0]).relative_to(folder)}{more} changed; the worker starts anew")
                 if child is not None:
                     await asyncio.to_thread(stop, child)
                 child = line.start(command)
@@ -180,17 +181,17 @@ class Told:
             )
             left = await jobs.engine.get(sorted(self._shown.keys() - {one.id for one in active}))
         except HoldfastError as error:
-            click.echo(f"holdfast: {error}", err=True)
+            echo(f"holdfast: {error}", err=True)
             return
         clock = time.strftime("%H:%M:%S")
         for one in active:
             if self._shown.get(one.id) != one.progress():
-                click.echo(f"{clock}  {one.type} {short(one.id)}  {one_line(str(one))}")
+                echo(f"{clock}  {one.type} {short(one.id)}  {one_line(str(one))}")
                 self._shown[one.id] = one.progress()
         for job in left:
             if job is not None:
                 why = f": {one_line(job.error.type + ': ' + job.error.message)}" if job.error is not None else ""
-                click.echo(f"{clock}  {job.type} {short(job.id)}  {job.state}{why}")
+                echo(f"{clock}  {job.type} {short(job.id)}  {job.state}{why}")
         self._shown = {one.id: self._shown[one.id] for one in active}
 
     async def close(self) -> None:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from holdfast.cli.words import clean, one_line, short
+from holdfast.cli.words import one_line, short
 from holdfast.core.model import Entry, Job, State, Step
 from holdfast.jobs.replays import doubts_left, misfits
+from holdfast.safe import clean
 
 DOUBTS_SHOWN = 5
 """How many steps in doubt a person is shown; `--json` has all of them."""

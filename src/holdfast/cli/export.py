@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from holdfast.cli.calls import echo
 from holdfast.cli.ids import find_id, job_ids
 from holdfast.cli.runfile import FILE_LIMIT, bring, read, take, written
 from holdfast.cli.store import in_store, url_option, whoami
@@ -43,7 +44,7 @@ def export_run(id: str, output: Path | None, url: str | None) -> None:
         click.echo(text, nl=False)
         return
     _write_new(output, text)
-    click.echo(f"wrote {output}")
+    echo(f"wrote {output}")
 
 
 @click.command(

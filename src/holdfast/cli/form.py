@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast.cli.words import clean, one_line
+from holdfast.cli.calls import echo
+from holdfast.cli.words import one_line
 from holdfast.core.codec import parse
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.forms import check_form
+from holdfast.safe import clean
 
 REFERENCES = 10
 """How many references of a schema are followed, one to the next."""
@@ -122,7 +124,7 @@ def filled(fields: Sequence[Field]) -> Any:
     given: dict[str, Any] = {}
     for field in fields:
         if field.description:
-            click.echo(f"  {one_line(field.description, DESCRIPTION_SHOWN)}", err=True)
+            echo(f"  {one_line(field.description, DESCRIPTION_SHOWN)}", err=True)
         found = _asked(field)
         if found:
             given[field.name] = found[0]
@@ -141,9 +143,9 @@ def _asked(field: Field) -> list[Any]:
             check_form(value, field.schema, "it")
             return [value]
         except BadValue as error:
-            click.echo(f"  {clean(str(error))}", err=True)
+            echo(f"  {clean(str(error))}", err=True)
         except ValueError as error:
-            click.echo(f"  {error}", err=True)
+            echo(f"  {error}", err=True)
     raise Invalid(f"{label}: not understood {TRIES} times; give the whole answer as JSON, with --answer")
 
 

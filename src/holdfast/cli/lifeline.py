@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import click
-
 VARIABLE = "HOLDFAST_LIFELINE"
 """Names the worker's end of the pipe. A worker removes it from its environment before it loads an App."""
 
@@ -70,4 +68,4 @@ def stop_signals() -> list[signal.Signals]:
 def say(text: str, *, err: bool = False) -> None:
     """Print a line, if there is still a terminal to print it on: nobody may fail to stop because there is none."""
     with suppress(OSError):
-        click.echo(text, err=err)
+        echo(text, err=err)

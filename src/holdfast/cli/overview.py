@@ -13,7 +13,6 @@ from holdfast.cli.words import (
     STYLES,
     ago,
     bar,
-    clean,
     counted,
     error_line,
     one_line,
@@ -26,6 +25,7 @@ from holdfast.core.lifecycle import STATE_ROWS, TERMINAL
 from holdfast.core.model import Entry, Event, Job, Presence, State, Time, Where
 from holdfast.jobs import Jobs, Pause, Status
 from holdfast.jobs.questions import ASK
+from holdfast.safe import clean
 
 ACTIVE_SHOWN = 20
 REVIEW_SHOWN = 5

@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.calls import VerbGroup
+from holdfast.cli.calls import VerbGroup, echo
 from holdfast.cli.overview import queue_table, summaries
 from holdfast.cli.store import in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import ago, console, counted, one_line, say_json
@@ -75,7 +75,7 @@ def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
         out.print(f"paused {name}" + (f"; {counted(active, 'job')} in flight may finish" if active else ""))
         if queue is None:
             others = f"; there is {', '.join(known)}" if known else ""
-            click.echo(f"note: no queue of this name has had a job yet{others}", err=True)
+            echo(f"note: no queue of this name has had a job yet{others}", err=True)
 
     in_store(_url(ctx, url), work, write=True)
 

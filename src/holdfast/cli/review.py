@@ -7,6 +7,7 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+from holdfast.cli.calls import echo
 from holdfast.cli.doubts import doubt_lines, doubts_of, misfit_lines, misfits_of
 from holdfast.cli.given import arguments_given, json_given
 from holdfast.cli.ids import find_ids, job_ids
@@ -300,6 +301,6 @@ def _tell(call: Call, done: list[Status], refused: list[tuple[str, Refused]]) ->
         for status in done if call.as_json else ():
             say_json(status_shape(status))
         for _, error in refused:
-            click.echo(f"holdfast: {error}", err=True)
+            echo(f"holdfast: {error}", err=True)
     if refused:
         raise SystemExit(1)

@@ -38,6 +38,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.outcome import check_retry
 from holdfast.jobs import LOG_PATH, Jobs
+from holdfast.safe import escaped
 
 KIND = "holdfast run"
 FORMAT = 1
@@ -96,7 +97,7 @@ def written(run: Run, now: Time, version: str) -> str:
         "steps": [step_shape(step) for step in run.steps],
         "log": list(run.log),
     }
-    return json.dumps(shape, indent=2, ensure_ascii=False) + "\n"
+    return escaped(json.dumps(shape, indent=2, ensure_ascii=False)) + "\n"
 
 
 # Out of a text.

@@ -15,7 +15,6 @@ from holdfast.cli.store import in_store, json_option, url_option
 from holdfast.cli.story import entry_line
 from holdfast.cli.words import (
     ago,
-    clean,
     console,
     counted,
     one_line,
@@ -32,6 +31,7 @@ from holdfast.jobs import Jobs, Status
 from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE
 from holdfast.jobs.questions import refusals_of
 from holdfast.jobs.replays import SAID
+from holdfast.safe import clean
 
 STEPS_SHOWN = 40
 LOG_SHOWN = 40

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.calls import echo
 from holdfast.core.errors import Invalid, Refused
 from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
 from holdfast.engines.file import FileEngine, FileReader
 from holdfast.jobs import Jobs
 from holdfast.jobs.moving import mark_in
+from holdfast.safe import clean
 from holdfast.settings import store_url
 
 T = TypeVar("T")
@@ -82,7 +84,7 @@ def in_store(url: str | None, work: Callable[[Jobs], Awaitable[T]], *, write: bo
 async def say_moved(jobs: Jobs) -> None:
     """Say to who looks at a store that its jobs are elsewhere, beside what is shown."""
     if (marked := await mark_in(jobs.engine)) and not marked[0].archive:
-        click.echo(f"holdfast: {marked[0].words()}", err=True)
+        echo(f"holdfast: {marked[0].words()}", err=True)
 
 
 async def within(engine: Engine, place: str, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:
@@ -116,4 +118,4 @@ def confirm(question: str) -> None:
     """Ask on a terminal; elsewhere the answer must have been given already."""
     if not at_terminal():
         raise Invalid(f"{question} say so with --yes: there is no terminal to ask on")
-    click.confirm(question, abort=True, err=True)
+    click.confirm(clean(question), abort=True, err=True)

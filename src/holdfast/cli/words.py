@@ -1,11 +1,10 @@
 """How the verbs speak: ages, short ids, bars, colours, and text that is safe to show. Must not ask a store.
 
-Whatever users wrote (errors, log lines, progress, reasons) goes through `clean` before it is shown, because it could
-hold control characters that a terminal obeys.
+Whatever users wrote (errors, log lines, progress, reasons) is shown by `console`, `say_json` or `echo`, which leave
+nothing in it that a terminal obeys (`safe`).
 """
 
 import json
-import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -19,6 +18,8 @@ from rich.text import Text
 
 from holdfast.core.model import Error, Job, State, Time, Wait, WaitKind
 from holdfast.jobs.questions import ASK, Refusal
+from holdfast.safe import clean, escaped
+from holdfast.screen import SafeConsole
 
 STYLES: dict[State, str] = {
     State.SCHEDULED: "blue",
@@ -40,7 +41,6 @@ MOMENT_MS = 1_000
 LINE_LIMIT = 200
 """An error or a text is shown up to here in a list; `show` has all of it."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -48,10 +48,10 @@ def console() -> Console:
     """Where verbs write: colours in a terminal, plain text elsewhere, and never a crash over an old encoding."""
     if (sys.stdout.encoding or "").lower().replace("-", "") != "utf8" and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
-    return _Out(highlight=False, markup=False, emoji=False)
+    return _Out()
 
 
-class _Out(Console):
+class _Out(SafeConsole):
     """A console that leaves no blanks at the ends of lines that go to a file or another program."""
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -66,12 +66,7 @@ class _Out(Console):
 
 def say_json(value: Any) -> None:
     """One JSON document on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def clean(text: str) -> str:
-    """Text of a user's as it may be shown: control characters replaced by a mark, tabs by spaces."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n").replace("\t", "    "))
+    click.echo(escaped(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def one_line(text: str, limit: int = LINE_LIMIT) -> str:

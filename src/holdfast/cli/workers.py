@@ -6,9 +6,10 @@ from rich.text import Text
 from holdfast.cli.overview import how_alive
 from holdfast.cli.shapes import worker_shape
 from holdfast.cli.store import in_store, json_option, url_option
-from holdfast.cli.words import ago, clean, console, one_line, say_json, short, span
+from holdfast.cli.words import ago, console, one_line, say_json, short, span
 from holdfast.core.model import Presence, Running, Time
 from holdfast.jobs import Jobs
+from holdfast.safe import clean
 
 STYLES = {"alive": "green", "silent": "yellow", "gone": "red"}
 MEANINGS = {

@@ -148,7 +148,7 @@ def clipped(text: str) -> str:
 
 def a_or_an(name: str) -> str:
     """A noun with its article: "a list", "an AsyncJob"."""
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
 
 
 def sized(text: str, where: str) -> str:

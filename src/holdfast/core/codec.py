@@ -38,6 +38,7 @@ from holdfast.core.canonical import (
     written,
 )
 from holdfast.core.errors import BadValue
+from holdfast.core.open_hints import change_in, leaves_open
 from holdfast.core.schemas import FormSchema
 
 __all__ = ["DEPTH_LIMIT", "PAYLOAD_LIMIT", "Codec", "Signature", "canonical", "decode", "encode", "parse"]
@@ -63,11 +64,16 @@ _PLAIN = frozenset({bool, float, int, str, NoneType})
 
 
 class Codec(Generic[T]):
-    """Writes and reads the values of one type hint. `where` opens its error lines."""
+    """Writes and reads the values of one type hint. `where` opens its error lines.
 
-    def __init__(self, hint: Any = Any, where: str = "the value") -> None:
+    Where the hint leaves a type open, as `Any` and `dict` do, JSON decides what comes back: a datetime becomes a text.
+    With `exact` such a value is refused, because somebody will read it again and expect what was written.
+    """
+
+    def __init__(self, hint: Any = Any, where: str = "the value", *, exact: bool = False) -> None:
         self.hint = hint
         self.where = where
+        self._exact = exact
         self._adapter: pydantic.TypeAdapter[T] = _adapter(hint, where)
 
     def encode(self, value: T) -> str:
@@ -87,7 +93,10 @@ class Codec(Generic[T]):
         """As `copied`, for a value that lies so deep in a larger text, whose size is left to the caller."""
         if self.hint is Any:
             text = written(value, self.where, depth)
-            return text, self._read(text, "its text can't be read back")
+            back = self._read(text, "its text can't be read back")
+            if self._exact:
+                self._check_same(value, back)
+            return text, back
         if type(value) is self.hint and self.hint in _PLAIN:  # As pydantic would, in a tenth of the time.
             return written(value, self.where, depth), value
         if hasattr(type(value), "__next__"):
@@ -104,10 +113,22 @@ class Codec(Generic[T]):
             path = _difference(json.loads(text), json.loads(again))
             reason = "would come back changed; is it a subclass of the hint, or does an alias or validator alter it?"
             raise BadValue(line(self.where, path, reason))
-        if back != checked and not _alike(back, checked):
+        if not self._is_open and back != checked and not _alike(back, checked):
             reason = "the type hint can't tell it from another type that fits; use one type, or a tagged union"
             raise BadValue(f"{self.where}: would come back as another type; {reason}")
+        if self._is_open:
+            self._check_same(checked, back)
         return text, back
+
+    def _check_same(self, value: Any, back: Any) -> None:
+        """Where no hint names the type, refuse what JSON gives back as another."""
+        if (found := change_in(value, back)) is not None:
+            raise BadValue(line(self.where, found.path, f"{found.words}; {found.what_now(self.hint, value)}"))
+
+    @cached_property
+    def _is_open(self) -> bool:
+        """Whether to look into values, because the hint leaves a type open: `dict`, `list[Any]`, a model with `Any`."""
+        return self._exact and leaves_open(self._adapter.core_schema)
 
     def schema(self) -> dict[str, Any]:
         """What a value must look like, as JSON Schema, for whoever sends one; see `forms`."""
@@ -219,11 +240,11 @@ class Signature:
             if default is None and name in hints:
                 hints[name] = hints[name] | None  # `voice: str = None` is written often, and its meaning is clear.
         codecs = {
-            name: Codec[Any](hints.get(name, Any), f"argument {name!r} of {self.name}")
+            name: Codec[Any](hints.get(name, Any), f"argument {name!r} of {self.name}", exact=True)
             for name in self._signature.parameters
         }
         # No parameter can be called "return".
-        return codecs | {"return": Codec[Any](hints.get("return", Any), f"result of {self.name}")}
+        return codecs | {"return": Codec[Any](hints.get("return", Any), f"result of {self.name}", exact=True)}
 
     @cached_property
     def _in_place(self) -> list[Codec[Any]]:
@@ -363,6 +384,8 @@ def _alike(one: Any, two: Any) -> bool:
 
     A tuple may come back as a list: where no hint says otherwise, JSON knows only one of them.
     """
+    if one is two:  # An enum's members lead to each other, in a circle.
+        return True
     if type(one) in (list, tuple, deque) and type(two) in (list, tuple, deque):
         return len(one) != len(two) or all(_alike(*pair) for pair in zip(one, two, strict=True))
     if type(one) is not type(two):

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import STATES
 from holdfast.core.model import Job, State
+from holdfast.screen import SafeConsole
 
 LABEL_CHARACTERS = 60
 """Longer names of items are cut where a person reads them."""
@@ -88,7 +89,7 @@ class Teller:
         self, quiet: bool, console: Console | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._quiet = quiet
-        self._console = console or Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = console or SafeConsole(soft_wrap=True)
         self._clock = clock
         self._pace = Pace(0, clock())
         self._bar: Progress | None = None

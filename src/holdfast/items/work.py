@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.app import App
-from holdfast.core.codec import Signature, canonical
+from holdfast.core.codec import Signature, canonical, parse
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import SETTLED, STATE_ROWS
@@ -74,13 +74,12 @@ class Work:
     async def _submit(self) -> Counts:
         """Put into the store what isn't there yet, and tell what is."""
         known = {job.key: job async for job in self._app.jobs.walk(Where(type=self._type))}
-        signature = self._job.spec.signature
         orders = [
             Order(
                 type=self._type,
                 queue=self._queue,
                 key=key,
-                args=signature.encode((item,), {}),
+                args=self._args(item),
                 options=self._options,
             )
             for key, item in self._listed.items()
@@ -162,10 +161,14 @@ class Work:
 
         return item
 
+    def _args(self, item: Any) -> str:
+        """An item as its job keeps it. Its type may be lost there: the function gets the list's own item."""
+        return self._job.spec.signature.encode((parse(canonical(item)),), {})
+
     def _given(self, job: Job, value: Any) -> Any:
         """What the function gets: the list's own item; what a person wrote into the store, if it was edited there."""
         item = self._listed.get(job.key or "")
-        if job.key in self._listed and (self._keyed or job.args == self._job.spec.signature.encode((item,), {})):
+        if job.key in self._listed and (self._keyed or job.args == self._args(item)):
             return item
         try:
             (given,), _ = Signature(self._function).decode(job.args)
@@ -189,7 +192,7 @@ class Work:
             if not ok:
                 raise answer if isinstance(answer, Exception) else RuntimeError(str(answer))
         try:
-            canonical(answer)
+            return parse(canonical(answer))  # A person reads it, and no code: plain values will do.
         except BadValue as error:
             # The work is done and may have cost money: doing it again would not make it storable.
             if not self._unstorable:
@@ -198,7 +201,6 @@ class Work:
                     f"what {name_of(self._function)} returns is not kept: {error}; the items count as done"
                 )
             return None
-        return answer
 
     # Words.
 

@@ -26,6 +26,12 @@ EXCUSED = "excused"
 HANDED_OVER = "steps"
 """The word in a release's note that tells how many steps are recorded: such a job was begun before it was released."""
 
+SILENCED = (
+    "a step that holds the interpreter's lock (GIL) for longer than the lease silences its worker: "
+    "run such a step with isolate='process'"
+)
+"""What may have happened when worker after worker falls silent over a job, and its process was not seen to die."""
+
 BREAKS_THE_ROW = frozenset({Event.FAIL, Event.OVERRUN, Event.LAPSE, Event.REPLAY})
 """Ends of a lease that begin a new row of releases. Each has a limit of its own, or is a person's word."""
 
@@ -56,11 +62,13 @@ def lost(
     why: str,
     stage: str = "",
     recovery: bool = True,
+    silent: bool = False,
     drops: Collection[str] = (),
 ) -> Change:
     """Take a job from a lost worker: back to the queue, or to a person. The history tells what survived.
 
-    `recovery=False` if the store was away meanwhile: that is no worker's fault. `drops` are effects that were written
+    `recovery=False` if the store was away meanwhile: that is no worker's fault. `silent` if nobody saw the worker die,
+    which only stopped to send heartbeats. `drops` are effects that were written
     down and never begun.
     """
     progressed = has_progressed(past)
@@ -71,6 +79,8 @@ def lost(
         note["stage"] = stage
     if not recovery:
         note[EXCUSED] = "the store was away since, so this is no recovery"
+    elif silent and job.recoveries and not progressed:  # once, a machine may have failed
+        note["hint"] = SILENCED
     doubts = in_doubt(step for step in past.steps if step.path not in drops)
     event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
     error = None
@@ -78,7 +88,8 @@ def lost(
         error = Error("EffectInDoubt", doubt_text(doubts))
         note["in_doubt"] = doubts
     elif event is Event.ABANDON:
-        error = Error("WorkersLost", f"{job.recoveries + 1} workers in a row were lost over this job: {why}")
+        told = f"{job.recoveries + 1} workers in a row were lost over this job: {why}"
+        error = Error("WorkersLost", f"{told}; {SILENCED}" if silent else told)
     return decide(
         job,
         event,

@@ -4,7 +4,6 @@ Must not run jobs. Leadership is a record with the name of a worker; it is taken
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Mapping
 
@@ -14,12 +13,13 @@ from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import cancel_children, ended, wake_parent
+from holdfast.safe import logger
 from holdfast.threads import Join, Spawn, own_thread
 from holdfast.trouble import Trouble
 from holdfast.upkeep.rescue import Rescue
 from holdfast.upkeep.wake import Wake
 
-log = logging.getLogger("holdfast.upkeep")
+log = logger("holdfast.upkeep")
 
 LEADER = "leader"
 """The record that names the worker whose keeper leads."""

@@ -4,7 +4,6 @@ Every worker's process looks for the dead, not only the leader, who may be the d
 what it sees: each rescue is a change that expects the version it looked at, so of many rescuers one wins.
 """
 
-import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,8 +29,9 @@ from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import UNDO_TYPE, wake_parent
 from holdfast.jobs.lost import lost, past_of
+from holdfast.safe import logger
 
-log = logging.getLogger("holdfast.upkeep")
+log = logger("holdfast.upkeep")
 
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, who should have stopped it."""
@@ -174,6 +174,7 @@ class Rescue:
             why=why,
             stage=running.stage if running is not None else "",
             recovery=presence is None or not presence.store_away,
+            silent=presence is not None and not presence.gone,
         )
         is_rescued = await self._commit(change)
         error = change.job.error if change.event is Event.ABANDON else None

@@ -5,23 +5,29 @@ then the fence closes by the worker's own monotonic clock, before anybody else m
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 
 from holdfast.core.errors import StoreLost
 from holdfast.core.model import Beat, Presence
 from holdfast.engines.contract import Engine
+from holdfast.safe import logger
 from holdfast.threads import Join, Spawn, own_thread
 from holdfast.trouble import Trouble
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 SOON_SECONDS = 0.5
 """News of progress are told with a beat at most this often."""
 
 MARGIN = 0.8
 """The fence closes at this part of the lease: clocks differ a little, and a step needs a moment to be stopped."""
+
+STALLED = (
+    "this process did not run for %.0f s (a call held the interpreter's lock, or the process or machine was stopped); "
+    "others may have taken its jobs; run a step that makes such a call with isolate='process'"
+)
+"""What a worker is told that was silent for longer than its fence allows, although nothing was wrong with its store."""
 
 LEAVE_SECONDS = 5.0
 """How long to wait for the last beat when a worker ends."""
@@ -117,12 +123,17 @@ class Leases:
         while not self._stopping:
             left = last + self._pause() - self._clock()
             if left > 0 and not self._hurry:
+                waits_from = self._clock()
                 try:
                     async with asyncio.timeout(left):
                         await nudged.wait()
                 except TimeoutError:
                     pass
                 nudged.clear()
+                # This thread does nothing but beat: if it wakes so late, nothing of this process could run.
+                stalled = self._clock() - waits_from - left
+                if stalled > self._beat_seconds and not self.may_start():
+                    log.warning(STALLED, stalled + left)
                 continue
             self._hurry = self._soon = False
             last = self._clock()

@@ -5,7 +5,6 @@ Must not rescue other workers' jobs (`upkeep`), and must not know decorators (`a
 
 import asyncio
 import contextvars
-import logging
 import os
 import random
 import re
@@ -23,6 +22,7 @@ from holdfast.core.moves import MOVED, mark_of
 from holdfast.core.unreadable import set_aside, unreadable_parts
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
 from holdfast.jobs.family import UNDO_TYPE, go_on, say_stopped, wake_parent
+from holdfast.safe import logger
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import (
     CANCELLED,
@@ -47,7 +47,7 @@ from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.timers import watch_timers
 from holdfast.worker.undo import undo_spec
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 CLAIM_LIMIT = 200
 """How many jobs one claim takes at most, however many slots are free."""

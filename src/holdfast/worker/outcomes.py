@@ -3,7 +3,6 @@
 Must not commit it (`loop`).
 """
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +13,11 @@ from holdfast.core.lifecycle import RELEASE_LIMIT, decide
 from holdfast.core.model import Change, Error, Event, Job, Step, Time
 from holdfast.core.outcome import doubt_text, failure_event, retry_at
 from holdfast.jobs.lost import HANDED_OVER
+from holdfast.safe import logger
 from holdfast.worker.attempt import DOUBTED, Attempt
 from holdfast.worker.faults import error_of, is_final
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 
 def outcome(

@@ -6,7 +6,6 @@ wakes the job; its code then runs from the top, recorded waits answer at once an
 
 import asyncio
 import contextvars
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
@@ -32,12 +31,13 @@ from holdfast.core.model import (
 )
 from holdfast.engines.contract import job_topic
 from holdfast.jobs.family import go_on
+from holdfast.safe import logger
 from holdfast.worker.attempt import ENDED, LOST, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
 
 T = TypeVar("T")
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 CHILD_TASKS_SECONDS = 1.0
 """How long only tasks that the job started may be parked, while the job itself is not, before it suspends."""

@@ -135,6 +135,24 @@ def _shaped(spot: Spot, what: str, plain: Any, kind: type[P]) -> P:
     except msgspec.ValidationError as error:
         name = plain.get("id") if isinstance(plain, dict) else None
         raise spot.damage(f"{what} {name}: {error}" if name else f"{what}: {error}", *_path(error)) from None
+    except UnicodeEncodeError:
+        raise spot.damage(f"{what}: {_NO_UNICODE}", *(_surrogate(plain) or ())) from None
+
+
+_NO_UNICODE = "a text with a lone surrogate, which is not valid Unicode; write what it should be"
+
+
+def _surrogate(plain: Any) -> Path | None:
+    """The way to the first text that has no UTF-8."""
+    if isinstance(plain, str):
+        return () if not plain.isascii() and any("\ud800" <= letter <= "\udfff" for letter in plain) else None
+    members = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ()
+    for key, value in members:
+        if isinstance(key, str) and _surrogate(key) is not None:
+            return (key,)
+        if (way := _surrogate(value)) is not None:
+            return (key, *way)
+    return None
 
 
 def _path(error: msgspec.ValidationError) -> Path:
@@ -224,6 +242,9 @@ def _options(spot: Spot, part: JobPart) -> Options:
         options = convert(part.options, Options)
     except msgspec.ValidationError as error:
         raise spot.damage(f"job {part.id}: options: {error}", "options", *_path(error)) from None
+    except UnicodeEncodeError:
+        where = ("options", *(_surrogate(part.options) or ()))
+        raise spot.damage(f"job {part.id}: options: {_NO_UNICODE}", *where) from None
     for path, number in _numbers(part.options):
         if not -(2**63) <= number < 2**63:
             raise spot.damage(f"job {part.id}: options: {path[-1]} is beyond 64 bits", "options", *path)

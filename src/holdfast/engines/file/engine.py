@@ -9,7 +9,6 @@ those of the memory engine; one thread applies all acts that wait, writes the fi
     reader       looking at it while it is in use
 """
 
-import logging
 import os
 import secrets
 import stat
@@ -59,6 +58,7 @@ from holdfast.engines.file.sheet import Rows, Sheet
 from holdfast.engines.lane import Lane, Ticket
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.tables import Tables
+from holdfast.safe import logger
 
 COMFORTABLE_JOBS = 1_000
 """Beyond this many jobs each write takes long enough to feel, and a warning says so once."""
@@ -72,7 +72,7 @@ ASIDE_LIMIT = 100
 ELSEWHERE = "sqlite:///jobs.db"
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 class Work(Struct, frozen=True):

@@ -6,7 +6,6 @@ statement of its kind is under way goes into the next one: that is group commit,
 """
 
 import asyncio
-import logging
 import os
 import secrets
 import threading
@@ -70,8 +69,9 @@ from holdfast.engines.postgres.store import Connection, Texts, drop, is_elsewher
 from holdfast.engines.postgres.transactions import Transactions
 from holdfast.engines.rows import job_of
 from holdfast.engines.server import DEAF_POLL_SECONDS, TIDY_SECONDS, ServerClock, is_past
+from holdfast.safe import logger
 
-log = logging.getLogger("holdfast.postgres")
+log = logger("holdfast.postgres")
 
 T = TypeVar("T")
 Look = Callable[[Connection], Awaitable[Any]]

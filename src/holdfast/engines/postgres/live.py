@@ -7,7 +7,6 @@ looking now and then. Must not run anything that can block, nor write a job.
 
 import asyncio
 import hashlib
-import logging
 import secrets
 import time
 import zlib
@@ -27,8 +26,9 @@ from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.rows import columns
 from holdfast.engines.postgres.store import Connection, close, connect, is_broken, plainly, socket_of
 from holdfast.engines.server import ALWAYS, beat_answer, beat_records, come_back, is_excused, is_suspect
+from holdfast.safe import logger
 
-log = logging.getLogger("holdfast.postgres")
+log = logger("holdfast.postgres")
 
 BEAT_SECONDS = 10.0
 """How long a beat may take before its connection is given up."""

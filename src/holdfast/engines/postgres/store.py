@@ -4,7 +4,6 @@ Must not run an act. A schema that is refused here has not been written.
 """
 
 import asyncio
-import logging
 import random
 import socket
 from collections.abc import Mapping
@@ -28,8 +27,9 @@ from holdfast.core.moves import mark_of
 from holdfast.engines.postgres.place import Place
 from holdfast.engines.server import CHECK
 from holdfast.engines.sql import migrations, queries
+from holdfast.safe import logger
 
-log = logging.getLogger("holdfast.postgres")
+log = logger("holdfast.postgres")
 
 Connection = asyncpg.Connection
 

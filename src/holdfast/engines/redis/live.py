@@ -5,7 +5,6 @@ scripts, each topic on a channel of its own, so that nobody hears what it doesn'
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -21,8 +20,9 @@ from holdfast.engines.redis.place import Place
 from holdfast.engines.redis.store import Store
 from holdfast.engines.redis.wire import Way, Wire, connect, hang_up, sockets_of
 from holdfast.engines.server import beat_answer, beat_records, come_back, is_excused, is_suspect
+from holdfast.safe import logger
 
-log = logging.getLogger("holdfast.redis")
+log = logger("holdfast.redis")
 
 TOPICS_LIMIT = 4_096
 """How many topics are listened to at once; those that nobody waited for the longest are given up first."""

@@ -5,7 +5,6 @@ Must not run an act. Every script is told which store its caller means, and refu
 """
 
 import asyncio
-import logging
 import secrets
 from typing import Any
 
@@ -28,8 +27,9 @@ from holdfast.engines.redis.place import Place
 from holdfast.engines.redis.scripts import script
 from holdfast.engines.redis.wire import NotConnected, Wire
 from holdfast.engines.server import CHECK
+from holdfast.safe import logger
 
-log = logging.getLogger("holdfast.redis")
+log = logger("holdfast.redis")
 
 FORMAT = 2
 """2: what can be claimed is kept by type. A process of format 1 that is connected already goes on: claims deal out what it

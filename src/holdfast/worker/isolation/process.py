@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 import msgspec
 
 from holdfast import forking
+from holdfast.safe import logger
 from holdfast.worker.isolation.place import Target
 from holdfast.worker.isolation.wire import (
     FRAME_LIMIT,
@@ -36,7 +37,7 @@ from holdfast.worker.isolation.wire import (
     heard,
 )
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 GONE_SECONDS = 1.0
 """How long a process that has hung up may take to die, before it is killed."""

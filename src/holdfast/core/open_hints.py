@@ -1,0 +1,135 @@
+"""Hints that leave a type open, such as `dict`, `Any` or none: what JSON gives back as another type, and what to add.
+
+Must not write or read values (`codec`).
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+import pydantic
+
+from holdfast.core.canonical import a_or_an, step_to
+
+HINT_DEPTH = 3
+"""How deep a suggested hint goes into a value."""
+
+HINT_ITEMS = 4
+"""A tuple up to this long is suggested item by item."""
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class Change(NamedTuple):
+    """The first place where a value would come back as another, and how."""
+
+    path: str
+    words: str
+
+    def what_now(self, hint: Any, value: Any) -> str:
+        """What to write instead: a hint that names the types of this value."""
+        said = hint_for(value)
+        if hint is Any:
+            return f"add a type hint, such as {said}"
+        return (
+            f"name its type in the hint, such as {said}" if said != getattr(hint, "__name__", "") else "name its type"
+        )
+
+
+def change_in(value: Any, back: Any, path: str = "") -> Change | None:
+    """The first difference of type or key between a value and what its text is read as; None where there is none."""
+    kind = type(value)
+    if kind is not type(back):
+        return Change(path, f"{a_or_an(kind.__name__)} would come back as {a_or_an(type(back).__name__)}")
+    if kind in _PLAIN:
+        return None
+    if isinstance(value, Mapping):
+        return _change_in_mapping(value, back, path)
+    if isinstance(value, list | tuple | deque):
+        pairs = zip(value, back, strict=False)
+        found = (change_in(one, two, f"{path}[{place}]") for place, (one, two) in enumerate(pairs))
+        return next((one for one in found if one is not None), None)
+    if isinstance(value, set | frozenset):
+        unlike = {type(one) for one in value} - {type(one) for one in back}
+        what = next(iter(unlike), None)
+        return (
+            None if what is None else Change(path, f"{a_or_an(what.__name__)} in a set would come back as another type")
+        )
+    if not isinstance(value, pydantic.BaseModel) and not is_dataclass(value):
+        return None  # A type that a hint has named, or a value that is equal whatever its parts are.
+    extra = getattr(value, "__pydantic_extra__", None) or {}
+    found = (
+        change_in(one, getattr(back, name, None), path + step_to(name)) for name, one in (vars(value) | extra).items()
+    )
+    return next((one for one in found if one is not None), None)
+
+
+def _change_in_mapping(value: Mapping[Any, Any], back: Mapping[Any, Any], path: str) -> Change | None:
+    there = {key: key for key in back}
+    for key, item in value.items():
+        if key not in there:
+            told = "str" if isinstance(next(iter(there), ""), str) else type(next(iter(there))).__name__
+            return Change(path, f"the key {key!r:.40} would come back as {a_or_an(told)}")
+        if type(there[key]) is not type(key):
+            told = type(there[key]).__name__
+            return Change(path, f"the key {key!r:.40} would come back as {a_or_an(told)}")
+        if (found := change_in(item, back[key], path + step_to(key))) is not None:
+            return found
+    return None
+
+
+def hint_for(value: Any, depth: int = HINT_DEPTH) -> str:
+    """A type hint that fits a value: `dict[int, str]`, `tuple[int, ...]`, `Decimal`."""
+    kind = type(value)
+    if value is None:
+        return "None"
+    if isinstance(value, PurePath):
+        return "Path"
+    if not depth:
+        return kind.__name__
+    if isinstance(value, dict) and value:
+        return f"dict[{_one_hint(list(value), depth)}, {_one_hint(list(value.values()), depth)}]"
+    if kind is tuple and 0 < len(value) <= HINT_ITEMS:
+        return f"tuple[{', '.join(hint_for(one, depth - 1) for one in value)}]"
+    if kind is tuple:
+        return f"tuple[{_one_hint(value, depth)}, ...]"
+    if isinstance(value, list | set | frozenset) and value:
+        return f"{kind.__name__}[{_one_hint(list(value), depth)}]"
+    return kind.__name__
+
+
+def _one_hint(values: Sequence[Any], depth: int) -> str:
+    """One hint for several values: what they have in common, or a union of a few."""
+    hints = list(dict.fromkeys(hint_for(one, depth - 1) for one in values[:HINT_ITEMS]))
+    return " | ".join(hints) or "Any"
+
+
+def leaves_open(schema: Any) -> bool:
+    """Whether pydantic's schema of a hint takes anything at some place."""
+    waiting, seen = [schema], set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            if one.get("type") == "any":
+                return True
+            # Without an items schema, a container takes anything.
+            if one.get("type") in _BARE and not one.keys() & _BARE[one["type"]]:
+                return True
+            waiting.extend(value for key, value in one.items() if key not in ("metadata", "serialization"))
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
+    return False
+
+
+_BARE = {
+    "list": {"items_schema"},
+    "set": {"items_schema"},
+    "frozenset": {"items_schema"},
+    "tuple": {"items_schema"},
+    "dict": {"values_schema"},
+}
