@@ -320,7 +320,7 @@ class StepDecorator:
         return _made(function, **self._options)
 
 
-_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb")
+_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb", "was")
 
 
 @overload
@@ -345,6 +345,7 @@ def step(
     undo: Callable[[Any], Any] | None = None,
     isolate: Literal["process"] | None = None,
     memory_mb: int | None = None,
+    was: str | tuple[str, ...] | None = None,
 ) -> StepDecorator: ...
 
 
@@ -364,6 +365,9 @@ def step(function: Any = None, /, **options: Any) -> Any:
 
     `isolate="process"` runs it in a process of its own, which a timeout or a cancel kills and whose crash is only this
     step's failure; `memory_mb` limits what it may take there.
+
+    `was` is the name that the step had before, or a tuple of several, oldest first: what was recorded under it is found
+    again, and `current().idempotency_key` stays what it was.
     """
     check_options("@step", options, _OPTIONS)
     return StepDecorator(**options) if function is None else _made(function, **options)
@@ -381,9 +385,10 @@ def _made(
     undo: Any = None,
     isolate: Any = None,
     memory_mb: Any = None,
+    was: Any = None,
 ) -> Any:
     check_function(function, "step", name)
-    if name is not None and (not isinstance(name, str) or not name or name.startswith("~")):
+    if name is not None and not _is_name(name):
         raise Invalid(f"{name!r} can't be a step's name: give it a word that doesn't begin with '~'")
     if isinstance(key, str) and key in inspect.signature(function).parameters:
         raise Invalid(
@@ -403,13 +408,30 @@ def _made(
         undo=check_callable("undo", undo),
         isolated=checked_isolation("step", function, isolate, memory_mb),
         memory_mb=memory_mb,
+        was=_checked_was(name or function.__name__, was),
     )
     if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
         raise Invalid(f"step {spec.name}: its undo is a transaction too; give it the step's colour, def or async def")
-    STEPS.setdefault(spec.name, {})[function.__module__] = spec
-    if undo is not None:
-        UNDOABLE.setdefault(spec.name, {})[function.__module__] = spec
+    for known in (STEPS, *([] if undo is None else [UNDOABLE])):
+        known.setdefault(spec.name, {})[function.__module__] = spec
+        for old in spec.was:
+            known.setdefault(old, {}).setdefault(function.__module__, spec)
     return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name != "" and not name.startswith("~")
+
+
+def _checked_was(name: str, was: Any) -> tuple[str, ...]:
+    if was is None:
+        return ()
+    names = (was,) if isinstance(was, str) else tuple(was) if isinstance(was, tuple | list) else ()
+    if not names or not all(map(_is_name, names)) or len(set(names)) < len(names):
+        raise Invalid(f"step {name}: was={was!r}: give the name that it had before, or a tuple of them, oldest first")
+    if name in names:
+        raise Invalid(f"step {name}: was={was!r} is the name that it has now; give the one that it had before")
+    return names
 
 
 def _checked_effect(name: str, effect: Any, key: Any, retries: Any, isolate: Any) -> str | None:

@@ -438,7 +438,7 @@ def _checked(type: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def _child_id(attempt: Attempt, group: str, name: str) -> str:
     """The id of a child: the same however often its parent runs, another one for an equal child."""
-    call = f"{PATH.get()}/{group}\n{name}"
+    call = f"{attempt.first_path(PATH.get())}/{group}\n{name}"
     return derived_id(attempt.job.id, f"{call}\n{attempt.number(call)}")
 
 

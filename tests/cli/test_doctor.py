@@ -10,9 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli import ailments, premises
-from holdfast.core.model import Job, Presence, State
+from holdfast.conformance.given import step
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import Event, Job, Presence, State
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs import Jobs, Order, new_job
+from holdfast.worker import registry
+from holdfast.worker.drift import NEVER_ASKED
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, in_store
 
@@ -243,6 +247,68 @@ def test_jobs_that_an_app_does_not_know_are_told(
     file.write_text(APP.format(path=cli.path, queue=queue, name=name))
 
     assert checks(cli, f"{file}:app")["app"][0] == level
+
+
+STEPS_APP = """
+from holdfast import App, step
+app = App("sqlite:///{path}")
+
+@step(name="{step}"{was})
+async def draw(n: int) -> int:
+    return n
+
+@app.job
+async def film() -> int:
+    return await draw(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "level"),
+    [("sketched", "", "ok"), ("painted", "", "warn"), ("painted", ", was='sketched'", "ok")],
+)
+def test_steps_that_an_app_does_not_define_are_told_before_it_is_deployed(name, was, level, cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "STEPS", known := {})
+    monkeypatch.setattr(ailments, "STEPS", known)
+    monkeypatch.setattr("holdfast.steps.STEPS", known)
+    file = tmp_path / f"studio_{level}_{name}.py"
+    file.write_text(STEPS_APP.format(path=cli.path, step=name, was=was))
+
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([Order(type="film")])
+        (held,) = await jobs.engine.claim("w-1", ["default"], 1)
+        await jobs.engine.record([step(held, f"sketched#{n}") for n in range(3)])
+        return held.id
+
+    id = in_store(cli.path, work)
+    told, text = checks(cli, f"{file}:app")["steps"]
+    assert told == level
+    if level == "warn":
+        assert text == (
+            f"1 unended job ({id[-8:]}) recorded sketched (3), which this App doesn't define: "
+            "if a step was renamed, @step(was='sketched') finds its records again"
+        )
+
+
+def test_jobs_that_went_on_without_their_records_are_told_for_a_day(cli: Cli):
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([Order(type="film")])
+        for _ in range(2):
+            (held,) = await jobs.engine.claim("w-1", ["default"], 1)
+            event, now = (Event.COMPLETE if held.epoch > 1 else Event.RELEASE), await jobs.engine.now()
+            note = {NEVER_ASKED: {"draw": 3, "cut": 1}} if held.epoch > 1 else {}
+            facts = {"result": "null"} if event is Event.COMPLETE else {}
+            await jobs.engine.commit([decide(held, event, now, by="w-1", note=note, **facts)])
+        return held.id
+
+    id = in_store(cli.path, work)
+    assert checks(cli)["resumed"] == (
+        "warn",
+        f"1 job ({id[-8:]}) went on lately, and draw (3), cut (1) were recorded and never asked for: "
+        "if a step was renamed, @step(was='draw') finds its records again",
+    )
+    tampered(cli, f"update entry set at = at - {25 * 60 * MINUTE}")
+    assert checks(cli)["resumed"][0] == "ok"
 
 
 def test_a_busy_store_is_not_called_wrong(cli: Cli, ids: dict[State, str], monkeypatch):

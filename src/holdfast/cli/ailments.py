@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.app import App
 from holdfast.cli.overview import QueueSummary, how_alive, summaries
-from holdfast.cli.words import counted, short, span
+from holdfast.cli.words import counted, one_line, short, span
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.core.unreadable import unreadable_parts
@@ -20,6 +20,8 @@ from holdfast.engines.contract import QUIET, system_clock
 from holdfast.jobs import Jobs
 from holdfast.jobs.draining import OURS
 from holdfast.jobs.moving import mark_in
+from holdfast.worker.drift import NEVER_ASKED
+from holdfast.worker.registry import STEPS
 
 RECOUNT_LIMIT = 100_000
 """Stores with more jobs than this are not recounted."""
@@ -35,6 +37,14 @@ LATE_MS = 60_000
 
 AHEAD_MS = 10_000
 """A job from further in the future than this: the clock was set back, or another machine's differs."""
+
+RESUMED_LOOKED_AT = 200
+"""How many jobs are looked at for recorded steps that the code doesn't ask for."""
+
+RECENT_MS = 24 * 60 * 60_000
+"""What was never asked for is told for so long after it was seen."""
+
+UNENDED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING, State.ACTIVE, State.REVIEW)
 
 NAMED = 3
 """How many jobs a finding names."""
@@ -74,6 +84,7 @@ async def look_at_jobs(jobs: Jobs) -> list[Finding]:
         await _overdue(jobs, now),
         *_queues(queues),
         *await _drained(jobs),
+        await _vanished(jobs, now),
         _review(queues),
     ]
 
@@ -91,17 +102,60 @@ async def _drained(jobs: Jobs) -> list[Finding]:
     return [Finding("drained", Level.WARN, text)]
 
 
+async def _vanished(jobs: Jobs, now: Time) -> Finding:
+    """Jobs that went on with code which never asked for what they had recorded."""
+    page = await jobs.engine.find(Where(newest_first=True))
+    told: Counter[str] = Counter()
+    named: list[Job] = []
+    for job in [one for one in page if one.epoch > 1][:RESUMED_LOOKED_AT]:
+        notes = [one.note for one in await jobs.history(job.id) if NEVER_ASKED in one.note and now - one.at < RECENT_MS]
+        if notes:
+            told.update(notes[-1][NEVER_ASKED])
+            named.append(job)
+    if not named:
+        return Finding("resumed", Level.OK, "jobs that went on asked for all that they had recorded")
+    text = f"{counted(len(named), 'job')} ({_named(named)}) went on lately, and {_steps_in_words(told)}"
+    return Finding("resumed", Level.WARN, f"{text} were recorded and never asked for{_renamed(told)}")
+
+
+async def _unknown_steps(jobs: Jobs, known: set[str]) -> Finding:
+    """Jobs that have begun and not ended, with records of steps that the App doesn't define: it would run them anew."""
+    told: Counter[str] = Counter()
+    named: list[Job] = []
+    page = [job for job in await jobs.engine.find(Where(states=UNENDED)) if job.epoch and job.type in known]
+    for job in page[:RESUMED_LOOKED_AT]:
+        steps = [one for one in await jobs.engine.steps(job.id) if one.path[0] != "~" and "/" not in one.path]
+        if strange := Counter(one.name for one in steps if one.name not in STEPS):
+            told.update(strange)
+            named.append(job)
+    if not named:
+        return Finding("steps", Level.OK, "this App defines every step that a job which has begun has recorded")
+    text = f"{counted(len(named), 'unended job')} ({_named(named)}) recorded {_steps_in_words(told)}"
+    return Finding("steps", Level.WARN, f"{text}, which this App doesn't define{_renamed(told)}")
+
+
+def _steps_in_words(told: Counter[str]) -> str:
+    more = f" and {len(told) - NAMED:,} names more" if len(told) > NAMED else ""
+    return ", ".join(f"{one_line(name, 60)} ({number:,})" for name, number in told.most_common(NAMED)) + more
+
+
+def _renamed(told: Counter[str]) -> str:
+    ((name, _),) = told.most_common(1)
+    return f": if a step was renamed, @step(was={name!r}) finds its records again"
+
+
 async def look_at_app(jobs: Jobs, app: App) -> list[Finding]:
-    """Whether an App knows the jobs that wait in its store."""
+    """Whether an App knows the jobs that wait in its store, and the steps that they have recorded."""
     known = set(app.registry.types())
     served = {spec.queue for spec in map(app.registry.get, known) if spec is not None}
     waiting = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING, State.ACTIVE)
     page = await jobs.engine.find(Where(states=waiting, newest_first=True))
     strange = Counter((job.type, job.queue) for job in page if job.type not in known)
     more = f" (of the newest {PAGE_LIMIT:,})" if len(page) == PAGE_LIMIT else ""
+    findings = [await _unknown_steps(jobs, known)]
     if not strange:
-        return [Finding("app", Level.OK, f"knows the types of all waiting jobs{more}: {', '.join(sorted(known))}")]
-    findings: list[Finding] = []
+        told = f"knows the types of all waiting jobs{more}: {', '.join(sorted(known))}"
+        return [Finding("app", Level.OK, told), *findings]
     for (type, queue), number in sorted(strange.items()):
         here = queue in served
         text = f"{counted(number, 'waiting job')} of type {type} in queue {queue}, which this App doesn't know{more}"

@@ -58,7 +58,7 @@ def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
     shown = key if key.isascii() and key.isalnum() else quote(key, safe=" :,=+@")
     if len(key) > KEY_LIMIT:
         shown = f"*{digest(key)}"
-    path = f"{_quoted_name(name)}#{shown}"
+    path = f"{quoted_name(name)}#{shown}"
     if nth > 1:
         path = f"{path}#{nth}"
     whole = f"{parent}/{path}" if parent else path
@@ -71,7 +71,8 @@ def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
 
 
 @lru_cache(1_000)
-def _quoted_name(name: str) -> str:
+def quoted_name(name: str) -> str:
+    """A step's name as it stands in paths."""
     return quote(name, safe=" :")
 
 

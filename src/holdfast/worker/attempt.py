@@ -5,7 +5,6 @@ Must not decide what the end of the attempt means for the job (`core`), and must
 
 import asyncio
 import concurrent.futures
-import inspect
 import logging
 import threading
 import time
@@ -21,17 +20,17 @@ from msgspec.structs import replace
 
 from holdfast import forking
 from holdfast.core.codec import canonical
-from holdfast.core.errors import BadValue, Invalid, StoreError, StoreFull, StoreLost, StoreUnwritable
+from holdfast.core.errors import BadValue, StoreError, StoreFull, StoreLost, StoreUnwritable
 from holdfast.core.model import Change, Conflict, Job, Recorded, Retrying, Running, Signal, Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
 from holdfast.trouble import Trouble
-from holdfast.worker.drift import DRIFT_LINES, not_asked
 from holdfast.worker.faults import line_of, module_of, storable
+from holdfast.worker.identity import Identity, above_of, made
 from holdfast.worker.lines import Lines
-from holdfast.worker.registry import STEPS, JobSpec, StepSpec, place_of
+from holdfast.worker.registry import STEPS, JobSpec, StepSpec
 from holdfast.worker.timers import Timers
 from holdfast.worker.together import Together
 
@@ -87,39 +86,12 @@ class Suspended(Stopped):
     """Raised inside a `def` job that waits, by the wait and by every later call. It goes on, from the top, later."""
 
 
-class _Made:
-    """An attribute that is made when it is first asked for. Of two threads that ask at once, both get the same."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        instance.is_bare = False
-        return instance.__dict__.setdefault(self._name, self._make())
-
-
-def made(make: Callable[[], Any]) -> Any:
-    """See _Made. For a type checker it is what `make` makes."""
-    return _Made(make)
-
-
-class Attempt:
+class Attempt(Identity):
     """The state of one attempt. Owned by the worker's loop; steps in threads reach it by way of the loop."""
 
     has_daemons = True
     """Whether the threads of its code are daemons, which never keep the process from ending."""
 
-    # Most attempts are short and need little of what follows: it is made when it is first asked for.
-
-    is_bare = True
-    """Whether none of it was asked for: then nothing need be looked for, and the instance needs no dict, which Python
-    makes at the first `vars`. Who assigns to one of these says so.
-    """
-    records: dict[str, Step] = made(dict)
-    waits: dict[str, Step] = made(dict)
     children: dict[str, Job] | None = None
     """What earlier leases submitted, once it was asked for."""
     doubts: list[str] = made(list)
@@ -128,18 +100,12 @@ class Attempt:
     """Effects whose intent was written, or may have been, and which were not begun: a release or a failure takes it
     back.
     """
-    unsettled: dict[str, str] = made(dict)
-    """Effects that an earlier lease began and that have no result, by path, with the step's name: those that this
-    attempt's code has not asked for yet. What the store says counts, not what the step's decorator says today.
-    """
     used: set[int] = made(set)
     """Signals that a wait of this job has taken or is taking, by their versions."""
     spent: set[int] = made(set)
     """Those that are recorded with a wait, or that fitted none: they leave the inbox with the next change."""
     once: dict[str, concurrent.futures.Future[Step]] = made(dict)
     """Effects that are under way, by their paths: who asks for one again waits for it."""
-    root: asyncio.Task[Any] | None = None
-    """The task of the handler itself."""
     tasks: set[asyncio.Task[Any]] = made(set)
     """Other tasks that are stopped with it: those that run its steps."""
     parking: object = None
@@ -165,12 +131,6 @@ class Attempt:
     """Threads that run code of this job: they can't be stopped from outside."""
     _stopped: threading.Event | None = None
     _cancel_again = 0.0
-    _calls: dict[str, int] = made(dict)
-    _callers: dict[str, int] = made(dict)
-    _named: dict[str, StepSpec] = made(dict)
-    _left: dict[str, dict[str, None]] = made(dict)
-    _new: list[tuple[str, StepSpec]] = made(list)
-    _drift: list[str] = made(list)
     _running: dict[str, StepSpec] = made(dict)
     _working = 0
     _outer: dict[str, int] = made(lambda: defaultdict(int))
@@ -184,7 +144,6 @@ class Attempt:
     _retrying: dict[str, Retrying] | None = None
     """The steps that have failed and are tried again, by path, the most recent last."""
     _lines: Lines = made(Lines)
-    _lock: threading.Lock = made(threading.Lock)
 
     def __init__(
         self,
@@ -276,63 +235,6 @@ class Attempt:
                 self.used.add(signal)
                 self.spent.add(signal)
 
-    # Identity.
-
-    def number(self, call: str) -> int:
-        """Which of the equal calls this one is: the first, the second, …"""
-        with self._lock:
-            nth = self._calls[call] = self._calls.get(call, 0) + 1
-            return nth
-
-    def note_caller(self, path: str, nth: int) -> None:
-        """Equal calls from different tasks may change places the next time: the history says so. On the loop."""
-        task = asyncio.current_task()
-        if nth == 1:
-            if task is not self.root:
-                self._callers[path] = id(task)
-        elif self._callers.get(path, id(self.root)) != id(task):
-            self.note_drift(f"{path} was called from different tasks, which may change places; give key= to tell them")
-
-    def check_place(self, spec: StepSpec) -> None:
-        """Two functions under one name in one run would answer for each other."""
-        there = self._named.setdefault(spec.name, spec)
-        if there is not spec and (one := place_of(there.function)) != (other := place_of(spec.function)):
-            raise Invalid(f"two steps of this run are called {spec.name!r}: {one} and {other}; give one name='…'")
-
-    def recorded(self, path: str, spec: StepSpec, *, keyed: bool) -> Step | None:
-        """The record of a step that is done or failed, if there is one. A look, not a call to the store."""
-        step = self.records.get(path)
-        if step is not None:
-            self._left.get(step.name, {}).pop(path, None)
-            if step.state is not StepState.STARTED:
-                return step
-            self.unsettled.pop(path, None)
-            return None
-        if not keyed and self._left.get(spec.name) and len(self._new) < DRIFT_LINES:
-            self._new.append((path, spec))
-        return None
-
-    def unasked(self) -> list[str]:
-        """The recorded steps that this attempt has not asked for, leaving out those inside a step that answers."""
-        left = [path for paths in self._left.values() for path in paths]
-        return [path for path in left if not any(path.startswith(f"{outer}/") for outer in self.records)]
-
-    def note_drift(self, line: str) -> None:
-        """Remember, for the history, that a call differs from its record."""
-        if len(self._drift) < DRIFT_LINES:
-            self._drift.append(line)
-
-    def drift(self) -> list[str]:
-        """What the history is told about calls that differ from what is recorded. Complete at the handler's end."""
-        if self.is_bare or ("_new" not in vars(self) and "_drift" not in vars(self)):
-            return []
-        for path, spec in self._new:
-            names = list(inspect.signature(spec.function).parameters)
-            line = not_asked(path, names, list(self._left.get(spec.name, ())))
-            if line is not None:
-                self.note_drift(line)
-        return self._drift
-
     # Effects that an earlier lease began. The code may have changed since: the step may have lost its effect="once" or
     # its key, or have another name, or be gone.
 
@@ -357,7 +259,7 @@ class Attempt:
         when none of the effect's name is left in the code.
         """
         for path, name in self.unsettled.items():
-            if (name == spec.name or not self._is_left(path, name)) and not self._is_inside_asked(path):
+            if (name in spec.names or not self._is_left(path, name)) and not self._is_inside_asked(path):
                 raise self.doubt(path)
 
     def _is_left(self, path: str, name: str) -> bool:
@@ -370,17 +272,12 @@ class Attempt:
         """The handler has returned. If it never asked for an effect in doubt, its result doesn't settle that effect."""
         if self.is_bare or self.stop is not None or not vars(self).get("unsettled"):
             return
-        self._leave_in_doubt([path for path in self.unsettled if not self._is_inside_recorded(path)])
+        self._leave_in_doubt([path for path in self.unsettled if not self.is_inside_recorded(path)])
 
     def _leave_in_doubt(self, paths: list[str]) -> None:
         if paths:
             self.doubts += paths
             self._stop(DOUBTED)
-
-    def _is_inside_recorded(self, path: str) -> bool:
-        """Whether a step around it has a record, which answers for all that happened inside."""
-        outer = (self.records.get(above) for above in above_of(path))
-        return any(step is not None and step.state is not StepState.STARTED for step in outer)
 
     def _is_inside_asked(self, path: str) -> bool:
         """The same, of a step that this attempt's code has asked for."""
@@ -540,6 +437,10 @@ class Attempt:
                 self.waits[intent.path] = intent
             else:
                 self.records[intent.path] = intent
+
+    def has_made(self) -> bool:
+        """Whether this attempt has recorded any step of its own."""
+        return not self.is_bare and bool(vars(self).get("_made"))
 
     def is_writing(self) -> bool:
         """Whether records may be under way that nobody waits for any more."""
@@ -713,12 +614,6 @@ class Attempt:
             job=self.job.id, epoch=self.job.epoch, path=LOG_PATH, name="", state=StepState.STARTED, started_at=now
         )
         return (beside(step, LOG_PATH, StepState.STARTED, canonical(lines)),)
-
-
-def above_of(path: str) -> list[str]:
-    """The paths of the steps around a step, outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def beside(step: Step, path: str, state: StepState, result: str) -> Step:

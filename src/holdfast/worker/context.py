@@ -92,11 +92,15 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     """When the job's timeout is over, as seconds since 1970; None if it has none."""
     step: str
     """The path of the step that runs, as in its record; "" between steps."""
+    first: str = ""
+    """The same path with the oldest names of steps that were renamed (`@step(was=…)`); "" where it is the same."""
 
     @property
     def idempotency_key(self) -> str:
-        """What to hand to a provider so that it drops a second call: the same over attempts, recoveries and replays."""
-        return idempotency_key(self.job_id, self.step)
+        """What to hand to a provider so that it drops a second call: the same over attempts, recoveries and replays,
+        and over renames with `@step(was=…)`.
+        """
+        return idempotency_key(self.job_id, self.first or self.step)
 
     def bind(self, function: Callable[..., T]) -> Callable[..., T]:
         """The function, bound to this job, for an executor that doesn't carry context variables along."""
@@ -121,12 +125,14 @@ def current() -> Current:
 def _current_in(attempt: Attempt) -> Current:
     job, limit = attempt.job, attempt.job.options.timeout_ms
     deadline = None if limit is None or job.claimed_at is None else (job.claimed_at + limit) / 1_000
-    job_id, step = UNDONE.get() or (job.id, PATH.get())
-    return Current(job_id=job_id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=step)
+    job_id, step, first = UNDONE.get() or (job.id, path := PATH.get(), attempt.first_path(path))
+    return Current(job_id=job_id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=step, first=first)
 
 
-UNDONE: ContextVar[tuple[str, str] | None] = ContextVar("holdfast_undone", default=None)
-"""While a step is undone: its job and its path, so that `current()` has the key that the provider knows."""
+UNDONE: ContextVar[tuple[str, str, str] | None] = ContextVar("holdfast_undone", default=None)
+"""While a step is undone: its job, its path and that with the oldest names, so that `current()` has the key that the
+provider knows.
+"""
 
 PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
 

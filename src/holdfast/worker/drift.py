@@ -4,17 +4,24 @@ A record keeps no arguments, only hashes: one of all of them, which is its ident
 a person can be told which one differs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from holdfast.core.keys import digest
+from holdfast.worker.registry import STEPS
 
 DRIFT_LINES = 10
 """How many lines of drift the history is told at the end of an attempt."""
 
 IDENTITY_DIGITS = 16
 TAG_DIGITS = 3
+
+NEVER_ASKED = "never_asked_for"
+"""Under this word a history's note has the recorded steps that the code never asked for, by name with their number."""
+
+VANISHED_NAMES = 10
+"""How many names of steps that the code never asked for are told."""
 
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -59,6 +66,28 @@ def not_asked(path: str, names: Sequence[str], left: Sequence[str]) -> str | Non
     # A single argument has no tag: where there is only one, it is the one that differs.
     which = differing(names, nearest, new) if nearest or new else repr(names[0]) if names else "its arguments"
     return f"{path} ran: it differs in {which} from {recorded}, which is recorded and was not asked for"
+
+
+def other_key(path: str, left: Sequence[str]) -> str | None:
+    """The same for a call with `key=`, of whose arguments nothing can be told."""
+    parent, _ = _split(path)
+    siblings = [old for old in left if old.rpartition("/")[0] == parent]
+    if not siblings:
+        return None
+    return (
+        f"{path} ran, and {siblings[0]} is recorded and was not asked for ({len(siblings)} such): did its key change?"
+    )
+
+
+def vanished_text(counts: Mapping[str, int]) -> str:
+    """What to tell of recorded steps that the code never asked for, and what to do about it."""
+    told = ", ".join(f"{name} ({number})" for name, number in counts.items())
+    gone = next((name for name in counts if name not in STEPS), None)
+    number = sum(counts.values())
+    text = f"{number} recorded {'step was' if number == 1 else 'steps were'} never asked for: {told}"
+    if gone is None:
+        return f"{text}; the code still has steps of {'this name' if len(counts) == 1 else 'these names'}"
+    return f"{text}; if it was renamed, @step(was={gone!r}) finds its records again"
 
 
 def _split(path: str) -> tuple[str, list[str]]:

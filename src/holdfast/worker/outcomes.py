@@ -15,6 +15,7 @@ from holdfast.core.outcome import doubt_text, failure_event, retry_at
 from holdfast.jobs.lost import HANDED_OVER
 from holdfast.safe import logger
 from holdfast.worker.attempt import DOUBTED, Attempt
+from holdfast.worker.drift import NEVER_ASKED, vanished_text
 from holdfast.worker.faults import error_of, is_final
 
 log = logger("holdfast.worker")
@@ -41,6 +42,7 @@ def outcome(
     if attempt.kept_slot:
         note["kept_slot"] = attempt.kept_slot
     if error is None and stop is None:
+        note |= vanished_note(attempt)
         return decide(job, Event.COMPLETE, now, by=by, result=result, note=note, steps=steps)
     if attempt.doubts and (stop == DOUBTED or error is not None):
         return _doubted(attempt, error, now, by, note, steps)
@@ -74,6 +76,15 @@ def released(job: Job, row: int, now: Time, *, by: str, note: dict[str, Any], **
     )
     log.error("job %s (%s): %s: %s; it needs a person: holdfast review", job.id, job.type, *_in_short(told))
     return decide(job, Event.EXHAUST, now, by=by, error=told, note=note | {"released": row}, **cargo)
+
+
+def vanished_note(attempt: Attempt) -> dict[str, Any]:
+    """What the history is told of recorded steps that the code never asked for. The log says it, too."""
+    counts = attempt.vanished()
+    if not counts:
+        return {}
+    log.warning("job %s (%s): %s", attempt.job.id, attempt.job.type, vanished_text(counts))
+    return {NEVER_ASKED: counts}
 
 
 def _doubted(

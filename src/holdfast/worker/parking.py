@@ -34,6 +34,7 @@ from holdfast.jobs.family import go_on
 from holdfast.safe import logger
 from holdfast.worker.attempt import ENDED, LOST, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
+from holdfast.worker.outcomes import vanished_note
 
 T = TypeVar("T")
 
@@ -292,6 +293,8 @@ class Parking:
         if attempt.timers.left(attempt.loop.time()):
             note["forgets"] = f"timers that its code sets again and again; they begin anew with the code; {INSTEAD}"
             log.warning("job %s: suspends and forgets %s", attempt.job.id, note["forgets"])
+        if attempt.has_made():  # what was asked for anew may be what is recorded under another name
+            note |= vanished_note(attempt)
         attempt.closing = True
         try:
             now = await attempt.persist(attempt.engine.now)

@@ -28,6 +28,13 @@ class StepSpec(Struct, frozen=True, kw_only=True):
     undo: Callable[..., Any] | None = None
     isolated: bool = False
     memory_mb: int | None = None
+    was: tuple[str, ...] = ()
+    """The names that it had before, oldest first."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and those that it had before."""
+        return (self.name, *self.was)
 
 
 class JobSpec(Struct, frozen=True, kw_only=True):

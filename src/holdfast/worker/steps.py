@@ -67,15 +67,16 @@ class Call:
         given = key(*args, **kwargs) if callable(key) else key
         parent = PATH.get()
         text = _key_text(given) if self.keyed else arguments_key(self.text)
-        self.path = step_path(parent, spec.name, text)
+        self.name, self.path = attempt.placed(spec, parent, text)
+        call = self.path if self.name == spec.name else step_path(parent, spec.name, text)
         # One key is one effect: what is done once is not done again because it is asked for twice. Nor is what an
         # earlier version of this step has begun as such.
         if spec.effect != "once" and (attempt.job.epoch == 1 or not attempt.is_begun(self.path)):
-            nth = attempt.number(self.path)
+            nth = attempt.number(call)
             if item is None and loop_here():
-                attempt.note_caller(self.path, nth)
+                attempt.note_caller(call, nth)
             if nth > 1:
-                self.path = step_path(parent, spec.name, text, nth)
+                self.name, self.path = attempt.placed(spec, parent, text, nth)
 
     def answered(self) -> tuple[bool, Any]:
         """Whether the record answers this call, and with what. A failed record raises again."""
@@ -134,6 +135,8 @@ class Call:
         path = UNDO_PATH + self.path
         if self.spec.undo is not None and path not in self.attempt.waits:
             told = {"step": self.spec.name, "place": module_of(self.spec.function)}
+            if (first := self.attempt.first_path(self.path)) != self.path:
+                told["first"] = first
             if self.spec.effect == TRANSACTION:
                 told["effect"] = TRANSACTION
             intents.append(replace(begun, path=path, name=UNDO_PATH[:-1], result=canonical(told), finished_at=None))
@@ -229,7 +232,7 @@ class Call:
             job=job.id,
             epoch=job.epoch,
             path=self.path,
-            name=self.spec.name,
+            name=self.name,
             state=state,
             started_at=started_at,
             finished_at=self.attempt.now(),
@@ -372,7 +375,7 @@ async def _isolated(call: Call) -> Any:
         step=spec.name,
         function=spec.function,
         args=call.text,
-        current=replace(current(), step=call.path),
+        current=replace(current(), step=call.path, first=call.attempt.first_path(call.path)),
         memory_mb=spec.memory_mb,
     )
     timeout = None if spec.timeout_ms is None else spec.timeout_ms / 1_000

@@ -6,7 +6,7 @@ that a crash in the middle goes on, and one that fails holds up no other.
 
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -62,7 +62,7 @@ class _Undo:
         steps = {step.path: step for step in await attempt.persist(lambda: self._engine.steps(self._id))}
         for intent in reversed([step for path, step in steps.items() if path.startswith(UNDO_PATH)]):
             path = intent.path.removeprefix(UNDO_PATH)
-            await self._try(path, self._undo_of(intent, steps.get(path)), record_info(intent).get("effect"))
+            await self._try(path, self._undo_of(intent, steps.get(path)), record_info(intent))
         spec = self._registry.get(job.type)
         if spec is None or spec.cleanup is None:
             if job.options.cleanup:
@@ -91,16 +91,17 @@ class _Undo:
 
         return undo
 
-    async def _try(self, path: str, work: Callable[[], Awaitable[Any]], effect: str | None = None) -> None:
+    async def _try(self, path: str, work: Callable[[], Awaitable[Any]], told: Mapping[str, str] | None = None) -> None:
         """Run one undo as a step of this job, of the same kind as the step that it takes back. A failure is remembered,
         and the next one has its turn.
         """
         attempt = attempt_here()
         assert attempt is not None
-        call = call_of(attempt, _TRANSACTION if effect == TRANSACTION else _SPEC, (path,), {}, path)
+        told = told or {}
+        call = call_of(attempt, _TRANSACTION if told.get("effect") == TRANSACTION else _SPEC, (path,), {}, path)
 
         async def within(_: Call) -> None:
-            token = UNDONE.set((self._id, path if path != "cleanup" else ""))
+            token = UNDONE.set((self._id, path if path != "cleanup" else "", told.get("first", "")))
             try:
                 await work()
             finally:

@@ -53,6 +53,7 @@ class Away(Attempt):
         self._before: list[Step] = []
         self._asked: dict[int, tuple[Ask, asyncio.Task[None]]] = {}
         self._doing: tuple[Running, float] | None = None
+        self._vanished: dict[str, int] = {}
 
     def load(self, steps: Iterable[Step]) -> None:
         """See Attempt.load. The process is given them; what is kept here is the log and what is done."""
@@ -99,6 +100,10 @@ class Away(Attempt):
         running, at = self._doing
         return replace(running, silent_ms=running.silent_ms + round((time.monotonic() - at) * 1_000))
 
+    def vanished(self) -> dict[str, int]:
+        """See Attempt.vanished: what the process told, which has seen what was asked for."""
+        return self._vanished
+
     def _cancel(self) -> None:
         """Tell the process to stop, and kill it if it doesn't. One that has not begun is not needed any more."""
         if self._process is None:
@@ -117,7 +122,7 @@ class Away(Attempt):
 
     def _ended(self, ended: Ended) -> str:
         """Take over what the attempt came to there: its result, or raise its error."""
-        self.doubts, self.drops, self._drift = ended.doubts, ended.drops, ended.drift
+        self.doubts, self.drops, self._drift, self._vanished = ended.doubts, ended.drops, ended.drift, ended.vanished
         self.kept_slot = ended.kept_slot
         self.is_bare = False
         if ended.stop is not None:

@@ -213,5 +213,6 @@ def _outcome(
         drops=attempt.drops,
         drift=attempt.drift(),
         kept_slot=attempt.kept_slot,
+        vanished=attempt.vanished(),
         worn=worn or isinstance(error, MemoryError),
     )

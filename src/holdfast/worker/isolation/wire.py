@@ -126,6 +126,7 @@ class Ended(Struct, tag=True, frozen=True, kw_only=True):
     drops: list[str] = []
     drift: list[str] = []
     kept_slot: str = ""
+    vanished: dict[str, int] = {}
     worn: bool = False
 
 
