@@ -262,14 +262,14 @@ def _(end: Any) -> Any:
     return kept
 
 
-@bug("code that is cancelled from inside vanishes", "items", Watch, "__exit__")
-def _(leave: Any) -> Any:
-    return lambda self, *raised: None
+@bug("code that is cancelled from inside vanishes", "items", Watch, "is_stop")
+def _(is_stop: Any) -> Any:
+    return lambda self, raised: not isinstance(raised, Exception)
 
 
 @bug("a map takes an item that cancels itself for a stop", "items", Watch, "__init__")
 def _(init: Any) -> Any:
-    return lambda self, attempt, task=None, caller=None: init(self, attempt, task)
+    return lambda self, attempt, task=None, caller=None, cancels=None: init(self, attempt, task, None, cancels)
 
 
 @bug("a cancel by the caller is recorded as a failure", "items", Watch, "is_stopped")

@@ -132,13 +132,12 @@ async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -
     """
 
     async def walk() -> None:
-        here = asyncio.current_task()
+        watch = Watch(None, asyncio.current_task(), caller)
         while (taken := tally.take()) is not None:
             try:
-                with Watch(None, here, caller):
-                    tally.settle(taken, await taken.run())
-            except Exception as error:
-                tally.fail(taken, error)
+                tally.settle(taken, await taken.run())
+            except BaseException as raised:
+                tally.fail(taken, watch.error(raised))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(tally.at_once(at_once)):

@@ -25,7 +25,7 @@ from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, TRANSACTION, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
 from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped
-from holdfast.worker.blame import Watch
+from holdfast.worker.blame import Watch, cancels_of
 from holdfast.worker.context import ATTEMPT, PATH, check_no_tx, current, loop_here
 from holdfast.worker.drift import arguments_key, differing, tags
 from holdfast.worker.faults import Escaped, contained, error_of, module_of, raised_again, type_name
@@ -297,10 +297,14 @@ async def _run_async(call: Call, body: Body) -> Any:
         # An isolated step's time begins when its process has imported it, a transaction's when the store is its own.
         timeless = spec.timeout_ms is None or spec.isolated or spec.effect == TRANSACTION
         while True:
+            cancels = cancels_of(here)
             try:
-                with Watch(attempt, here, call.item):
+                try:
                     step = call.done(await (body(call) if timeless else timed(call, body)), started_at)
-                break
+                    break
+                except BaseException:
+                    with Watch(attempt, here, call.item, cancels):
+                        raise
             except Exception as error:
                 attempt.check()  # what fails once we have stopped it has not failed by itself
                 delay = call.next_try(error)
