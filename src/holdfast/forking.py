@@ -1,9 +1,9 @@
 """Forks: what stands still while this process forks, and what a forked child leaves behind. Knows none of its users.
 
 A fork copies one thread and the whole memory. A lock that another thread holds at that moment stays locked in the child
-for ever, and so does every file and socket stay open. So whoever has a lock or a descriptor that a child must not
-inherit takes part here. This is the only place with fork handlers: Python calls those of several modules in an order
-that depends on imports.
+for ever, and files and sockets that the parent closes stay open there. So whoever has a lock or a descriptor that a
+child must not inherit takes part here. This is the only place with fork handlers: Python calls those of several modules
+in an order that depends on imports.
 
 Threads that fork at once take turns, from before the fork until after it. Lock order: the turn, then what `hold_up`
 takes, then `opening`. Nobody may fork, or wait for a thread that forks, while holding one of the latter two.
@@ -24,7 +24,6 @@ log = logging.getLogger("holdfast.forking")
 
 GIVE_WAY_SECONDS = 0.02
 """How often a thread that waits to fork looks whether something waits for that thread."""
-
 
 COPY_ENDED = 70
 """The exit code of a forked child that was ended because it returned into its parent's job."""

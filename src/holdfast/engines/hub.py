@@ -94,6 +94,7 @@ class Hub(forking.Forkable):
         _hubs.discard(self)
         asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
         self._thread.join(CLOSE_SECONDS)
+        forking.forget(self)
 
     async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._sort()

@@ -39,7 +39,8 @@ class _Houses(forking.Forkable):
     """The houses of this process."""
 
     def __init__(self) -> None:
-        self.leave_behind()
+        self._all: weakref.WeakSet[House] = weakref.WeakSet()
+        self._lock = threading.Lock()
         forking.watch(self)
 
     def add(self, house: House) -> None:
@@ -50,10 +51,13 @@ class _Houses(forking.Forkable):
         with self._lock:
             return any(house.has_attempts() for house in self._all)
 
+    def clear(self) -> None:
+        self._all = weakref.WeakSet()
+
     def leave_behind(self) -> None:
         """See Forkable. What runs goes on in the parent; `current()` still tells for which job the child works."""
         self._lock = threading.Lock()
-        self._all: weakref.WeakSet[House] = weakref.WeakSet()
+        self.clear()
         attempt = ATTEMPT.get()
         if attempt is not None:
             PLAIN.set(_current_in(attempt))

@@ -217,15 +217,15 @@ def _started() -> "tuple[subprocess.Popen[bytes], int, socket.socket]":
     with forking.opening() as closed_in_copies, ExitStack() as undo:
         line, their_line = socket.socketpair()
         undo.callback(line.close)
-        their_lifeline, lifeline = os.pipe()
-        undo.callback(os.close, lifeline)
-        fds = (their_line.fileno(), their_lifeline)
-        command = [sys.executable, *flags, "-u", "-P", "-c", _BOOT, *map(str, fds), json.dumps(sys.path)]
-        try:
-            popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)  # noqa: S603
-        finally:
-            their_line.close()
-            os.close(their_lifeline)
+        with their_line:
+            their_lifeline, lifeline = os.pipe()
+            undo.callback(os.close, lifeline)
+            fds = (their_line.fileno(), their_lifeline)
+            command = [sys.executable, *flags, "-u", "-P", "-c", _BOOT, *map(str, fds), json.dumps(sys.path)]
+            try:
+                popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)  # noqa: S603
+            finally:
+                os.close(their_lifeline)
         undo.pop_all()
         closed_in_copies.add(lifeline)
     return popen, lifeline, line
