@@ -14,7 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid, Moved
+from holdfast.core.errors import Invalid, Moved, NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.model import Options, Retry, State, Where
 from holdfast.engines import engine_for, masked
@@ -24,8 +24,9 @@ from holdfast.jobs.moving import check_here
 from holdfast.runs import Portal, Run, SyncRun
 from holdfast.settings import Settings, store_url
 from holdfast.steps import _Step, check_callable, check_options, checked_isolation, positive, retry_of
-from holdfast.submit import RESERVED, AsyncJob, SyncJob, _Job
+from holdfast.submit import RESERVED, AsyncJob, JobRun, SyncJob, _Job
 from holdfast.upkeep.keeper import Keeper
+from holdfast.worker.children import type_told
 from holdfast.worker.context import attempt_here, check_loaded, loop_here
 from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
@@ -213,10 +214,27 @@ class App:
     # Asking.
 
     async def run(self, id: str) -> "Run[Any]":
-        """The run with this id, or NotFound."""
-        job = await (await self.open()).get(id)
-        spec = self.registry.get(job.type)
-        return Run(self.open, id, None if spec is None else spec.signature)
+        """The run with this id, or NotFound. A job that was told what became of it has it also after it was pruned."""
+        spec = self.registry.get(await self._type_of(id))
+        return JobRun(self.open, id, None if spec is None else spec.signature)
+
+    async def _type_of(self, id: str) -> str:
+        """The type of a job. Inside a job a store that is away for a while is waited for."""
+
+        async def look() -> str:
+            return (await (await self.open()).get(id)).type
+
+        attempt = attempt_here()
+        if attempt is None:
+            return await look()
+        try:
+            with attempt.at_work():
+                return await attempt.persist(look)
+        except NotFound:
+            told = type_told(attempt, id)
+            if told is None:
+                raise
+            return told
 
     async def review(self) -> "list[Status]":
         """The jobs that need a person, oldest first: replay, resolve or discard each by `await app.run(id)`."""

@@ -24,7 +24,7 @@ from holdfast.runs import Run, failure_of
 from holdfast.steps import Key, _AsyncOne, _SyncOne, check_map
 from holdfast.worker.attempt import LOST, Attempt, Stopped
 from holdfast.worker.blame import Watch
-from holdfast.worker.children import child_wait, group_wait, known_children
+from holdfast.worker.children import child_wait, group_wait, known_children, run_wait
 from holdfast.worker.context import PATH, attempt_here, check_no_tx, loop_here, plain_call
 from holdfast.worker.maps import Tally, map_async
 from holdfast.worker.parking import Parking
@@ -122,7 +122,7 @@ class _Job(Generic[P, R]):
                 for run in await self._submit([replace(order, args=text) for text in texts], connection)
             ]
         jobs, signature = await self._open(), self.spec.signature
-        return [Run(self._open, one.id, signature) for one in await _inserted(jobs, order, parts)]
+        return [JobRun(self._open, one.id, signature) for one in await _inserted(jobs, order, parts)]
 
     def _parts(self, calls: Iterable[Any], at_once: int) -> Iterator[list[str]]:
         """The calls as text, as many as go to the store in one act at a time."""
@@ -158,14 +158,14 @@ class _Job(Generic[P, R]):
             )
         if attempt is None:
             accepted = await (await self._open()).submit(orders, connection=connection)
-            return [Run(self._open, one.id, signature) for one in accepted]
+            return [JobRun(self._open, one.id, signature) for one in accepted]
         group = f"~submit:{self.type}"
         names = [f"{order.args}\n{order.key or ''}" for order in orders]
         ids = [_child_id(attempt, group, name) for name in names]
         # Each is a group of its own, so that it wakes its parent on its own.
         accepted_ids = await self._give_birth(attempt, orders, ids, ids)
         return [
-            ChildRun(self._open, id, signature, attempt, is_ours=id == ours)
+            JobRun(self._open, id, signature, attempt if id == ours else None)
             for id, ours in zip(accepted_ids, ids, strict=True)
         ]
 
@@ -300,33 +300,36 @@ async def _inserted(jobs: Jobs, order: Order, parts: Iterable[list[str]]) -> lis
     return done
 
 
-class ChildRun(Run[R]):
-    """A run that a job submitted. Inside that job, waiting for its result parks the job."""
+class JobRun(Run[R]):
+    """A run as we hand it out. Inside a job of the same store, waiting for its result parks that job."""
 
     def __init__(
         self,
         open: Callable[[], Awaitable[Jobs]],
         id: str,
-        signature: Signature,
-        attempt: Attempt,
-        *,
-        is_ours: bool,
+        signature: Signature | None,
+        parent: Attempt | None = None,
     ) -> None:
         super().__init__(open, id, signature)
-        self._attempt = attempt
-        self._group = id if is_ours else None
+        self._parent = parent
+        """The attempt that submitted it as its child. Any other one waits for it as for somebody else's."""
 
     async def result(self, timeout: Duration | None = None) -> R:
         """See Run.result."""
-        if attempt_here() is not self._attempt:
+        attempt = attempt_here()
+        if attempt is None or not await self._is_within(attempt):
             return await super().result(timeout)
         limit = None if timeout is None else milliseconds(timeout)
-        waiting = child_wait(self._attempt, self.id, self._group, limit)
-        outcome = await Parking.of(self._attempt).wait(waiting)
+        waiting = child_wait if attempt is self._parent else run_wait
+        outcome = await Parking.of(attempt).wait(waiting(attempt, self.id, limit))
         if outcome.job is not None:
             raise failure_of(outcome.job)
         value: R = self._codec.decode(outcome.result or "null")
         return value
+
+    async def _is_within(self, attempt: Attempt) -> bool:
+        """Whether it is in the store of the job that waits for it: nobody wakes a job for the end of one elsewhere."""
+        return attempt is self._parent or (await attempt.persist(self._open)).engine is attempt.engine
 
 
 class AsyncJob(_Job[P, R]):

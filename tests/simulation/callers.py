@@ -184,7 +184,7 @@ class Callers:
                         await self._decide(jobs, stuck.id)
             async for waiting in jobs.walk(Where(states=(State.PENDING,))):
                 kinds = {wait.kind for wait in waiting.waits}
-                if WaitKind.SIGNAL in kinds:
+                if any(wait.name == "go" for wait in waiting.waits):
                     await self._signal(jobs, waiting.id)
                 elif WaitKind.ACTIVATION in kinds:
                     await self.say("activate", waiting.id, None, jobs.activate(waiting.id))

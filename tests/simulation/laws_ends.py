@@ -91,6 +91,31 @@ def a_parent_waits_for_its_children(run: Run) -> Iterator[str]:
 
 
 @law
+def a_timer_around_a_wait_is_never_forgotten(run: Run) -> Iterator[str]:
+    """A job that waits under a timer of its own keeps its slot."""
+    for life in run.lives.values():
+        for entry in life.entries:
+            if life.job.type == "hurry" and entry.event in ("suspend", "rest"):
+                yield f"timers: {life.name} gave up its slot under a timer: {dict(entry.note)}"
+
+
+@law
+def who_waits_for_another_job_is_woken_by_its_end(run: Run) -> Iterator[str]:
+    """And by nothing else: its code doesn't run to look."""
+    for life in run.lives.values():
+        awaited = None
+        for entry in life.entries if life.job.type == "ally" else ():
+            if entry.event == "suspend":
+                (awaited,) = entry.note["waits"]
+            elif entry.event == "activate" and awaited is not None and awaited.startswith("job "):
+                other = run.lives[awaited.removeprefix("job ")]
+                settled = [one for one in other.entries if one.after in SETTLED]
+                first = other.made.get(settled[0].version) if settled else None
+                if first is None or first.number > life.made[entry.version].number:
+                    yield f"S23: {life.name} was woken before {other.name}, for which it waits, had settled"
+
+
+@law
 def children_end_with_their_parent(run: Run) -> Iterator[str]:
     """After a cancel was answered, none of the job's children is claimed any more."""
     for said in run.said:

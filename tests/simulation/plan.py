@@ -116,7 +116,7 @@ VIOLENT = frozenset({"poison"})
 NEED_A_PERSON = frozenset({"doomed", "poison", "buy", "lodge"})
 """Shapes that often come to review."""
 
-LISTENING = frozenset({"listen", "juggle"})
+LISTENING = frozenset({"listen", "juggle", "hurry"})
 """Shapes that wait for signals."""
 
 FEWEST_SHAPES, MOST_SHAPES = 3, 10

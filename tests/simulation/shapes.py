@@ -19,6 +19,8 @@ STEP_TRIES = Retry(retries=3, strategy="constant", initial_ms=150)
 STALE_SECONDS = 2.5
 TIMEOUT_SECONDS = 1.5
 NAP_SECONDS = 3.0
+HURRY_SECONDS = 2.5
+HURRIED = "hurried"
 
 
 @step
@@ -305,6 +307,52 @@ async def juggle(n: int, m: int) -> list[str]:
 
     found = await asyncio.gather(make(n), doze(), *(hear(place) for place in range(min(n, 2))))
     return list(found)
+
+
+@shape(1.5)
+async def hurry(n: int, m: int) -> list[str]:
+    """Waits for something durable, each time in another way that ends by a timer of its own."""
+    first = await make(n, "before")
+
+    async def child() -> str:
+        return (await (await job("line").submit(1, m)).result())[0]
+
+    waits = [lambda: sleep(60.0), lambda: wait_for("go", as_=int), child, lambda: wait_for("go", within=40.0)]
+    ways = [by_timeout, by_wait, by_sleep]
+    came = await ways[m % 3](waits[n % 4], HURRY_SECONDS)
+    return [first, await make(m, f"{came}")]
+
+
+async def by_timeout(wait: Any, seconds: float) -> Any:
+    try:
+        async with asyncio.timeout(seconds):
+            return await wait()
+    except TimeoutError:
+        return HURRIED
+
+
+async def by_wait(wait: Any, seconds: float) -> Any:
+    (task,) = tasks = [asyncio.ensure_future(wait())]
+    await asyncio.wait(tasks, timeout=seconds)
+    return task.result() if task.done() or not task.cancel() else HURRIED
+
+
+async def by_sleep(wait: Any, seconds: float) -> Any:
+    nap, task = asyncio.ensure_future(asyncio.sleep(seconds)), asyncio.ensure_future(wait())
+    await asyncio.wait([nap, task], return_when=asyncio.FIRST_COMPLETED)
+    nap.cancel()
+    return task.result() if task.done() or not task.cancel() else HURRIED
+
+
+@shape(1.5)
+async def ally(n: int, m: int) -> list[str]:
+    """Waits for a job that others may have submitted, and that others may wait for."""
+    shared = await job("line").submit(1, m, key=f"shared {m}")
+    try:
+        found = f"{await shared.result()}"
+    except (JobFailed, JobCancelled):
+        found = "nothing"
+    return [await make(n, f"after {found}")]
 
 
 @shape(1.2)

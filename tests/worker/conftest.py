@@ -12,6 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.engines import engine_for
 from holdfast.engines.contract import system_clock
+from holdfast.engines.file import FileEngine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
 from tests.worker.given import QUICK, Interrupted, Watched
@@ -128,6 +129,8 @@ def engine(clock: Clock, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
             yield Watched(MemoryEngine(clock))
         case "sqlite":
             yield Watched(SqliteEngine(tmp_path / "jobs.db", clock))
+        case "file":
+            yield Watched(FileEngine(tmp_path / "jobs.json", clock))
         case "postgres" | "redis" as name:
             url = request.getfixturevalue(f"{name}_store")
             clock.server = kept = engine_for(url)

@@ -5,6 +5,7 @@ A job whose code has set a timer keeps its slot, and says so. One that only wait
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 from holdfast import ask, sleep, step, wait_for
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Event, State
-from holdfast.worker import parking
-from holdfast.worker.timers import PRUNE_AT, Timers
+from holdfast.worker import parking, timers
+from holdfast.worker.timers import PRUNE_AT, Timers, watch_timers
 from tests.worker.conftest import run_bounded
 from tests.worker.given import entry_of, events, in_state, until
 
@@ -263,7 +264,7 @@ async def test_who_keeps_its_slot_is_told_in_the_log_and_in_the_history(app, way
 
 async def test_a_job_stays_in_its_slot_for_as_long_as_its_timer_runs(app, monkeypatch):
     """Whatever is set when it comes to rest is waited for, however long it is."""
-    monkeypatch.setattr(parking, "REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(timers, "REPEAT_SECONDS", 0.0)
 
     @app.job(retries=0)
     async def film() -> str:
@@ -281,7 +282,7 @@ async def test_a_job_stays_in_its_slot_for_as_long_as_its_timer_runs(app, monkey
 
 async def test_a_job_that_asks_again_and_again_runs_to_its_end(app, monkeypatch):
     """Each round is a wait of its own: none is taken for the same one over and over."""
-    monkeypatch.setattr(parking, "REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(timers, "REPEAT_SECONDS", 0.0)
 
     @app.job(retries=0)
     async def film() -> str:
@@ -299,7 +300,7 @@ async def test_a_job_that_asks_again_and_again_runs_to_its_end(app, monkeypatch)
 
 
 async def test_a_job_that_looks_at_its_waiting_task_again_and_again_runs_to_its_end(app, monkeypatch):
-    monkeypatch.setattr(parking, "REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(timers, "REPEAT_SECONDS", 0.0)
 
     @app.job(retries=0)
     async def film() -> str:
@@ -315,7 +316,7 @@ async def test_a_job_that_looks_at_its_waiting_task_again_and_again_runs_to_its_
 
 
 async def test_a_heartbeat_beside_a_wait_does_not_hold_the_slot_for_ever(app, monkeypatch, caplog):
-    monkeypatch.setattr(parking, "REPEAT_SECONDS", 0.4)
+    monkeypatch.setattr(timers, "REPEAT_SECONDS", 0.4)
     beats: list[int] = []
 
     @app.job(retries=0)
@@ -343,7 +344,7 @@ async def test_a_heartbeat_beside_a_wait_does_not_hold_the_slot_for_ever(app, mo
 
 @pytest.mark.parametrize("form", ["timeout", "wait"])
 async def test_one_slot_is_enough_for_a_job_that_looks_at_its_child_again_and_again(app, monkeypatch, form):
-    monkeypatch.setattr(parking, "REPEAT_SECONDS", 0.3)
+    monkeypatch.setattr(timers, "REPEAT_SECONDS", 0.3)
 
     @app.job(retries=0)
     async def child() -> str:
@@ -457,22 +458,23 @@ def test_a_loop_that_hides_its_timers_is_refused(app):
 
 
 async def test_thousands_of_timers_are_not_kept(app):
-    loop, timers = asyncio.get_running_loop(), Timers()
+    loop, kept = asyncio.get_running_loop(), Timers()
+    watch_timers(loop, lambda context: kept)
     for _ in range(5_000):
-        timer = loop.call_later(3_600, print)
-        timers.add(timer, loop.time())
-        timers.add(timer, loop.time())
-        timer.cancel()
-    assert len(timers._set) <= PRUNE_AT
-    assert timers.left(loop.time()) == []
+        loop.call_later(3_600, print).cancel()
+    assert len(kept._set) <= PRUNE_AT
+    assert kept.left(loop.time()) == []
 
 
-async def test_all_timers_of_a_busy_job_are_kept(app):
-    loop, timers = asyncio.get_running_loop(), Timers()
-    handles = [loop.call_later(100 + n, print) for n in range(1_000)]
-    for handle in handles:
-        timers.add(handle, loop.time())
-    assert len(timers.left(loop.time())) == 1_000
-    for handle in handles:
-        handle.cancel()
-    await until(lambda: timers.left(loop.time()) == [])
+async def test_a_timer_is_kept_until_it_has_struck_and_not_until_its_time_is_over(app):
+    loop, kept, struck = asyncio.get_running_loop(), Timers(), []
+    watch_timers(loop, lambda context: kept)
+    timers = [loop.call_later(0.01 + 0.0001 * n, struck.append, n) for n in range(500)]
+    timers += [loop.call_at(loop.time() + 3_600, struck.append, -1)]
+    time.sleep(0.1)  # noqa: ASYNC251 (the loop is late)
+    assert len(kept.left(loop.time())) == 501
+    await until(lambda: len(struck) == 500)
+    assert len(kept.left(loop.time())) == 1
+    timers[-1].cancel()
+    assert kept.left(loop.time()) == []
+    assert struck == list(range(500))

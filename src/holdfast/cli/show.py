@@ -30,7 +30,6 @@ from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Where
 from holdfast.jobs import Jobs, Status
 from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE
 from holdfast.jobs.questions import refusals_of
-from holdfast.jobs.replays import SAID
 from holdfast.safe import clean
 
 STEPS_SHOWN = 40
@@ -117,7 +116,7 @@ def _head(out: Console, job: Job, status: Status, history: Sequence[Entry], now:
         "tags": clean(", ".join(job.options.tags)),
         "meta": clean(", ".join(f"{name}={value}" for name, value in job.options.meta.items())),
         "signals": ", ".join(
-            f"{clean(signal.name)} ({ago(signal.at, now)})" for signal in job.inbox if signal.name != SAID
+            f"{clean(signal.name)} ({ago(signal.at, now)})" for signal in job.inbox if not signal.name.startswith("~")
         ),
         "arguments": _value(job.args),
         "result": "" if job.result is None else _value(job.result),

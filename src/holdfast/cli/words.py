@@ -18,6 +18,7 @@ from rich.text import Text
 
 from holdfast.core.model import Error, Job, State, Time, Wait, WaitKind
 from holdfast.jobs.questions import ASK, Refusal
+from holdfast.jobs.waiters import awaited
 from holdfast.safe import clean, escaped
 from holdfast.screen import SafeConsole
 
@@ -150,6 +151,8 @@ def wait_in_words(wait: Wait, now: Time) -> str:
     }[wait.kind]
     if wait.kind is WaitKind.SIGNAL and wait.name.startswith(ASK):
         words = "waits for a person's answer"
+    elif (other := awaited(wait)) is not None:
+        words = f"waits for job {short(other)}"
     return words if wait.until is None else f"{words}, {left(wait.until, now)}"
 
 

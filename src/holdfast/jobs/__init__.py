@@ -34,11 +34,12 @@ from holdfast.core.model import (
 from holdfast.core.outcome import in_doubt
 from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import PAUSE, WORKER, Engine
-from holdfast.jobs.family import CHANGE_TRIES, cancel_children, ended, wake_parent
+from holdfast.jobs.family import cancel_children, ended, tell_others
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
 from holdfast.jobs.questions import ASK, Question, check_signal, questions_of
 from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, spoken_of, with_words
 from holdfast.jobs.status import Status, status_of
+from holdfast.jobs.waiters import CHANGE_TRIES
 
 __all__ = ["LOG_PATH", "Jobs", "Order", "Pause", "Status", "new_job", "random_ids", "status_of"]
 
@@ -291,8 +292,7 @@ class Jobs:
             change = chosen if isinstance(chosen, Change) else await chosen
             (answer,) = await self.engine.commit([change])
             if isinstance(answer, Applied):
-                if change.arrives:
-                    await wake_parent(self.engine, job, answer, by=change.by)
+                await tell_others(self.engine, change, answer, by=change.by)
                 return await self.get(id)
         raise Outrun(
             f"job {id}: changed by others {CHANGE_TRIES} times while we tried; look what drives it, then repeat"

@@ -1,4 +1,4 @@
-"""What follows from a job's end for others: its children are cancelled, its parent is woken, what it made is undone.
+"""What follows from a job's end for others: children are cancelled, who waits is woken, what it made is undone.
 
 Must not decide what an end is (`lifecycle`). Each act looks first and may be repeated.
 """
@@ -12,9 +12,7 @@ from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
 from holdfast.core.model import Applied, Change, Conflict, Event, Job, State, Time, WaitKind, Where
 from holdfast.engines.contract import Engine
-
-CHANGE_TRIES = 50
-"""How often a change is decided anew when somebody else was faster. Only a bug or a storm needs more."""
+from holdfast.jobs.waiters import CHANGE_TRIES, has_waiters, tell_waiters
 
 UNDO_TYPE = "holdfast.undo"
 """The type of the jobs that undo what a stopped job made. Every worker knows it."""
@@ -55,10 +53,26 @@ async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:
             answers = await engine.commit(changes)
             applied = [answer for answer in answers if isinstance(answer, Applied)]
             cancelled += len(applied)
+            for change, answer in zip(changes, answers, strict=True):
+                if isinstance(answer, Applied) and has_waiters(change, answer):
+                    await tell_waiters(engine, change.job.id, by=by)
             if len(applied) == len(live):  # else somebody was faster with one of them: look again
                 parents += [job.id for job in page if job.epoch > 0]
                 after = page[-1].id
     return cancelled
+
+
+async def tell_others(engine: Engine, change: Change, answer: Applied | Conflict, *, by: str) -> None:
+    """A job has settled by this change, or may have: wake its parent, and whoever else waits for its end."""
+    if change.arrives:
+        await wake_parent(engine, change.job, answer, by=by)
+    if has_waiters(change, answer):
+        await tell_waiters(engine, change.job.id, by=by)
+
+
+def concerns_others(change: Change, answer: Applied | Conflict) -> bool:
+    """Whether there is somebody to tell of a change that was carried out. Costs no call to the store."""
+    return change.arrives or has_waiters(change, answer)
 
 
 async def wake_parent(engine: Engine, child: Job, answer: Applied | Conflict, *, by: str) -> None:

@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError, Moved, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
-from holdfast.jobs.family import cancel_children, ended, wake_parent
+from holdfast.jobs.family import cancel_children, ended, tell_others
 from holdfast.safe import logger
 from holdfast.threads import Join, Spawn, own_thread
 from holdfast.trouble import Trouble
@@ -156,8 +156,7 @@ class Keeper:
             change = await ended(self._engine, job, Event.EXPIRE, now, by=self._worker, note={})
             (answer,) = await self._engine.commit([change])
             if isinstance(answer, Applied):
-                if job.parent is not None:
-                    await wake_parent(self._engine, job, answer, by=self._worker)
+                await tell_others(self._engine, change, answer, by=self._worker)
                 await cancel_children(self._engine, job.id, by=self._worker)
                 log.info("job %s expired before anybody could run it", job.id)
 

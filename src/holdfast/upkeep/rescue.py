@@ -27,7 +27,7 @@ from holdfast.core.model import (
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.jobs import Jobs
-from holdfast.jobs.family import UNDO_TYPE, wake_parent
+from holdfast.jobs.family import UNDO_TYPE, tell_others
 from holdfast.jobs.lost import lost, past_of
 from holdfast.safe import logger
 
@@ -188,8 +188,8 @@ class Rescue:
 
     async def _commit(self, change: Change) -> bool:
         (answer,) = await self._engine.commit([change])
-        if isinstance(answer, Applied) and change.arrives:
-            await wake_parent(self._engine, change.job, answer, by=change.by)
+        if isinstance(answer, Applied):
+            await tell_others(self._engine, change, answer, by=change.by)
         return isinstance(answer, Applied)
 
 

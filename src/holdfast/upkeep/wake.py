@@ -1,7 +1,7 @@
-"""Wake: parents whose children have all arrived and whom nobody told, because the one who should have has died.
+"""Wake: jobs that wait for the end of others and whom nobody told of it, because the one who should have has died.
 
-Must not be needed in the ordinary course: whoever commits the last child's end wakes the parent. So it looks when a
-worker was lost, when the lead changes, and else rarely.
+Must not be needed in the ordinary course: whoever commits an end wakes the parent, and those who wait for it. So it
+looks when a worker was lost, when the lead changes, and else rarely.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from holdfast.core.model import State, WaitKind, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import wake_if_in
+from holdfast.jobs.waiters import awaited, break_circle, waiters_of, wake_if_ended
 
 RARELY_SECONDS = 60.0
 
@@ -27,7 +28,7 @@ class Wake:
         self._next = 0.0
 
     async def parents(self, by: str) -> int:
-        """Wake parents whose children are all in, if it is time to look; answer how many."""
+        """Wake who waits for jobs that are all in, or for each other, if it is time to look; answer how many."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._next:
             return 0
@@ -36,4 +37,8 @@ class Wake:
         async for job in self._jobs.walk(Where(states=(State.PENDING,))):
             if any(wait.kind is WaitKind.CHILDREN or wait.is_unreadable for wait in job.waits):
                 woken += await wake_if_in(self._engine, job.id, by=by)
+            if any(awaited(wait) for wait in job.waits):
+                woken += await wake_if_ended(self._engine, job, by=by)
+                if job.parent is not None or waiters_of(job):
+                    woken += await break_circle(self._engine, job.id, by=by)
         return woken

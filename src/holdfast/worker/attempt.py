@@ -207,6 +207,12 @@ class Attempt(Identity):
         """The signals that the next change removes from the inbox."""
         return tuple(signal.version for signal in self.job.inbox if signal.version in self.spent)
 
+    def take_hints(self, name: str) -> None:
+        """Signals of this name only say that it is time to look: whoever is about to look has no more need of them."""
+        versions = {signal.version for signal in self.inbox(name)}
+        self.used |= versions
+        self.spent |= versions
+
     def wait_record(self, path: str, state: StepState, info: dict[str, Any]) -> Step:
         """The record of a wait: what it asked for, or what it was answered with."""
         now = self.now()

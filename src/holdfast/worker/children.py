@@ -4,7 +4,7 @@ A child that completed stays so, and is read from the store; one that failed may
 the parent was told of it is recorded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,13 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.durations import in_words
+from holdfast.core.errors import Invalid, NotFound, Outrun
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import PAGE_LIMIT, Error, Job, State, StepState, Time, Wait, WaitKind, Where
 from holdfast.jobs.family import CHILD_PATH
+from holdfast.jobs.waiters import CHANGE_TRIES, ENDED, chain_between, circle_in_words, note_waiter, wait_for_end
 from holdfast.worker.attempt import Attempt, record_info
 from holdfast.worker.parking import Parked, until_of
-
-LOOK_MS = 5_000
-"""How often to look at a job that we wait for and whose end nobody will tell us of."""
-
 
 TOLD_CHARACTERS = 500
 """How much of a child's error message its parent keeps."""
@@ -48,58 +46,146 @@ async def known_children(attempt: Attempt) -> dict[str, Job]:
     return attempt.children
 
 
-def child_wait(attempt: Attempt, id: str, group: str | None, within_ms: int | None) -> Parked[Outcome]:
-    """A wait for one child to settle. Without a group it is no child, but a job that somebody else submitted under the
-    same key: nobody wakes us when that settles.
-    """
-    path = ""
-    if within_ms is not None:
-        path = f"{CHILD_PATH}{id}#{attempt.number(CHILD_PATH + id)}"
-    until = until_of(attempt, path, within_ms)
+def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> Parked[Outcome]:
+    """A wait for one child to settle, which is a group of its own."""
 
-    async def look() -> list[Outcome] | None:
-        record = attempt.waits.get(path)
-        if record is None or not record_info(record).get("late"):
-            (outcome,) = await _outcomes(attempt, f"{CHILD_PATH}{id}", [id])
-            if outcome is not None:
-                return [outcome]
-            if until is None or attempt.now() < until:
-                parked.wait = await _wait_for(attempt, group, until)
-                if group is not None and parked.wait.kind is WaitKind.TIME:  # it may have settled since we looked
-                    (outcome,) = await _outcomes(attempt, f"{CHILD_PATH}{id}", [id])
-                return None if outcome is None else [outcome]
-            await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, {"late": True}))
-        raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
+    async def outcome() -> Outcome | None:
+        (one,) = await _outcomes(attempt, f"{CHILD_PATH}{id}", [id])
+        return one
 
-    parked = Parked(path, Wait(WaitKind.CHILDREN, group or "", until), look)
-    return parked
+    async def look(until: Time | None) -> tuple[Outcome | None, Wait]:
+        found = await outcome()
+        if found is None and not await _missing(attempt, id):  # it was replayed, and arrives no more
+            return await _noted(attempt, id, until, outcome)
+        return found, Wait(WaitKind.CHILDREN, id, until)
+
+    return _bounded(attempt, id, within_ms, look)
+
+
+def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> Parked[Outcome]:
+    """A wait for any other job to settle."""
+    if id == attempt.job.id:
+        raise Invalid(f"job {id} ({attempt.job.type}) can't wait for itself; submit it under another key")
+
+    async def look(until: Time | None) -> tuple[Outcome | None, Wait]:
+        outcome = await _outcome(attempt, id)
+        if outcome is not None:
+            return outcome, wait_for_end(id, until)
+        if until is None:
+            await _check_circle(attempt, id)
+        return await _noted(attempt, id, until, partial(_outcome, attempt, id))
+
+    return _bounded(attempt, id, within_ms, look)
 
 
 def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> Parked[list[Outcome]]:
     """A wait for all children of a group to settle."""
 
     async def look() -> list[list[Outcome]] | None:
-        wait = await _wait_for(attempt, group, None)
-        if wait.kind is WaitKind.TIME:
-            outcomes = [one for one in await _outcomes(attempt, f"{CHILD_PATH}{group}", ids) if one is not None]
-            if len(outcomes) == len(ids):
-                return [outcomes]
-        parked.wait = wait
-        return None
+        parked.wait = Wait(WaitKind.CHILDREN, group)
+        if await _missing(attempt, group):
+            return None
+        for _ in range(CHANGE_TRIES):
+            outcomes = await _outcomes(attempt, f"{CHILD_PATH}{group}", ids)
+            late = [id for id, one in zip(ids, outcomes, strict=True) if one is None]
+            if not late:
+                return [[one for one in outcomes if one is not None]]
+            if not await _is_settled(attempt, late[0]):  # it was replayed, and arrives no more
+                parked.wait = wait_for_end(late[0])
+                return None
+        raise Outrun(f"{group}: replayed {CHANGE_TRIES} times while job {attempt.job.id} looked at it")
 
     parked = Parked("", Wait(WaitKind.CHILDREN, group), look)
     return parked
 
 
-async def _wait_for(attempt: Attempt, group: str | None, until: Time | None) -> Wait:
-    """What wakes the job: the last arrival of a group. Where none is to come, because the job is not ours or was
-    replayed by a person after it had settled, only time does, and we look again.
-    """
-    missing = 0 if group is None else await attempt.persist(partial(attempt.engine.missing, attempt.job.id, group))
-    if missing:
-        return Wait(WaitKind.CHILDREN, group or "", until)
-    look_at = attempt.now() + LOOK_MS
-    return Wait(WaitKind.TIME, until=look_at if until is None else min(look_at, until))
+def _bounded(
+    attempt: Attempt,
+    id: str,
+    within_ms: int | None,
+    look_at: Callable[[Time | None], Awaitable[tuple[Outcome | None, Wait]]],
+) -> Parked[Outcome]:
+    """A wait for one job. That its time was over is recorded, as it is for a signal."""
+    path = f"{CHILD_PATH}{id}#{attempt.number(CHILD_PATH + id)}" if within_ms is not None else ""
+    until = until_of(attempt, path, within_ms)
+
+    async def look() -> list[Outcome] | None:
+        record = attempt.waits.get(path)
+        if record is None or not record_info(record).get("late"):
+            outcome, parked.wait = await look_at(until)
+            if outcome is not None:
+                return [outcome]
+            if until is None or attempt.now() < until:
+                return None
+            await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, {"late": True}))
+        raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
+
+    parked = Parked(path, Wait(WaitKind.CHILDREN, id, until), look)
+    return parked
+
+
+def type_told(attempt: Attempt, id: str) -> str | None:
+    """The type of a job whose outcome is recorded: the job itself may have been pruned since."""
+    record = attempt.waits.get(f"{CHILD_PATH}{id}")
+    told = {} if record is None else record_info(record)
+    type: str | None = told.get("type") or told.get("failed", {}).get(id, {}).get("type")
+    return type
+
+
+async def _missing(attempt: Attempt, group: str) -> int:
+    """How many children of a group are still to arrive: the last one wakes the job."""
+    return await attempt.persist(partial(attempt.engine.missing, attempt.job.id, group))
+
+
+async def _noted(
+    attempt: Attempt, id: str, until: Time | None, look: Callable[[], Awaitable[Outcome | None]]
+) -> tuple[Outcome | None, Wait]:
+    """Have ourselves told of the end of a job; or its outcome, if it has settled meanwhile."""
+    for _ in range(CHANGE_TRIES):
+        if not await _is_settled(attempt, id):
+            return None, wait_for_end(id, until)
+        outcome = await look()
+        if outcome is not None:
+            return outcome, wait_for_end(id, until)
+    raise Outrun(f"job {id}: replayed {CHANGE_TRIES} times while job {attempt.job.id} looked at it")
+
+
+async def _is_settled(attempt: Attempt, id: str) -> bool:
+    """Whether a job has settled. If not, we are noted with it, and hear of its end."""
+    attempt.take_hints(ENDED + id)
+    by = attempt.job.worker or ""
+    job = await attempt.persist(lambda: note_waiter(attempt.engine, id, attempt.job.id, by=by))
+    return job is None or job.state in SETTLED
+
+
+async def _check_circle(attempt: Attempt, id: str) -> None:
+    """Refuse to wait for a job that waits for us: neither could ever go on."""
+    ours = attempt.job
+    chain = await attempt.persist(lambda: chain_between(attempt.engine, id, ours.id))
+    if chain:
+        raise Invalid(
+            f"job {ours.id} ({ours.type}) can't wait for job {id}: {circle_in_words([*chain[-1:], *chain[:-1]])}; "
+            "let one of them go on without the other, or give result() a timeout="
+        )
+
+
+async def _outcome(attempt: Attempt, id: str) -> Outcome | None:
+    """What became of a job that is not ours, None while it has not settled. Recorded: it may be pruned, or replayed."""
+    path = f"{CHILD_PATH}{id}"
+    record = attempt.waits.get(path)
+    if record is None or record.state is not StepState.DONE:
+        (job,) = await attempt.persist(partial(attempt.engine.get, [id]))
+        if job is None:
+            raise NotFound(f"there is no job {id} in this store; it may have been pruned, or the store is another one")
+        if job.state not in SETTLED:
+            return None
+        failed = {} if job.state is State.COMPLETED else {id: msgspec.to_builtins(_told(job))}
+        info: dict[str, Any] = {"failed": failed} if failed else {"result": job.result or "null", "type": job.type}
+        record = await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, info))
+    told = record_info(record)
+    if "result" in told:
+        return Outcome(result=told["result"])
+    return Outcome(job=msgspec.convert(told["failed"][id], Job))
 
 
 async def _outcomes(attempt: Attempt, path: str, ids: Sequence[str]) -> list[Outcome | None]:

@@ -11,7 +11,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import RELEASE_LIMIT
 from holdfast.core.model import Applied, Change, Job, Lease, State
 from holdfast.engines.contract import Engine
-from holdfast.jobs.family import wake_parent
+from holdfast.jobs.family import tell_others
 from holdfast.jobs.lost import HANDED_OVER, lost, past_of, releases_in_a_row
 from holdfast.worker.outcomes import released
 
@@ -64,6 +64,6 @@ class GivingUp:
 
     async def _commit(self, change: Change) -> bool:
         (answer,) = await self._engine.commit([change])
-        if isinstance(answer, Applied) and change.arrives:
-            await wake_parent(self._engine, change.job, answer, by=self._worker)
+        if isinstance(answer, Applied):
+            await tell_others(self._engine, change, answer, by=self._worker)
         return isinstance(answer, Applied)

@@ -21,7 +21,7 @@ from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Job
 from holdfast.core.moves import MOVED, mark_of
 from holdfast.core.unreadable import set_aside, unreadable_parts
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
-from holdfast.jobs.family import UNDO_TYPE, go_on, say_stopped, wake_parent
+from holdfast.jobs.family import UNDO_TYPE, concerns_others, go_on, say_stopped, tell_others
 from holdfast.safe import logger
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import (
@@ -558,7 +558,7 @@ class Worker:
                 self._go_on(attempt.lease, self._commit(attempt, change))
             return []
         for (attempt, _, _), change, answer in zip(ended, changes, answers, strict=True):
-            if change.arrives or not isinstance(answer, Applied):
+            if not isinstance(answer, Applied) or concerns_others(change, answer):
                 self._go_on(attempt.lease, self._committed(attempt, change, answer))
             else:
                 self._over(attempt)
@@ -613,8 +613,7 @@ class Worker:
             if not isinstance(answer, Applied) and not await attempt.is_done(change):
                 log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
                 self._aside(self._say_stopped(attempt))
-            if change.arrives:
-                await attempt.persist(lambda: wake_parent(self._engine, job, answer, by=self.id))
+            await attempt.persist(lambda: tell_others(self._engine, change, answer, by=self.id))
         except StoreError as away:
             _tell_away(attempt, away)
         finally:
@@ -642,10 +641,10 @@ class Worker:
         try:
             change = set_aside(job, parts, await self._engine.now(), by=self.id)
             (answer,) = await self._engine.commit([change])
-            if change.arrives:
-                await wake_parent(self._engine, job, answer, by=self.id)
+            await tell_others(self._engine, change, answer, by=self.id)
         except HoldfastError as error:  # a heartbeat tells that it is ours still, and it is handed over
             log.warning("job %s: %s", job.id, error)
+
 
 def _tell_away(attempt: Attempt, error: StoreError) -> None:
     if isinstance(error, StoreLost):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import canonical, parse
 from holdfast.core.durations import in_words
-from holdfast.core.errors import Invalid
+from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.lifecycle import decide
 from holdfast.core.limits import WAITS
 from holdfast.core.model import (
@@ -31,6 +31,7 @@ from holdfast.core.model import (
 )
 from holdfast.engines.contract import job_topic
 from holdfast.jobs.family import go_on
+from holdfast.jobs.waiters import awaited, break_circle, waiters_of
 from holdfast.safe import logger
 from holdfast.worker.attempt import ENDED, LOST, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
@@ -45,9 +46,6 @@ CHILD_TASKS_SECONDS = 1.0
 
 SHORT_SECONDS = 1.0
 """A wait that is over so soon is waited for in the slot."""
-
-REPEAT_SECONDS = 60.0
-"""How long timers that are only set again, as a heartbeat does it, may keep a job in its slot."""
 
 QUIET_TURNS = 10
 """For how many turns of the loop nothing may begin before a job suspends: what a timer or a wait has just set off, and
@@ -88,8 +86,6 @@ class Parking:
         self._dropped: list[str] = []
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
-        self._rest: tuple[object, float] = (None, 0.0)
-        """What the job waited for when it came to rest, and when the last timer of then strikes."""
         self.patience_seconds = CHILD_TASKS_SECONDS
         self.refused: list[str] = []
         """Signals that did not fit what the job waited for, for the history."""
@@ -213,23 +209,14 @@ class Parking:
     def _timers(self) -> list[float]:
         """Seconds until each timer that the job's own code has set strikes, as long as they keep it in its slot.
 
-        A timer may be a timeout, or one side of a race: only the code knows, so all that are set when the job comes to
-        rest are waited for. What a task then sets again and again, while the job itself waits on, is no reason to hold
-        the slot for ever; nor is a job that looks at other jobs again and again, which may need this very slot.
+        What a task sets again and again while the job itself waits is no reason to hold the slot for ever. Nor is a job
+        that asks for other jobs again and again: those may need this very slot.
         """
         attempt = self._attempt
-        now = attempt.loop.time()
-        left = attempt.timers.left(now)
-        if not left:
-            return []
         waits = frozenset((parked.path, parked.wait.kind, parked.wait.name) for parked in self._parked)
-        rest = (len(attempt.records), waits)
-        if self._rest[0] != rest:
-            self._rest = (rest, now + max(left))
-        repeats = any(parked.root or parked.wait.kind is WaitKind.CHILDREN for parked in self._parked)
-        if repeats and now > self._rest[1] + REPEAT_SECONDS:
-            return []
-        if max(left) > SHORT_SECONDS and not attempt.kept_slot:
+        repeats = any(parked.root or _is_for_jobs(parked.wait) for parked in self._parked)
+        left = attempt.timers.holding(attempt.loop.time(), (len(attempt.records), waits), repeats=repeats)
+        if max(left, default=0.0) > SHORT_SECONDS and not attempt.kept_slot:
             longest = in_words(round(max(left) * 1_000))
             attempt.kept_slot = f"its code set a timer on the event loop, with {longest} left; {INSTEAD}"
             attempt.log(f"keeps its slot while it waits: {attempt.kept_slot}")
@@ -285,6 +272,10 @@ class Parking:
         if not waits:
             await self._changed.wait()
             return
+        if ready := [one for one in parked if attempt.inbox(one.wait.name) and not one.dropped]:
+            for one in ready:  # what it waits for came in with something else that was read
+                _wake(one.future)
+            return
         note: dict[str, Any] = {"waits": [words(wait, attempt.now()) for wait in waits]}
         if self.refused:
             note["refused"] = self.refused
@@ -329,6 +320,18 @@ class Parking:
                 attempt.halt(attempt.told)
         if attempt.stop is None:
             await self._refresh()
+        elif attempt.stop == SUSPENDED:
+            await self._break_circles(waits)
+
+    async def _break_circles(self, waits: tuple[Wait, ...]) -> None:
+        """We wait, from now on: should others wait for us for whom we wait, one of us is woken, to be refused."""
+        job, engine = self._attempt.job, self._attempt.engine
+        concerned = [job.id] if any(awaited(wait) for wait in waits) else []
+        try:
+            for id in (*concerned, *waiters_of(job)):
+                await break_circle(engine, id, by=job.worker or "")
+        except HoldfastError as error:
+            log.debug("job %s: whether jobs wait for each other is looked at later: %s", job.id, error)
 
     def _begun(self, parked: list[Parked[Any]]) -> list[Step]:
         """The records of waits: what they ask, and until when they wait; and those that the job has given up."""
@@ -438,13 +441,22 @@ def _answer(record: Step, name: str, within_ms: int | None, read: Callable[[str]
     return read(canonical(info["value"]))
 
 
+def _is_for_jobs(wait: Wait) -> bool:
+    return wait.kind is WaitKind.CHILDREN or awaited(wait) is not None
+
+
 def words(wait: Wait, now: Time) -> str:
     """What a job waits for, in words for the history."""
-    what = {
-        WaitKind.TIME: "time",
-        WaitKind.SIGNAL: f"signal {wait.name}",
-        WaitKind.CHILDREN: f"children {wait.name}",
-    }.get(wait.kind, str(wait.kind))
+    other = awaited(wait)
+    what = (
+        f"job {other}"
+        if other is not None
+        else {
+            WaitKind.TIME: "time",
+            WaitKind.SIGNAL: f"signal {wait.name}",
+            WaitKind.CHILDREN: f"children {wait.name}",
+        }.get(wait.kind, str(wait.kind))
+    )
     if wait.until is None:
         return what
     seconds = max(0, round((wait.until - now) / 1_000))  # "2 d", and not "1 d 23 h", because a moment has passed

@@ -15,27 +15,62 @@ from holdfast.core.errors import Invalid
 PRUNE_AT = 64
 """How many timers of one job are kept before those that are over are forgotten."""
 
+REPEAT_SECONDS = 60.0
+"""How long timers that are only set again and again, as a heartbeat does it, may keep a job in its slot."""
+
+
+class Strike:
+    """What a timer calls, and whether it has. Its time may be over before: loops are late now and then."""
+
+    __slots__ = ("_callback", "has_struck")
+
+    def __init__(self, callback: Callable[..., Any]) -> None:
+        self._callback = callback
+        self.has_struck = False
+
+    def __call__(self, *args: Any) -> None:
+        self.has_struck = True
+        self._callback(*args)
+
 
 class Timers:
     """The timers that the code of one job has set. On its loop."""
 
     def __init__(self) -> None:
-        self._set: list[asyncio.TimerHandle] = []
+        self._set: list[tuple[asyncio.TimerHandle, Strike]] = []
         self._prune_at = PRUNE_AT
+        self._rest: object = None
+        self._until = 0.0
+        """When the last timer strikes that was set when the job came to rest."""
 
-    def add(self, timer: asyncio.TimerHandle, now: float) -> None:
-        """One was set, at this time of the loop."""
-        if self._set and self._set[-1] is timer:  # `call_at` calls `call_later`, or the other way round
+    def add(self, timer: asyncio.TimerHandle, strike: Strike) -> None:
+        """One was set."""
+        if self._set and self._set[-1][0] is timer:  # `call_at` calls `call_later`, or the other way round
             return
         if len(self._set) >= self._prune_at:
-            self.left(now)
+            self._prune()
             self._prune_at = max(PRUNE_AT, 2 * len(self._set))
-        self._set.append(timer)
+        self._set.append((timer, strike))
 
     def left(self, now: float) -> list[float]:
-        """Seconds until each of them strikes. Those that were cancelled or have struck are forgotten."""
-        self._set = [timer for timer in self._set if not timer.cancelled() and timer.when() > now]
-        return [timer.when() - now for timer in self._set]
+        """Seconds until each of them strikes, at this time of the loop."""
+        self._prune()
+        return [max(0.0, timer.when() - now) for timer, _ in self._set]
+
+    def _prune(self) -> None:
+        """Forget those that were cancelled or have struck."""
+        self._set = [one for one in self._set if not one[1].has_struck and not one[0].cancelled()]
+
+    def holding(self, now: float, rest: object, *, repeats: bool) -> list[float]:
+        """The same, as long as they keep a job in its slot that is at rest: `rest` is what it waits for.
+
+        A timer may be a timeout, or one side of a race: only the code knows. So all that are set when the job comes to
+        rest are waited for. With `repeats`, those that are set later count for a while only.
+        """
+        left = self.left(now)
+        if left and rest != self._rest:
+            self._rest, self._until = rest, now + max(left)
+        return [] if repeats and now > self._until + REPEAT_SECONDS else left
 
 
 Find = Callable[[Context | None], Timers | None]
@@ -48,7 +83,7 @@ def watch_timers(loop: asyncio.AbstractEventLoop, find: Find) -> None:
         for name in ("call_at", "call_later"):
             plain = getattr(loop, name)
             if not isinstance(plain, _Watched):
-                setattr(loop, name, _Watched(plain, loop, find))
+                setattr(loop, name, _Watched(plain, find))
     except (AttributeError, TypeError):
         kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
         raise Invalid(
@@ -60,14 +95,15 @@ def watch_timers(loop: asyncio.AbstractEventLoop, find: Find) -> None:
 class _Watched:
     """A loop's `call_at` or `call_later`, which notes the timers of jobs."""
 
-    def __init__(self, plain: Callable[..., asyncio.TimerHandle], loop: asyncio.AbstractEventLoop, find: Find) -> None:
+    def __init__(self, plain: Callable[..., asyncio.TimerHandle], find: Find) -> None:
         self._plain = plain
-        self._loop = loop
         self._find = find
 
     def __call__(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
-        timer = self._plain(when, callback, *args, context=context)
         timers = self._find(context)
-        if timers is not None:
-            timers.add(timer, self._loop.time())
+        if timers is None:
+            return self._plain(when, callback, *args, context=context)
+        strike = Strike(callback)
+        timer = self._plain(when, strike, *args, context=context)
+        timers.add(timer, strike)
         return timer
