@@ -1,5 +1,6 @@
 """The doctor finds what was planted, and calls a healthy store healthy."""
 
+import asyncio
 import json
 import shutil
 import sqlite3
@@ -10,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli import ailments, premises
-from holdfast.conformance.given import step
+from holdfast.conformance.given import HOUR, StoreClock, job, step
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Event, Job, Presence, State
+from holdfast.core.model import Event, Job, Presence, Running, State
+from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs import Jobs, Order, new_job
 from holdfast.worker import registry
@@ -322,3 +324,27 @@ def test_a_busy_store_is_not_called_wrong(cli: Cli, ids: dict[State, str], monke
     monkeypatch.setattr(SqliteEngine, "count", moving)
 
     assert checks(cli)["counters"] == ("ok", "not compared: the jobs change too fast just now")
+
+
+def test_a_doctor_that_takes_long_for_a_recount_takes_nothing_for_the_future_and_nobody_for_lost():
+    """The time is read with what it is compared to, and not once at the beginning."""
+
+    async def look() -> dict[str, str]:
+        clock = StoreClock(settable=True)
+        engine = MemoryEngine(clock)
+        await engine.insert([job(clock)])
+        (held,) = await engine.claim("w-1", ["default"], 1)
+        await engine.beat(Presence("w-1", running=(Running(held.id, held.epoch),)))
+        count = engine.count
+
+        async def slowly():
+            counts = await count()
+            clock.advance(HOUR)
+            await engine.beat(Presence("w-1", running=(Running(held.id, held.epoch),)))
+            return counts
+
+        engine.count = slowly
+        return {finding.name: finding.level for finding in await ailments.look_at_jobs(Jobs(engine))}
+
+    found = asyncio.run(look())
+    assert (found["time"], found["owners"]) == ("ok", "ok")

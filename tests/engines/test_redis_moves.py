@@ -115,7 +115,22 @@ def test_a_store_that_was_filled_by_a_move_is_the_same_to_the_last_index(redis_s
     assert sorted(filled) == sorted(was)
     for name, value in was.items():
         assert filled[name] == value, name
-    assert {name[:2] for name in was} >= {"o", "o:", "q:", "y:", "t:", "x", "p", "c:", "g:", "k:", "ku", "h:", "f:", "s:"}
+    assert {name[:2] for name in was} >= {
+        "o",
+        "o:",
+        "q:",
+        "y:",
+        "t:",
+        "x",
+        "p",
+        "c:",
+        "g:",
+        "k:",
+        "ku",
+        "h:",
+        "f:",
+        "s:",
+    }
 
 
 # What is large.

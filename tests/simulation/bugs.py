@@ -16,12 +16,14 @@ import holdfast.jobs
 import holdfast.jobs.lost
 import holdfast.steps
 import holdfast.submit
+import holdfast.worker.giving_up
 import holdfast.worker.outcomes
 from holdfast.core.model import Event, State, StepState
 from holdfast.engines import tables
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.tables import Tables
 from holdfast.upkeep.keeper import Keeper
+from holdfast.upkeep.look import Looks
 from holdfast.upkeep.rescue import Rescue
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.blame import Watch
@@ -29,6 +31,7 @@ from holdfast.worker.context import attempt_here
 from holdfast.worker.leases import Leases
 from holdfast.worker.loop import Worker
 from holdfast.worker.maps import Tally
+from tests.simulation.plan import Plan, drowsy
 from tests.simulation.run import patched
 
 
@@ -41,16 +44,20 @@ class Bug:
     place: Any
     attribute: str
     spoil: Callable[[Any], Any]
+    plan: Callable[[Plan], Plan] | None = None
+    """What to make of a seed's plan, where the bug needs a kind of trouble that is rare."""
 
 
 BUGS: dict[str, Bug] = {}
 
 
-def bug(name: str, caught_by: str, place: Any, attribute: str) -> Callable[[Callable[[Any], Any]], None]:
+def bug(
+    name: str, caught_by: str, place: Any, attribute: str, plan: Callable[[Plan], Plan] | None = None
+) -> Callable[[Callable[[Any], Any]], None]:
     """Plant a bug: the function is given what is there, and answers with what is there instead."""
 
     def enter(spoil: Callable[[Any], Any]) -> None:
-        BUGS[name] = Bug(name, tuple(caught_by.split()), place, attribute, spoil)
+        BUGS[name] = Bug(name, tuple(caught_by.split()), place, attribute, spoil, plan)
 
     return enter
 
@@ -277,6 +284,21 @@ def _(is_stopped: Any) -> Any:
     return lambda self: False
 
 
+@bug("a worker whose loop ends hands its jobs over", "S16c", Worker, "_note_cut")
+def _(note_cut: Any) -> Any:
+    return lambda self: None
+
+
+@bug("releases in a row are not counted", "S16r", holdfast.worker.giving_up, "releases_in_a_row")
+def _(releases_in_a_row: Any) -> Any:
+    return lambda past: 0
+
+
+@bug("every release counts, whatever was recorded", "S16r", holdfast.jobs.lost, "_newest")
+def _(newest: Any) -> Any:
+    return lambda past: 0
+
+
 @bug("a worker claims more than its slots", "S18", Worker, "_claim")
 def _(claim: Any) -> Any:
     return lambda self, free: claim(self, self.at_once)
@@ -340,19 +362,34 @@ def _(has_progressed: Any) -> Any:
     return lambda past: False
 
 
-@bug("the silent are believed in", "L1 L3", Rescue, "is_dead")
+@bug("the silent are believed in", "L1 L3", Looks, "is_dead")
 def _(is_dead: Any) -> Any:
-    return lambda self, presence, now: presence.gone
+    return lambda self, presence, look: presence.gone
 
 
-@bug("the living are taken for dead", "L: S10z", Rescue, "is_dead")
+@bug("the living are taken for dead", "L: S10z", Looks, "is_dead")
 def _(is_dead: Any) -> Any:
-    return lambda self, presence, now: presence.gone or now - presence.beat_at > self._lease_ms / 8
+    return lambda self, presence, look: presence.gone or look.now - presence.beat_at > self.lease_ms / 8
+
+
+@bug("a look never gets old", "S37", Looks, "is_fresh", drowsy)
+def _(is_fresh: Any) -> Any:
+    return lambda self, look: True
+
+
+@bug("the workers are those of the look before", "S37", Looks, "look", drowsy)
+def _(look: Any) -> Any:
+    async def late(self: Any) -> Any:
+        there = await look(self)
+        before, self.before = getattr(self, "before", there), there
+        return replace(there, present=before.present)
+
+    return late
 
 
 @bug("orphans are left alone", "L1 L3", Rescue, "orphans")
 def _(orphans: Any) -> Any:
-    async def none(self: Any, by: str, seen: Any = None) -> list[Any]:
+    async def none(self: Any, by: str, look: Any = None, held: Any = None) -> list[Any]:
         return []
 
     return none
@@ -360,7 +397,7 @@ def _(orphans: Any) -> Any:
 
 @bug("a stale stage is left alone", "L3", Rescue, "stale")
 def _(stale: Any) -> Any:
-    async def none(self: Any, by: str, seen: Any = None) -> list[Any]:
+    async def none(self: Any, by: str, look: Any = None) -> list[Any]:
         return []
 
     return none
@@ -376,10 +413,10 @@ def _(expire: Any) -> Any:
 
 @bug("nobody takes over the lead", "L1 L3", Keeper, "lead")
 def _(lead: Any) -> Any:
-    async def first_only(self: Any, present: Any) -> bool:
+    async def first_only(self: Any, look: Any) -> bool:
         records = await self._engine.records("leader")
         if records and f'"{self._worker}"' not in records[0].value:
             return False
-        return bool(await lead(self, present))
+        return bool(await lead(self, look))
 
     return first_only

@@ -23,12 +23,16 @@ from tests.simulation.plan import QUEUES, Blow, Hand
 from tests.simulation.scene import Program
 from tests.simulation.shapes import TEMPLATE
 from tests.simulation.stage import Stage, spawn
-from tests.simulation.strands import Process
+from tests.simulation.strands import Strand
 
 AMBUSHED = ("record", "record", "record", "commit", "commit", "claim", "beat", "insert", "steps", "put_record")
 """The calls at which a process may be ambushed."""
 
-STALLED = ("holdfast-beat", "holdfast-beat", "main", "holdfast-upkeep")
+UPKEEP = "holdfast-upkeep"
+NODDED = ("steps", "history", "steps", "history", "now", "now", "records", "find", "get")
+"""The reads at which a keeper may fall asleep. Steps and history are read only when a job is about to be taken."""
+
+STALLED = ("holdfast-beat", "holdfast-beat", "main", UPKEEP)
 """The threads that may stall while the others of their process go on."""
 
 UNSAID = ("fan", "stale")
@@ -46,6 +50,8 @@ class Node:
     born: float
     died: float | None = None
     leaving: bool = False
+    unlooped: float | None = None
+    """When a job ended its event loop, though nobody had told it to stop."""
 
 
 @dataclass
@@ -128,22 +134,44 @@ class Cast:
         self._is_gone(node, self.stage.random.uniform(0.1, 4.0))
         self._disturb(node)
 
-    def bury(self) -> None:
-        """Some jobs kill the process that they run in."""
-        while self.stage.scene.poisoned:
-            process = self.stage.scene.poisoned.pop()
-            node = next(node for node in self.nodes if node.process is process)
-            if node.died is None:
-                self.kill(node)
+    def attend(self) -> None:
+        """Some jobs kill the process that they run in, end its event loop, or tell it to stop."""
+        scene = self.stage.scene
+        for processes, strike in (
+            (scene.poisoned, self.kill),
+            (scene.unlooped, self.unloop),
+            (scene.resigned, self.resign),
+        ):
+            while processes:
+                process = processes.pop()
+                node = next(node for node in self.nodes if node.process is process)
+                if node.died is None:
+                    strike(node)
+
+    def unloop(self, node: Node) -> None:
+        """As asyncio does it when something ends the loop: it cancels all tasks, and runs until they have ended."""
+        if not node.leaving:
+            node.unlooped = self.world.now
+        self._disturb(node)
+        node.leaving = True
+        for task in node.process.strand("main").tasks:
+            if not task.done():
+                task.cancel()
+        node.process.begin(self._leave(node, disturbed=True))
+
+    def resign(self, node: Node) -> None:
+        """A signal to stop; a second one is left out."""
+        if not node.leaving:
+            self.dismiss(node)
 
     def dismiss(self, node: Node) -> None:
         """Tell a worker to stop, as a deploy does."""
         node.leaving = True
         node.process.begin(self._leave(node))
 
-    async def _leave(self, node: Node) -> None:
+    async def _leave(self, node: Node, *, disturbed: bool = False) -> None:
         started = bool(node.worker._tasks)
-        leave = Leave(node, self.world.now, disturbed=not started)
+        leave = Leave(node, self.world.now, disturbed=disturbed or not started)
         self.leaves.append(leave)
         if started:
             await node.worker.stop(self.stage.plan.tuning.grace)
@@ -221,6 +249,10 @@ class Cast:
             case "ambush":
                 call = AMBUSHED[int(blow.pick * len(AMBUSHED))]
                 faults.ambushes.append((call, partial(self._ambush, blow)))
+            case "nod":
+                self.struck["fault nod"] -= 1  # counted when somebody does
+                call = NODDED[int(blow.pick * len(NODDED))]
+                faults.ambushes.append((call, partial(self._nod, blow)))
             case "echo":
                 self._echo()
             case "jump":
@@ -248,9 +280,9 @@ class Cast:
             if leave.node is node and leave.until is None:
                 leave.disturbed = True
 
-    def _ambush(self, blow: Blow, process: Process) -> bool:
+    def _ambush(self, blow: Blow, strand: Strand) -> bool:
         """A process makes the call that was waited for: it is killed or stopped before it hears the answer."""
-        node = next((node for node in self.living() if node.process is process), None)
+        node = next((node for node in self.living() if node.process is strand.process), None)
         if node is not None:
             moment = self.stage.random.random() * self.stage.plan.odds.quick_seconds
             self.world.later(moment, partial(self._spring, blow, node))
@@ -265,6 +297,16 @@ class Cast:
             self.kill(node)
         else:
             self._hold(node, (), blow.seconds)
+
+    def _nod(self, blow: Blow, strand: Strand) -> bool:
+        """A keeper reads something: it falls asleep before it hears the answer, alone or with its whole process."""
+        node = next((node for node in self.living() if node.process is strand.process), None)
+        if node is None or strand.name != UPKEEP:
+            return False
+        self.struck["fault nod"] += 1
+        self.stage.tell("strikes", "nod", node.process.name)
+        self._hold(node, (UPKEEP,) if int(blow.pick * 1_000) % 2 else (), blow.seconds)
+        return True
 
     def _echo(self) -> None:
         """A forked copy of a process holds its leases too, and writes again what was written, in its own words."""

@@ -23,6 +23,9 @@ TERMINAL = frozenset({"completed", "discarded", "cancelled"})
 SETTLED = TERMINAL | {"review"}
 UNDO = "holdfast.undo"
 
+ROUGH = frozenset({"unloop", "resign", "block"})
+"""Shapes of jobs that many laws of fair weather leave out."""
+
 HARMLESS = frozenset({"pause", "echo", "caller"})
 """Faults that no worker feels."""
 
@@ -116,8 +119,13 @@ class Run:
         return self.is_answered and not any(getattr(self.plan.odds, name) for name in WIRE_FAULTS)
 
     def only(self, *kinds: str) -> bool:
-        """Whether no other kinds of faults strike the workers than these."""
-        return self.is_wired_well and all(blow.kind in kinds or blow.kind in HARMLESS for blow in self.plan.blows)
+        """Whether no other kinds of faults strike the workers than these, nor jobs that end or block their loops."""
+        rough = any(errand.shape in ROUGH for errand in self.plan.errands)
+        return (
+            self.is_wired_well
+            and not rough
+            and all(blow.kind in kinds or blow.kind in HARMLESS for blow in self.plan.blows)
+        )
 
 
 def broken_laws(run: Run) -> list[str]:

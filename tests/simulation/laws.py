@@ -15,6 +15,7 @@ from tests.simulation.lives import OWNER, Life
 
 COUNTED = frozenset({"fail", "exhaust", "overrun"})
 RECOVERY_LIMIT = 3
+RELEASE_LIMIT = 10
 RECOVERY_MS = 10_000
 JITTER_LOW = 0.5
 
@@ -147,7 +148,7 @@ def attempts_and_recoveries_are_counted(run: Run) -> Iterator[str]:
             event = entry.event
             if event == "fail" and attempt > retries:
                 yield f"S16: {life.name}: attempt {attempt} failed, of {retries + 1}, and another is made"
-            if event == "exhaust" and attempt <= retries and "in_doubt" not in entry.note:
+            if event == "exhaust" and attempt <= retries and not {"in_doubt", "released"} & entry.note.keys():
                 yield f"S16: {life.name}: exhausted at attempt {attempt} of {retries + 1}"
             attempt += event in COUNTED
             if event in ("lapse", "abandon") and "lost" in entry.note:
@@ -163,6 +164,41 @@ def attempts_and_recoveries_are_counted(run: Run) -> Iterator[str]:
         if (life.job.attempt, life.job.recoveries) != (attempt, recoveries):
             there = f"{life.job.attempt} and {life.job.recoveries}"
             yield f"S16: {life.name}: attempt and recoveries are {there}, not {attempt} and {recoveries}"
+
+
+@law
+def the_tenth_release_in_a_row_needs_a_person(run: Run) -> Iterator[str]:
+    """A deploy costs nothing, but a job that is released again and again and records nothing new is not well."""
+    for life in run.lives.values():
+        row = 0
+        for entry in life.entries:
+            if entry.event in ("fail", "overrun", "lapse", "replay"):
+                row = 0
+            given_up = "released" in entry.note
+            if (entry.event == "release" and "steps" in entry.note) or given_up:
+                recorded = _epochs(life, life.made[entry.version].number)
+                row = 0 if entry.epoch in recorded else row + 1
+                if (row >= RELEASE_LIMIT) != given_up:
+                    yield f"S16r: {life.name}: {entry.event} when it was released {row} times in a row"
+
+
+@law
+def what_runs_in_a_loop_that_ends_is_lost(run: Run) -> Iterator[str]:
+    """A job that ends its worker's loop is no deploy: what ran there counts as lost, and is not handed over."""
+    ended = {node.worker.id: node.unlooped for node in run.cast.nodes if node.unlooped is not None}
+    for life in run.lives.values():
+        for tenure in life.tenures.values():
+            at, end = ended.get(tenure.worker), tenure.end
+            if at is None or end is None or end.at < at or tenure.event != "release":
+                continue
+            if "steps" in life.note_of(tenure):
+                yield f"S16c: {life.name} was handed over by {tenure.worker}, whose loop had ended"
+
+
+def _epochs(life: Life, before: int) -> set[int]:
+    """The epochs in which steps were recorded, or waits begun or answered, before an act."""
+    kept = [one.step for one in life.kept if one.act.number < before]
+    return {step.epoch for step in kept if not step.path.startswith("~") or step.path.startswith(("~wait/", "~child/"))}
 
 
 @law

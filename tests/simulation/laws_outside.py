@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.core.model import StepState
 from tests.simulation.callers import OK
+from tests.simulation.cast import Node
 from tests.simulation.check import SETTLED, UNDO, Run, law
 from tests.simulation.lives import Life, Tenure, tokens_in
 from tests.simulation.scene import Effect
@@ -14,6 +15,9 @@ from tests.simulation.shapes import NAP_SECONDS, STALE_SECONDS
 
 FENCE_PART = 0.8
 """A worker that isn't answered starts no step after this part of its lease, by its own clock."""
+
+LOOK_PART = 0.2
+"""For which part of a lease what was seen of the workers may be acted on."""
 
 EPSILON = 1e-6
 
@@ -23,7 +27,7 @@ HALT_SECONDS, LEAVE_SECONDS, STOP_SECONDS = 5.0, 5.0, 5.0
 SLOW_TO_STOP = frozenset({"deaf"})
 """Shapes whose handlers don't stop when they are told to."""
 
-RESCUED_WHEN_WELL = frozenset({"stale", "deaf"})
+RESCUED_WHEN_WELL = frozenset({"stale", "deaf", "plodder"})
 """Shapes that are rescued though nothing goes wrong around them."""
 
 
@@ -281,6 +285,49 @@ def nobody_is_rescued_who_is_well(run: Run) -> Iterator[str]:
         for entry in life.entries:
             if entry.event in ("lapse", "abandon") or (entry.event == "overrun" and life.job.type != "tardy"):
                 yield f"L: {life.name}: {entry.event}, and nothing went wrong: {entry.note}"
+
+
+@law
+def nobody_is_judged_by_an_old_look(run: Run) -> Iterator[str]:
+    """What a worker had told the store some time before a job was taken from it must bear out why it was taken."""
+    if run.plan.jumps:
+        return
+    nodes = {node.worker.id: node for node in run.cast.nodes}
+    for life in run.lives.values():
+        for tenure in life.tenures.values():
+            note, end = life.note_of(tenure), tenure.end
+            if tenure.event not in ("lapse", "abandon") or "lost" not in note or end is None:
+                continue
+            if (why := _is_refuted(run, life, tenure, nodes[tenure.worker])) is not None:
+                yield f"S37: {life.name} was taken from {tenure.worker}, {note['why']}; {why}"
+
+
+def _is_refuted(run: Run, life: Life, tenure: Tenure, node: Node) -> str | None:
+    """What was known of a worker, a fresh look and a call's time before it lost a job, that speaks against the loss."""
+    plan, end = run.plan, tenure.end
+    assert end is not None
+    known = plan.tuning.lease * LOOK_PART * (1 + 2 * plan.drift) + 8 * plan.odds.quick_seconds + plan.lateness
+    known += 0 if run.is_wired_well else 8 * plan.odds.slow_seconds
+    beats = [
+        act
+        for act in run.acts[: end.number]
+        if act.name == "beat" and act.args[0].worker == tenure.worker and act.at < end.at - known
+    ]
+    lives, why = node.died is None or node.died > end.at, str(life.note_of(tenure)["why"])
+    leaves = any(leave.node is node and leave.at <= end.at for leave in run.cast.leaves)
+    if not beats or not lives or leaves:
+        return None
+    beat, ago = beats[-1], end.store_at - beats[-1].store_at
+    if why.startswith("not heard of"):
+        return f"it had beaten {ago} ms ago" if ago <= plan.tuning.lease * 1_000 else None
+    if why.startswith("its worker left no trace"):
+        return f"it had beaten {ago} ms ago"
+    for one in beat.args[0].running:
+        if (one.job, one.epoch) == (life.job.id, tenure.epoch) and "showed no progress" in why:
+            silent = one.silent_ms + ago
+            limit = one.stale_after_ms
+            return f"it was silent for {silent} ms" if limit is not None and silent <= limit else None
+    return None
 
 
 @law

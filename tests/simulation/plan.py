@@ -17,7 +17,7 @@ FAULT_CHANCES = (0.1, 0.2, 0.5)
 """How likely each kind of fault is to be among those of a seed: few of them, some, or many."""
 
 WIRE_FAULTS = ("lost", "unanswered", "late", "twice", "slow", "deaf")
-BLOWS = ("kill", "hold", "stall", "stop", "cut", "away", "jump", "massacre", "pause", "echo", "ambush", "caller")
+BLOWS = ("kill", "hold", "stall", "stop", "cut", "away", "jump", "massacre", "pause", "echo", "ambush", "caller", "nod")
 ONCE_A_RUN = frozenset({"massacre", "away", "pause", "caller"})
 QUEUES = ("default", "fast")
 
@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def has_poison(self) -> bool:
-        """Whether a job kills workers."""
+        """Whether a job kills workers, ends or blocks their loop, or tells them to stop."""
         return any(errand.shape in VIOLENT for errand in self.errands)
 
     @property
@@ -110,10 +110,10 @@ class Plan:
         return any(blow.kind == "jump" for blow in self.blows)
 
 
-VIOLENT = frozenset({"poison"})
+VIOLENT = frozenset({"poison", "unloop", "resign", "block"})
 """Shapes that bring a fault of their own."""
 
-NEED_A_PERSON = frozenset({"doomed", "poison", "buy", "lodge"})
+NEED_A_PERSON = frozenset({"doomed", "poison", "unloop", "resign", "plodder", "buy", "lodge"})
 """Shapes that often come to review."""
 
 LISTENING = frozenset({"listen", "juggle", "hurry"})
@@ -158,6 +158,24 @@ def draw_plan(seed: int, engine: str, shapes: dict[str, float]) -> Plan:
         errands=errands,
         asks=_asks(random, errands, callers),
         blows=_blows(random, kinds, span, tuning),
+    )
+
+
+def drowsy(plan: Plan) -> Plan:
+    """A plan in which nothing goes wrong but that workers stop for a while, and that keepers sleep while they judge."""
+    random, lease = Random(f"drowsy/{plan.seed}"), plan.tuning.lease
+    holds = [Blow(random.uniform(1.0, plan.span), "hold", random.uniform(0.5, 1.6) * lease, random.random())]
+    nods = [Blow(n * plan.span / 12, "nod", random.uniform(0.3, 1.5) * lease, random.random()) for n in range(12)]
+    errands = [
+        replace(one, at=one.at / 3, shape=random.choice(["plodder", "pace"]), options={}) for one in plan.errands
+    ]
+    return replace(
+        plan,
+        odds=Odds(quick_seconds=0.005),
+        hands=tuple(Hand(QUEUES, 2, False) for _ in range(3)),
+        errands=tuple(errands),
+        asks=(),
+        blows=tuple(sorted(holds + nods, key=lambda blow: blow.at)),
     )
 
 

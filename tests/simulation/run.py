@@ -112,8 +112,7 @@ def _unfold(run: Run, world: World) -> None:
 
 def _is_over(run: Run) -> bool:
     """Asked whenever time moves on."""
-    if run.stage.scene.poisoned:
-        run.cast.bury()
+    run.cast.attend()
     return run.settled_at is not None
 
 
@@ -167,6 +166,9 @@ class VirtualTime:
     def monotonic(self) -> float:
         strand = self._world.running
         return self._world.now if strand is None else strand.process.monotonic()
+
+    def time(self) -> float:
+        return self._world.now
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"time.{name} under simulation")

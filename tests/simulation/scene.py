@@ -84,6 +84,10 @@ class Scene:
     """What all jobs of a process wait for together, such as a token that is being refreshed."""
     poisoned: list[Process] = field(default_factory=list)
     """Processes that a job has killed."""
+    unlooped: list[Process] = field(default_factory=list)
+    """Processes whose event loop a job has ended, as `sys.exit` in a task or a callback and `loop.stop()` do."""
+    resigned: list[Process] = field(default_factory=list)
+    """Processes that a job has told to stop, as a deploy does."""
 
     async def effect(self, *given: Any, seconds: float | None = None, fails: int = 0) -> str:
         """Do something in the world that takes a while. The first `fails` runs of it fail."""

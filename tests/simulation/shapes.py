@@ -6,7 +6,19 @@ Must not check anything, and must not know who runs them or what goes wrong.
 import asyncio
 from typing import Any
 
-from holdfast import App, ItemsFailed, JobCancelled, JobFailed, Settings, StepFailed, current, sleep, step, wait_for
+from holdfast import (
+    App,
+    ItemsFailed,
+    JobCancelled,
+    JobFailed,
+    Settings,
+    StepFailed,
+    current,
+    progress,
+    sleep,
+    step,
+    wait_for,
+)
 from holdfast.core.model import Retry
 from holdfast.submit import AsyncJob
 from tests.simulation.scene import Broken, Handling, Mapped, program, scene
@@ -21,6 +33,10 @@ TIMEOUT_SECONDS = 1.5
 NAP_SECONDS = 3.0
 HURRY_SECONDS = 2.5
 HURRIED = "hurried"
+BLOCK_SECONDS = 12.0
+"""For how long a job holds the event loop of its worker: longer than any lease."""
+RESIGNS = 12
+"""How often a job tells its worker to stop that does so more often than a person would stand it."""
 
 
 @step
@@ -105,6 +121,15 @@ async def shaky(n: int) -> str:
 
 CANCELS_ITSELF = 5
 """The item that cancels its own task. Outside a map nobody can tell that from a cancel by the caller."""
+
+
+@step(stale_after=STALE_SECONDS)
+async def plod(n: int) -> str:
+    effect = scene().begin((n,))
+    for _ in range(12):
+        progress(text="on its way")
+        await asyncio.sleep(STALE_SECONDS * (1.5 if scene().random.random() < 0.2 else 0.3))
+    return await scene().finish(effect)
 
 
 # Jobs. Each returns the tokens of the effects that it is made of.
@@ -233,6 +258,12 @@ async def stale(n: int, m: int) -> list[str]:
     return [await make(n), await hang(n, min(m, 2))]
 
 
+@shape(1.5)
+async def plodder(n: int, m: int) -> list[str]:
+    """Shows progress all along, and now and then a little late."""
+    return [await plod(n)]
+
+
 @shape(0.5, timeout=TIMEOUT_SECONDS)
 async def tardy(n: int, m: int) -> list[str]:
     token = await make(n)
@@ -261,6 +292,36 @@ async def poison(n: int, m: int) -> list[str]:
         program().kill()
         await asyncio.sleep(3_600)
     return [token]
+
+
+@shape(0.4)
+async def unloop(n: int, m: int) -> list[str]:
+    """Ends the event loop of its worker."""
+    token = await make(n)
+    if current().epoch <= m + (2 if n == 4 else -1):
+        scene().unlooped.append(program())
+        await asyncio.sleep(3_600)
+    return [token]
+
+
+@shape(0.4)
+async def resign(n: int, m: int) -> list[str]:
+    """Tells its worker to stop."""
+    token = await make(n)
+    if current().epoch <= (RESIGNS if n > 2 else m):
+        scene().resigned.append(program())
+        await asyncio.sleep(3_600)
+    return [token]
+
+
+@shape(0.3)
+async def block(n: int, m: int) -> list[str]:
+    """Holds the event loop of its worker for longer than a lease."""
+    token = await make(n)
+    if current().epoch == 1:
+        scene().world.later(BLOCK_SECONDS, program().hold(("main",)))
+        await asyncio.sleep(0)
+    return [token, await make(n, "end")]
 
 
 @shape(1.2)

@@ -22,7 +22,7 @@ from holdfast.engines.bell import Bell
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.engines.memory import MemoryEngine
 from tests.simulation.story import line_of
-from tests.simulation.strands import Process, TheEnd, World, world_of
+from tests.simulation.strands import Process, Strand, TheEnd, World, world_of
 
 START_AT = 1_800_000_000_000
 """The store's time when a run begins."""
@@ -182,8 +182,8 @@ class Faults:
         self.cut: set[str] = set()
         self.away = False
         self.on = True
-        self.ambushes: list[tuple[str, Callable[[Process], bool]]] = []
-        """What strikes a process in the moment when it makes a call of a kind; it answers whether it did."""
+        self.ambushes: list[tuple[str, Callable[[Strand], bool]]] = []
+        """What strikes a thread in the moment when it makes a call of a kind; it answers whether it did."""
 
     def heal(self) -> None:
         """Nothing goes wrong any more. What is under way still arrives."""
@@ -217,10 +217,10 @@ class Faults:
         again = there + draw() * odds.slow_seconds if draw() < odds.twice and may_repeat else None
         return Fate(there, back, again)
 
-    def spring(self, process: Process, name: str) -> None:
-        """A process makes a call: whoever waited for that strikes, while the call is under way."""
+    def spring(self, strand: Strand, name: str) -> None:
+        """A thread makes a call: whoever waited for that strikes, while the call is under way."""
         for ambush in [one for one in self.ambushes if one[0] == name]:
-            if self.on and ambush[1](process):
+            if self.on and ambush[1](strand):
                 self.ambushes.remove(ambush)
 
     def is_deaf(self) -> bool:
@@ -268,7 +268,8 @@ class Wire:
         if fate.again is not None:
             world.later(fate.again, partial(arrive, None))
         if self._faults.ambushes:
-            self._faults.spring(self.process, name)
+            assert isinstance(strand, Strand)
+            self._faults.spring(strand, name)
         if fate.given_up is not None:
             world.later(fate.given_up, partial(_answer, reply, (False, StoreError("the answer was lost"))))
         ok, answer = await reply

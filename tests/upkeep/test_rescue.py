@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -41,10 +40,12 @@ class Store:
         self.do(self.engine.beat(Presence(worker, running=running, **fields)))
 
     def dead(self):
-        return self.do(self._dead())
+        return self.do(self.rescue.dead("w-2"))
 
-    async def _dead(self):
-        return await self.rescue.dead("w-2", await self.rescue.presences())
+    def seen(self, **fields):
+        """A look at the workers, as an engine marks them that saw more of them."""
+        look = self.do(self.rescue.looks.look())
+        return replace(look, present={name: replace(one, **fields) for name, one in look.present.items()})
 
     def get(self, one):
         return self.do(self.engine.get([one.id]))[0]
@@ -246,9 +247,9 @@ def keeper(store, worker="w-2"):
 
 def lead(store, one):
     async def ask():
-        present = await one._rescue.presences()
-        await one._rescue.dead(one._worker, present)
-        return await one.lead(present)
+        look = await one._rescue.looks.look()
+        await one._rescue.dead(one._worker, look)
+        return await one.lead(look)
 
     return store.do(ask())
 
@@ -308,14 +309,8 @@ def test_a_presence_that_an_engine_saw_die_is_dead_at_once(store):
     one = store.claimed()
     store.beat("w-1")
 
-    async def look():
-        present = {
-            name: replace(one, gone=True, pid=7, host="h") for name, one in (await store.rescue.presences()).items()
-        }
-        assert msgspec.json.encode(present)
-        return await store.rescue.dead("w-2", present)
-
-    assert [lost.id for lost in store.do(look())] == [one.id]
+    seen = store.seen(gone=True, pid=7, host="h")
+    assert [lost.id for lost in store.do(store.rescue.dead("w-2", seen))] == [one.id]
     assert store.last(one).note["why"] == "process 7 on h ended without a word; last heard of 0 ms ago"
 
 
@@ -365,11 +360,7 @@ def lose(store, one, **seen):
     store.dead()
     store.clock.advance(2)
 
-    async def look():
-        present = {name: replace(one, **seen) for name, one in (await store.rescue.presences()).items()}
-        return await store.rescue.dead("w-2", present)
-
-    assert [lost.id for lost in store.do(look())] == [one.id]
+    assert [lost.id for lost in store.do(store.rescue.dead("w-2", store.seen(**seen)))] == [one.id]
 
 
 def take(store):
@@ -427,7 +418,5 @@ def test_a_stage_is_not_stale_by_silence_that_is_the_stores(store):
     one = store.claimed()
     store.beat("w-1", Running(one.id, one.epoch, stage="draw", silent_ms=0, stale_after_ms=5_000))
     store.clock.advance(10 * SECOND)
-    present = store.do(store.rescue.presences())
-    away = {name: replace(one, store_away=True) for name, one in present.items()}
-    assert store.do(store.rescue.stale("w-2", away)) == []
-    assert store.do(store.rescue.stale("w-2", present)) != []
+    assert store.do(store.rescue.stale("w-2", store.seen(store_away=True))) == []
+    assert store.do(store.rescue.stale("w-2", store.seen())) != []

@@ -77,9 +77,9 @@ async def look_at_jobs(jobs: Jobs) -> list[Finding]:
     return [
         _counts(queues),
         *await _recount(jobs),
-        await _newest(jobs, now),
+        await _newest(jobs),
         await _oldest(jobs, now),
-        await _orphans(jobs, now),
+        await _orphans(jobs),
         await _expired(jobs, now),
         await _overdue(jobs, now),
         *_queues(queues),
@@ -215,9 +215,10 @@ def _unreadable(damaged: Sequence[Job]) -> list[Finding]:
     return findings
 
 
-async def _newest(jobs: Jobs, now: Time) -> Finding:
+async def _newest(jobs: Jobs) -> Finding:
     page = await jobs.engine.find(Where(newest_first=True), limit=1)
     beats = [worker.beat_at for worker in await jobs.workers()]
+    now = await jobs.engine.now()  # after what was read: a recount may have taken long
     newest = max([job.created_at for job in page] + beats, default=now)
     if jobs.engine.guarantees.clock == "this machine's" and abs(off := now - system_clock()) > AHEAD_MS:
         text = (
@@ -244,9 +245,9 @@ async def _oldest(jobs: Jobs, now: Time) -> Finding:
     return Finding("oldest", Level.WARN if now - since > SLOW_MS else Level.OK, text)
 
 
-async def _orphans(jobs: Jobs, now: Time) -> Finding:
+async def _orphans(jobs: Jobs) -> Finding:
     """Active jobs whose worker is gone, silent, or has left no trace."""
-    workers = await jobs.workers()
+    now, workers = await jobs.engine.now(), await jobs.workers()
     alive = {worker.worker for worker in workers if how_alive(worker, now) == "alive"}
     dead = {worker.worker for worker in workers if worker.gone}
     page = await jobs.engine.find(Where(states=(State.ACTIVE,)))

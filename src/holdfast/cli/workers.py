@@ -33,7 +33,7 @@ def workers(as_json: bool, url: str | None) -> None:
     """List the workers: where they run, what they do, when they were last heard of."""
 
     async def work(jobs: Jobs) -> None:
-        found, now = await jobs.workers(), await jobs.engine.now()
+        now, found = await jobs.engine.now(), await jobs.workers()  # in this order nobody seems more silent than it is
         if as_json:
             say_json({"workers": [worker_shape(one, how_alive(one, now)) for one in found]})
             return

@@ -175,7 +175,7 @@ class Life:
     async def _rescue(self) -> None:
         """What the upkeep of another process does when it sees a worker die."""
         rescue = Rescue(self._store, lease_seconds=self._plan.app.settings.lease_seconds)
-        await rescue.dead(UPKEEP, await rescue.presences())
+        await rescue.dead(UPKEEP)
         await Wake(self._store).parents(UPKEEP)
 
     async def _to_the_end(self, worker: Mortal) -> None:

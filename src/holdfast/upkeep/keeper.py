@@ -5,17 +5,18 @@ Must not run jobs. Leadership is a record with the name of a worker; it is taken
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import HoldfastError, Moved, StoreLost
-from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Where
+from holdfast.core.model import Applied, Conflict, Event, Job, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import cancel_children, ended, tell_others
 from holdfast.safe import logger
 from holdfast.threads import Join, Spawn, own_thread
 from holdfast.trouble import Trouble
+from holdfast.upkeep.look import Look
 from holdfast.upkeep.rescue import Rescue
 from holdfast.upkeep.wake import Wake
 
@@ -23,6 +24,15 @@ log = logger("holdfast.upkeep")
 
 LEADER = "leader"
 """The record that names the worker whose keeper leads."""
+
+PRUNE_BATCH = 500
+"""How many jobs are removed in one act: few enough that nobody waits for it for long."""
+
+PRUNE_PART = 0.15
+"""Which part of the time may go into pruning while there is more to prune: the rest is for the workers' own acts."""
+
+PRUNE_SECONDS = 1.0
+"""How soon after a batch that was not full it looks again, as long as it finds something."""
 
 STOP_SECONDS = 5.0
 """How long to wait for the round under way when a keeper is stopped."""
@@ -51,6 +61,7 @@ class Keeper:
         self._rescue = Rescue(engine, lease_seconds=lease_seconds, chance=chance)
         self._wake = Wake(engine)
         self._gone: set[str] = set()
+        self._pruning: asyncio.Task[None] | None = None
         self._look_seconds = look_seconds
         self._upkeep_seconds = upkeep_seconds
         self._spawn = spawn
@@ -84,16 +95,16 @@ class Keeper:
         tidy_at = loop.time()
         while not self._stopping:
             try:
-                present = await self._rescue.presences()
-                gone = {worker for worker, presence in present.items() if presence.gone}
+                look = await self._rescue.looks.look()
+                gone = {worker for worker, presence in look.present.items() if presence.gone}
                 lost = bool(gone - self._gone)
                 if lost:  # who died may have owed a parent the word that its children are in
                     self._wake.soon()
                 self._gone = gone
-                self._tell(await self._rescue.dead(self._worker, present))
+                self._tell(await self._rescue.dead(self._worker, look))
                 if lost or loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds
-                    await self._round(present)
+                    await self._round(look)
                 self._trouble.pass_by()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
@@ -108,19 +119,21 @@ class Keeper:
                     await stop.wait()
             except TimeoutError:
                 pass
+        if self._pruning is not None:
+            self._pruning.cancel()
         await self._resign()
 
-    async def _round(self, present: Mapping[str, Presence]) -> None:
+    async def _round(self, look: Look) -> None:
         try:
-            if await self.lead(present):
-                await self.tidy(present)
+            if await self.lead(look):
+                await self.tidy(look)
             self._tidying.pass_by()
         except (StoreLost, Moved):
             raise
         except HoldfastError as error:
             self._tidying.say(error)
 
-    async def lead(self, present: Mapping[str, Presence]) -> bool:
+    async def lead(self, look: Look) -> bool:
         """Whether we lead: we do already, nobody does, or the one who did is dead."""
         records = await self._engine.records(LEADER)
         held = next((record for record in records if record.name == LEADER), None)
@@ -128,8 +141,10 @@ class Keeper:
             leader = parse(held.value)["worker"]
             if leader == self._worker:
                 return True
-            presence = present.get(leader)
-            if presence is not None and not self._rescue.is_dead(presence, await self._engine.now()):
+            if (fresh := await self._rescue.looks.fresh(look)) is None:
+                return False
+            presence = fresh.present.get(leader)
+            if presence is not None and not self._rescue.looks.is_dead(presence, fresh):
                 return False
         answer = await self._engine.put_record(
             LEADER, canonical({"worker": self._worker}), 0 if held is None else held.version
@@ -140,20 +155,40 @@ class Keeper:
         log.info("%s leads the upkeep now", self._worker)
         return True
 
-    async def tidy(self, present: Mapping[str, Presence] | None = None) -> None:
+    async def tidy(self, look: Look | None = None) -> None:
         """One round of the leader's work."""
+        look = look or await self._rescue.looks.look()
         held = await self._rescue.held()
-        self._tell(await self._rescue.orphans(self._worker, present, held))
+        self._tell(await self._rescue.orphans(self._worker, look, held))
         await self._wake.parents(self._worker)
-        self._tell(await self._rescue.stale(self._worker, present))
+        self._tell(await self._rescue.stale(self._worker))
         await self._rescue.overrun(self._worker, held)
         await self._expire()
-        await self._engine.prune()
+        await self._tidy_away()
+
+    async def _tidy_away(self) -> None:
+        """Remove what was kept for long enough. What is more than a batch goes beside the rounds."""
+        full = await self._engine.prune(PRUNE_BATCH) >= PRUNE_BATCH
+        if full and (self._pruning is None or self._pruning.done()):
+            self._pruning = asyncio.get_running_loop().create_task(self._prune(), name="holdfast prune")
+
+    async def _prune(self) -> None:
+        """Prune batch by batch until there is nothing. The pauses leave the store to those who work."""
+        loop = asyncio.get_running_loop()
+        try:
+            while not self._stopping:
+                began = loop.time()
+                pruned = await self._engine.prune(PRUNE_BATCH)
+                if not pruned:
+                    return
+                busy = loop.time() - began
+                await asyncio.sleep(busy * (1 / PRUNE_PART - 1) if pruned >= PRUNE_BATCH else PRUNE_SECONDS)
+        except HoldfastError as error:  # the next round says what is wrong with the store
+            log.debug("upkeep: pruning goes on in the next round: %s", error)
 
     async def _expire(self) -> None:
-        now = await self._engine.now()
-        async for job in self._jobs.walk(Where(expires_before=now)):
-            change = await ended(self._engine, job, Event.EXPIRE, now, by=self._worker, note={})
+        async for job in self._jobs.walk(Where(expires_before=await self._engine.now())):
+            change = await ended(self._engine, job, Event.EXPIRE, await self._engine.now(), by=self._worker, note={})
             (answer,) = await self._engine.commit([change])
             if isinstance(answer, Applied):
                 await tell_others(self._engine, change, answer, by=self._worker)

@@ -1,14 +1,13 @@
 """Rescue: jobs whose worker is gone, whose stage went stale, or whose timeout passed unheeded.
 
 Every worker's process looks for the dead, not only the leader, who may be the dead one. Must not rest correctness on
-what it sees: each rescue is a change that expects the version it looked at, so of many rescuers one wins.
+what it sees: each rescue is a change that expects the version it looked at, so of many rescuers one wins. Nor must it
+take a job on an old look: the judge is asked again, by a fresh one, right before the change is written.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import msgspec
 
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import decide
@@ -25,19 +24,23 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
-from holdfast.engines.contract import WORKER, Engine
+from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import UNDO_TYPE, tell_others
-from holdfast.jobs.lost import lost, past_of
+from holdfast.jobs.lost import Past, lost, past_of
 from holdfast.safe import logger
+from holdfast.upkeep.look import Look, Looks, how
 
 log = logger("holdfast.upkeep")
 
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, who should have stopped it."""
 
-AWAKE_PART = 0.5
-"""For which part of a lease one must have looked before silence counts: every worker beats three times in a lease."""
+Found = tuple[str, Presence | None]
+"""Why a job is to be taken from its worker, and what was seen of that worker."""
+
+Judge = Callable[[Job, Look], Found | None]
+"""Says by a look whether a job is to be taken from its worker. It is asked again right before that is done."""
 
 
 class Rescue:
@@ -46,83 +49,79 @@ class Rescue:
     def __init__(self, engine: Engine, *, lease_seconds: float, chance: Callable[[], float] = random.random) -> None:
         self._engine = engine
         self._jobs = Jobs(engine)
-        self._lease_ms = round(lease_seconds * 1_000)
         self._chance = chance
-        self._looked_at: Time | None = None
-        self._awake_since: Time = 0
+        self.looks = Looks(engine, lease_seconds)
 
-    async def dead(self, by: str, present: Mapping[str, Presence]) -> list[Job]:
+    async def dead(self, by: str, look: Look | None = None) -> list[Job]:
         """Rescue the jobs of workers that are gone, or silent for longer than a lease; answer with those."""
-        now = await self._engine.now()
-        if self._looked_at is None or now - self._looked_at >= self._lease_ms:
-            self._awake_since = now
-        self._looked_at = now
-        gone = {one.worker: _how(one, now) for one in present.values() if self.is_dead(one, now)}
-        rescued: list[Job] = []
-        if gone:
-            async for job in self._jobs.walk(Where(states=(State.ACTIVE,))):
-                why = gone.get(job.worker or "")
-                if why and await self._rescue(job, now, by, why, present.get(job.worker or "")):
-                    rescued.append(job)
-            await self._let_undo(gone, now, by)
+        look = look or await self.looks.look()
+        if not any(self.looks.is_dead(one, look) for one in look.present.values()):
+            return []
+        rescued = await self._rescue_all(await self.held(), look, by, self._is_lost)
+        await self._let_undo(look, by)
         return rescued
 
-    async def _let_undo(self, gone: Mapping[str, str], now: Time, by: str) -> None:
+    def _is_lost(self, job: Job, look: Look) -> Found | None:
+        presence = look.present.get(job.worker or "")
+        if presence is None or not self.looks.is_dead(presence, look):
+            return None
+        return how(presence, look), presence
+
+    async def _let_undo(self, look: Look, by: str) -> None:
         """Let the undo of a cancelled job begin whose owner is gone: nobody will say that it has stopped."""
         async for undo in self._jobs.walk(Where(states=(State.PENDING,), type=UNDO_TYPE)):
             owners = [one.by for one in await self._jobs.history(undo.parent or "") if one.event == Event.CLAIM]
-            why = gone.get(owners[-1]) if owners else None
-            if why:
-                await self._commit(decide(undo, Event.ACTIVATE, now, by=by, note={"lost": owners[-1], "why": why}))
-
-    def is_dead(self, presence: Presence, now: Time) -> bool:
-        """Whether a worker was seen to die, or has been silent for longer than a lease.
-
-        Who was asleep, or cut off from the store, can't tell silence from death until the living had time to beat.
-        """
-        awake = now - self._awake_since >= self._lease_ms * AWAKE_PART
-        return presence.gone or (awake and now - presence.beat_at > self._lease_ms)
+            if not owners or (fresh := await self.looks.fresh(look)) is None:
+                continue
+            look = fresh
+            presence = look.present.get(owners[-1])
+            if presence is not None and self.looks.is_dead(presence, look):
+                note = {"lost": owners[-1], "why": how(presence, look)}
+                await self._commit(decide(undo, Event.ACTIVATE, look.now, by=by, note=note))
 
     async def held(self) -> list[Job]:
         """All jobs that somebody runs."""
         return [job async for job in self._jobs.walk(Where(states=(State.ACTIVE,)))]
 
-    async def orphans(
-        self, by: str, seen: Mapping[str, Presence] | None = None, held: Sequence[Job] | None = None
-    ) -> list[Job]:
-        """Rescue jobs that are held by a worker of whom no trace is left. `seen` are the workers, `held` the jobs that
-        somebody runs, if just looked up.
+    async def orphans(self, by: str, look: Look | None = None, held: Sequence[Job] | None = None) -> list[Job]:
+        """Rescue jobs that are held by a worker of whom no trace is left. `look` and `held`, the jobs that somebody
+        runs, may be old: it counts what is so when a job is taken.
         """
-        now, present = await self._engine.now(), seen or await self.presences()
-        rescued: list[Job] = []
-        for job in await self.held() if held is None else held:
-            if job.worker in present or job.claimed_at is None or now - job.claimed_at <= self._lease_ms:
-                continue
-            if await self._rescue(job, now, by, "its worker left no trace", None):
-                rescued.append(job)
-        return rescued
+        look = look or await self.looks.look()
+        return await self._rescue_all(await self.held() if held is None else held, look, by, self._is_orphan)
 
-    async def stale(self, by: str, seen: Mapping[str, Presence] | None = None) -> list[Job]:
+    def _is_orphan(self, job: Job, look: Look) -> Found | None:
+        if job.worker in look.present or job.claimed_at is None or look.now - job.claimed_at <= self.looks.lease_ms:
+            return None
+        return "its worker left no trace", None
+
+    async def stale(self, by: str, look: Look | None = None) -> list[Job]:
         """Rescue jobs whose worker lives but whose stage has shown no progress for too long."""
-        now = await self._engine.now()
-        rescued: list[Job] = []
-        for presence in (seen or await self.presences()).values():
-            if presence.store_away:  # what it did meanwhile is not known
-                continue
-            for running in presence.running:
-                silent = running.silent_ms + now - presence.beat_at
-                if running.stale_after_ms is None or silent <= running.stale_after_ms:
-                    continue
-                (job,) = await self._engine.get([running.job])
-                if job is None or job.state is not State.ACTIVE or job.epoch != running.epoch:
-                    continue
+        look = look or await self.looks.look()
+        running = [one for presence in look.present.values() for one in self._stale_of(presence, look)]
+        jobs = await self._engine.get([one.job for one in running]) if running else []
+        held = [job for job in jobs if job is not None and job.state is State.ACTIVE]
+        return await self._rescue_all(held, look, by, self._is_stale)
+
+    def _is_stale(self, job: Job, look: Look) -> Found | None:
+        presence = look.present.get(job.worker or "")
+        if presence is None:
+            return None
+        for running in self._stale_of(presence, look):
+            if (running.job, running.epoch) == (job.id, job.epoch):
                 why = (
-                    f"stage {running.stage} showed no progress for {in_words(silent)}, "
-                    f"longer than {in_words(running.stale_after_ms)}; its worker lives"
+                    f"stage {running.stage} showed no progress for {in_words(_silent_ms(running, presence, look))}, "
+                    f"longer than {in_words(running.stale_after_ms or 0)}; its worker lives"
                 )
-                if await self._rescue(job, now, by, why, presence):
-                    rescued.append(job)
-        return rescued
+                return why, presence
+        return None
+
+    def _stale_of(self, presence: Presence, look: Look) -> list[Running]:
+        """What a worker runs that shows no progress. Of a silent one, or while the store was away, nobody knows."""
+        if presence.store_away or self.looks.is_silent(presence, look):
+            return []
+        limited = [one for one in presence.running if one.stale_after_ms is not None]
+        return [one for one in limited if _silent_ms(one, presence, look) > (one.stale_after_ms or 0)]
 
     async def overrun(self, by: str, held: Sequence[Job] | None = None) -> list[Job]:
         """Fail jobs whose timeout has passed and whose owner did nothing. `held` as in `orphans`."""
@@ -132,6 +131,7 @@ class Rescue:
             limit = job.options.timeout_ms
             if limit is None or job.claimed_at is None or now <= job.claimed_at + limit + OVERRUN_MARGIN_MS:
                 continue
+            now = await self._engine.now()  # what came before took its time, and the backoff counts from here
             error = Error("TimeoutError", f"the job took longer than its timeout of {in_words(limit)}")
             note: dict[str, Any] = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
             doubts = in_doubt(await self._engine.steps(job.id))
@@ -155,16 +155,23 @@ class Rescue:
                 )
         return failed
 
-    async def presences(self) -> dict[str, Presence]:
-        """All workers that have shown themselves and not left."""
-        return {
-            record.name.removeprefix(WORKER): msgspec.json.decode(record.value, type=Presence)
-            for record in await self._engine.records(WORKER)
-        }
+    async def _rescue_all(self, jobs: Sequence[Job], look: Look, by: str, judge: Judge) -> list[Job]:
+        """Take those jobs from their workers of which the judge says so; answer with them."""
+        rescued: list[Job] = []
+        for job in jobs:
+            if judge(job, look) is None:
+                continue
+            past = await past_of(self._engine, job.id)
+            if (fresh := await self.looks.fresh(look)) is None:
+                log.info("job %s: its worker may be lost; the store is too slow to be sure just now", job.id)
+                continue
+            look = fresh
+            if (found := judge(job, look)) is not None and await self._rescue(job, past, look.now, by, *found):
+                rescued.append(job)
+        return rescued
 
-    async def _rescue(self, job: Job, now: Time, by: str, why: str, presence: Presence | None) -> bool:
+    async def _rescue(self, job: Job, past: Past, now: Time, by: str, why: str, presence: Presence | None) -> bool:
         """Take a job from its worker: back to the queue, or to a person. The history tells what survived."""
-        past = await past_of(self._engine, job.id)
         running = _running(presence, job)
         change = lost(
             job,
@@ -199,9 +206,6 @@ def _running(presence: Presence | None, job: Job) -> Running | None:
     return next((one for one in presence.running if (one.job, one.epoch) == (job.id, job.epoch)), None)
 
 
-def _how(presence: Presence, now: Time) -> str:
-    silent = in_words(max(0, now - presence.beat_at))
-    if presence.gone:
-        where = f"process {presence.pid} on {presence.host or 'this machine'}"
-        return f"{where} ended without a word; last heard of {silent} ago"
-    return f"not heard of for {silent}"
+def _silent_ms(running: Running, presence: Presence, look: Look) -> int:
+    """For how long a job has shown no progress: as its worker said, and since then."""
+    return running.silent_ms + look.now - presence.beat_at

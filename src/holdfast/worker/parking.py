@@ -33,7 +33,7 @@ from holdfast.engines.contract import job_topic
 from holdfast.jobs.family import go_on
 from holdfast.jobs.waiters import awaited, break_circle, waiters_of
 from holdfast.safe import logger
-from holdfast.worker.attempt import ENDED, LOST, SUSPENDED, Attempt, record_info
+from holdfast.worker.attempt import ENDED, LOST, STORE_RETRY_SECONDS, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
 from holdfast.worker.outcomes import vanished_note
 
@@ -245,9 +245,13 @@ class Parking:
         finally:
             changing.cancel()
             hearing.cancel()
-        if hearing.done() and not hearing.cancelled() and hearing.exception() is None:
-            mark = hearing.result()
-            await self._refresh()
+        if not hearing.done() or hearing.cancelled():
+            return mark
+        if hearing.exception() is not None:  # the store is away: asked at once, it would be asked without a pause
+            await self._is_changed(STORE_RETRY_SECONDS[-1])
+            return mark
+        mark = hearing.result()
+        await self._refresh()
         return mark
 
     async def _refresh(self) -> None:

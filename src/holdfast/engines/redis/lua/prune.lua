@@ -18,13 +18,21 @@ local function look_again()
   done = done + 1
 end
 
+-- What goes is gathered, and removed by a few calls for all: a call costs more here than what it does.
+local keys, buckets, left = {}, {}, {}
+
 local function remove(head, id)
-  call('UNLINK', job_key(id), K .. 's:' .. id, K .. 'f:' .. id, K .. 'g:' .. id)
-  call('ZREM', INDEX[head[STATE]], id)
+  keys[#keys + 1] = job_key(id)
+  keys[#keys + 1] = K .. 's:' .. id
+  keys[#keys + 1] = K .. 'f:' .. id
+  keys[#keys + 1] = K .. 'g:' .. id
+  local ids = left[head[STATE]] or {}
+  ids[#ids + 1] = id
+  left[head[STATE]] = ids
   count(head[STATE], head[QUEUE], -1)
   local bucket = bucket_of(head[NUMBER])
   call('LREM', K .. 'o:' .. bucket, 1, id)
-  if call('EXISTS', K .. 'o:' .. bucket) == 0 then call('ZREM', K .. 'o', bucket) end
+  buckets[bucket] = true
   if head[PARENT] then call('ZREM', K .. 'c:' .. head[PARENT], id) end
   if head[KEY] then
     local name = #head[TYPE] .. ':' .. head[TYPE] .. ':' .. head[KEY]
@@ -38,11 +46,21 @@ local function remove(head, id)
   gone = gone + 1
 end
 
+local function clear()
+  if #keys > 0 then call('UNLINK', unpack(keys)) end
+  for state, ids in pairs(left) do call('ZREM', INDEX[state], unpack(ids)) end
+  for bucket in pairs(buckets) do
+    if call('EXISTS', K .. 'o:' .. bucket) == 0 then call('ZREM', K .. 'o', bucket) end
+  end
+end
+
 local function prune()
-  for _, member in ipairs(call('ZRANGEBYSCORE', K .. 'p', '-inf', now, 'LIMIT', 0, math.min(page, most))) do
+  local members = call('ZRANGEBYSCORE', K .. 'p', '-inf', now, 'LIMIT', 0, math.min(page, most))
+  if #members == 0 then return end
+  call('ZREM', K .. 'p', unpack(members))
+  for _, member in ipairs(members) do
     local id = sub(member, 13)
     local head = head_of(id)
-    call('ZREM', K .. 'p', member)
     done = done + 1
     if head and ENDED[head[STATE]] then
       local above = head[PARENT] and head_of(head[PARENT])
@@ -53,6 +71,7 @@ local function prune()
       end
     end
   end
+  clear()
 end
 
 local function forget_keys()
