@@ -148,8 +148,12 @@ class Unsorted(Tables):
     def wanted(self, job: Job, now: Time) -> bool:
         return (job.run_at or 0) <= now and (job.expires_at is None or job.expires_at > now)
 
-    def _take(self, queue: str, limit: int, now: Time) -> list[Job]:
-        ready = [job for job in self.jobs.values() if job.queue == queue and job.state is State.AVAILABLE]
+    def known(self, job: Job, types: Collection[str] | None) -> bool:
+        return types is None or job.type in types
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        there = [job for job in self.jobs.values() if job.queue == queue and job.state is State.AVAILABLE]
+        ready = [job for job in there if self.known(job, types)]
         return sorted((job for job in ready if self.wanted(job, now)), key=self.order)[:limit]
 
 
@@ -205,11 +209,146 @@ class PausedIgnored(Tables):
 class LimitForEachQueue(Tables):
     """The limit counts anew in each queue."""
 
-    def claim(self, worker: str, queues: Sequence[str], limit: int, now: Time) -> list[Job]:
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
         claimed: list[Job] = []
         for queue in queues:
-            claimed += super().claim(worker, [queue], limit, now)
+            claimed += super().claim(worker, [queue], limit, types, now)
         return claimed
+
+
+# Types.
+
+
+@mutant("types")
+class TypesIgnored(Tables):
+    """A claim takes what it doesn't know."""
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        return super()._take(queue, None, limit, now)
+
+
+@mutant("types")
+class TypesByPrefix(Unsorted):
+    """A type is taken for another one that begins like it."""
+
+    def known(self, job: Job, types: Collection[str] | None) -> bool:
+        return types is None or job.type.startswith(tuple(types))
+
+
+@mutant("types")
+class NoTypesMeansAll(Unsorted):
+    """Who knows nothing gets everything."""
+
+    def known(self, job: Job, types: Collection[str] | None) -> bool:
+        return not types or job.type in types
+
+
+@mutant("types")
+class TypeAfterType(Unsorted):
+    """The jobs of one type come before those of the next, whatever their priority."""
+
+    def order(self, job: Job) -> tuple[Any, ...]:
+        return (job.type, *super().order(job))
+
+
+@mutant("types")
+class OneTypeForEachClaim(Unsorted):
+    """A claim stops at the first job of another type."""
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        taken = super()._take(queue, types, limit, now)
+        return [job for place, job in enumerate(taken) if {one.type for one in taken[: place + 1]} == {taken[0].type}]
+
+
+@mutant("types")
+class FilteredTooLate(Unsorted):
+    """The first jobs are looked at, and those that are known are taken: foreign ones stand in the way."""
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        return [job for job in super()._take(queue, None, limit, now) if types is None or job.type in types]
+
+
+@mutant("types")
+class ForeignSetAside(Tables):
+    """What a claim doesn't know is put to rest."""
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        for job in list(self.jobs.values()):
+            if job.queue == queue and job.state is State.AVAILABLE and types is not None and job.type not in types:
+                self._put(replace(job, state=State.SCHEDULED, run_at=now + 2_000, version=job.version + 1))
+        return super()._take(queue, types, limit, now)
+
+
+@mutant("types")
+class PromotesOnlyWhatItKnows(Tables):
+    """Others' jobs stay scheduled until somebody comes who knows them."""
+
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        self.wanted_types = types
+        return super().claim(worker, queues, limit, types, now)
+
+    def _promote(self, queue: str, now: Time) -> None:
+        heap = self._due[queue]
+        known = [item for item in heap if self.wanted_types is None or self.jobs[item[3]].type in self.wanted_types]
+        others = [item for item in heap if item not in known]
+        heap[:] = sorted(known)
+        super()._promote(queue, now)
+        heap[:] = sorted([*heap, *others])
+
+
+@mutant("types")
+class PromotedInSilence(Tables):
+    """What a claim promotes and doesn't take is no news."""
+
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        claimed = super().claim(worker, queues, limit, types, now)
+        self.news = {topic for topic in self.news if not topic.startswith("queue:")}
+        return claimed
+
+
+@mutant("types")
+class TurnsTakeAnything(MemoryEngine):
+    """A turn forgets which types were asked for."""
+
+    async def turn(
+        self,
+        changes: Sequence[Change],
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        types: Collection[str] | None = None,
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        return await super().turn(changes, worker, queues, limit)
+
+
+@mutant("types")
+class FloorForAllTypes(Tables):
+    """Where the last claims were is remembered, whichever types they asked for."""
+
+    floor: tuple[int, int] = (0, -1)
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        taken = [job for job in super()._take(queue, types, 10_000, now) if self._order[job.id] > self.floor[1]][:limit]
+        full = self.floor[0] + 1 if taken and len(taken) == limit else 0
+        self.floor = (full, min(self._order[job.id] for job in taken) if full > 5 else -1)
+        for job in self.jobs.values():  # back into the order
+            if job.state is State.AVAILABLE and job.queue == queue and job not in taken:
+                self._put(job)
+        return taken
+
+
+@mutant("types")
+class TypesThatWere(Tables):
+    """The types of a queue are those that it ever had."""
+
+    def ready_types(self, queue: str) -> list[str]:
+        return sorted(self._ready[queue])
 
 
 @mutant("history")
@@ -225,8 +364,10 @@ class ClaimWithoutAnEntry(Tables):
 class EpochStandsStill(Tables):
     """A claim hands out the lease of the claim before."""
 
-    def claim(self, worker: str, queues: Sequence[str], limit: int, now: Time) -> list[Job]:
-        claimed = super().claim(worker, queues, limit, now)
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        claimed = super().claim(worker, queues, limit, types, now)
         for n, job in enumerate(claimed):
             if job.epoch > 1:
                 claimed[n] = self.jobs[job.id] = replace(job, epoch=job.epoch - 1)
@@ -495,8 +636,10 @@ class WorkerNotWoken(Tables):
 class TimeOfTheCaller(Tables):
     """A claim is stamped with the time at which the job was made, not with the store's."""
 
-    def claim(self, worker: str, queues: Sequence[str], limit: int, now: Time) -> list[Job]:
-        claimed = super().claim(worker, queues, limit, now)
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        claimed = super().claim(worker, queues, limit, types, now)
         for n, job in enumerate(claimed):
             claimed[n] = self.jobs[job.id] = replace(job, claimed_at=job.created_at)
         return claimed
@@ -526,6 +669,10 @@ SqliteLastStepWins = in_statement(
     "SqliteLastStepWins", "record", "add_steps", "where step.state = 'started'", "where true"
 )
 SqliteTiesById = in_statement("SqliteTiesById", "claim", "ready", "run_at, n limit", "run_at, id limit")
+SqliteTypesByLike = in_statement("SqliteTypesByLike", "types", "ready", "type = :type", "type like :type || '%'")
+SqliteEarlyTypesOnly = in_statement(
+    "SqliteEarlyTypesOnly", "types", "ready_types", "type > kind.type", "type > kind.type || 'z'"
+)
 SqliteExpiredPromoted = in_statement(
     "SqliteExpiredPromoted", "claim", "due", "(expires_at is null or expires_at > :now)", "true"
 )

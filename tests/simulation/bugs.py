@@ -112,7 +112,7 @@ def _(promote: Any) -> Any:
 
 @bug("a claim comes early", "S17", Tables, "claim")
 def _(claim: Any) -> Any:
-    return lambda self, worker, queues, limit, now: claim(self, worker, queues, limit, now + 400)
+    return lambda self, worker, queues, limit, types, now: claim(self, worker, queues, limit, types, now + 400)
 
 
 @bug("what has expired is claimed", "S17", tables, "_expired")
@@ -145,8 +145,8 @@ def _(apply: Any) -> Any:
 
 @bug("one job is given to two claimers", "S6", MemoryEngine, "claim")
 def _(claim: Any) -> Any:
-    async def twice(self: Any, worker: str, queues: Any, limit: int) -> Any:
-        found = await claim(self, worker, queues, limit)
+    async def twice(self: Any, worker: str, queues: Any, limit: int, types: Any = None) -> Any:
+        found = await claim(self, worker, queues, limit, types)
         again, self.given = getattr(self, "given", []), found[:1]
         return found or again[:limit]
 

@@ -13,9 +13,8 @@ from holdfast import current, step
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.engines.contract import check_worker
-from holdfast.jobs import Order
 from holdfast.worker.loop import worker_id
-from tests.worker.given import entry_of, finished, in_state, until
+from tests.worker.given import finished, until
 
 
 @step
@@ -88,20 +87,6 @@ async def test_def_jobs_run_in_threads_beside_the_loop(app):
     async with app.worker(at_once=4):
         names = [await run.result(5) for run in runs]
     assert set(names) == {"holdfast-job"}
-
-
-async def test_a_job_of_an_unknown_type_rests_longer_each_time_and_says_so(app, caplog):
-    (accepted,) = await (await app.open()).submit([Order(type="elsewhere.made")])
-    run = await app.run(accepted.id)
-    now = await app.engine.now()
-    async with app.worker():
-        job = await in_state(app, run, State.SCHEDULED)
-
-    assert job.run_at - now >= 2_000
-    assert job.attempt == 1
-    note = (await entry_of(run, Event.REST)).note
-    assert "no job of type elsewhere.made is known to worker" in note["why"]
-    assert "no job of type 'elsewhere.made' is known here (known: none); it rests" in caplog.text
 
 
 async def test_a_job_that_comes_back_to_the_same_worker_is_not_confused_with_its_old_attempt(app):

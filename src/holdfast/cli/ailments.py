@@ -10,7 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.app import App
-from holdfast.cli.overview import QueueSummary, how_alive, summaries
+from holdfast.cli.overview import QueueSummary, how_alive, summaries, type_words
 from holdfast.cli.words import counted, one_line, short, span
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
@@ -19,6 +19,7 @@ from holdfast.engines.clock import SLEW
 from holdfast.engines.contract import QUIET, system_clock
 from holdfast.jobs import Jobs
 from holdfast.jobs.draining import OURS
+from holdfast.jobs.family import UNDO_TYPE
 from holdfast.jobs.moving import mark_in
 from holdfast.worker.drift import NEVER_ASKED
 from holdfast.worker.registry import STEPS
@@ -83,6 +84,7 @@ async def look_at_jobs(jobs: Jobs) -> list[Finding]:
         await _expired(jobs, now),
         await _overdue(jobs, now),
         *_queues(queues),
+        *_types(queues),
         *await _drained(jobs),
         await _vanished(jobs, now),
         _review(queues),
@@ -146,21 +148,18 @@ def _renamed(told: Counter[str]) -> str:
 
 async def look_at_app(jobs: Jobs, app: App) -> list[Finding]:
     """Whether an App knows the jobs that wait in its store, and the steps that they have recorded."""
-    known = set(app.registry.types())
-    served = {spec.queue for spec in map(app.registry.get, known) if spec is not None}
+    known = {*app.registry.types(), UNDO_TYPE}
     waiting = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING, State.ACTIVE)
     page = await jobs.engine.find(Where(states=waiting, newest_first=True))
     strange = Counter((job.type, job.queue) for job in page if job.type not in known)
     more = f" (of the newest {PAGE_LIMIT:,})" if len(page) == PAGE_LIMIT else ""
     findings = [await _unknown_steps(jobs, known)]
     if not strange:
-        told = f"knows the types of all waiting jobs{more}: {', '.join(sorted(known))}"
+        told = f"knows the types of all waiting jobs{more}: {', '.join(app.registry.types())}"
         return [Finding("app", Level.OK, told), *findings]
     for (type, queue), number in sorted(strange.items()):
-        here = queue in served
         text = f"{counted(number, 'waiting job')} of type {type} in queue {queue}, which this App doesn't know{more}"
-        why = "; its workers would claim them and let them rest" if here else "; perhaps another App does"
-        findings.append(Finding("app", Level.FAIL if here else Level.WARN, text + why))
+        findings.append(Finding("app", Level.WARN, f"{text}; its workers leave them to an App that does"))
     return findings
 
 
@@ -291,6 +290,21 @@ def _queues(queues: Sequence[QueueSummary]) -> list[Finding]:
     if unserved:
         findings.append(_unserved(unserved))
     return findings or [Finding("queue", Level.OK, "every queue with waiting jobs is served")]
+
+
+def _types(queues: Sequence[QueueSummary]) -> list[Finding]:
+    """Types that wait in a queue that is served, by workers of which none knows them."""
+    findings = [
+        Finding(
+            "types",
+            Level.WARN,
+            f"{queue.name}: no living worker knows {type_words(queue.unknown)}: start a worker whose App has the code, "
+            "or cancel these jobs",
+        )
+        for queue in queues
+        if queue.unknown
+    ]
+    return findings or [Finding("types", Level.OK, "every type that waits in a served queue is known there")]
 
 
 def _unserved(queues: Sequence[QueueSummary]) -> Finding:

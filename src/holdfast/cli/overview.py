@@ -31,6 +31,9 @@ ACTIVE_SHOWN = 20
 REVIEW_SHOWN = 5
 """How many jobs an overview shows; then it says how to see the rest."""
 
+TYPES_SHOWN = 10
+"""How many job types a line names."""
+
 SILENT_MS = 10_000
 """A worker beats every two seconds; one not heard of for so long is called silent."""
 
@@ -40,12 +43,16 @@ RETRY_SHOWN = 300
 
 
 class QueueSummary(Struct, frozen=True, kw_only=True):
-    """A queue: its jobs by state, whether it is paused, and how many living workers serve it."""
+    """A queue: its jobs by state, whether it is paused, and how many living workers serve it.
+
+    `unknown` are the types of jobs that wait there and that none of these workers knows.
+    """
 
     name: str
     counts: Mapping[State, int]
     pause: Pause | None
     workers: int
+    unknown: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -71,6 +78,7 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
             "paused_at": None if self.pause is None else moment(self.pause.at),
             "reason": None if self.pause is None else self.pause.reason,
             "workers": self.workers,
+            "unknown_types": list(self.unknown),
             "jobs": {state.value: self.counts.get(state, 0) for state in State},
         }
 
@@ -121,15 +129,26 @@ async def summaries(jobs: Jobs) -> tuple[QueueSummary, ...]:
     counts, pauses, now = await jobs.engine.count(), await jobs.pauses(), await jobs.engine.now()
     alive = [worker for worker in await jobs.workers() if how_alive(worker, now) == "alive"]
     names = {queue for queue, _ in counts} | set(pauses) | {queue for worker in alive for queue in worker.queues}
-    return tuple(
+    found = [
         QueueSummary(
             name=name,
             counts={state: number for (queue, state), number in counts.items() if queue == name},
             pause=pauses.get(name),
             workers=sum(name in worker.queues for worker in alive),
+            unknown=await _unknown(jobs, name, alive) if counts.get((name, State.AVAILABLE)) else (),
         )
         for name in sorted(names)
-    )
+    ]
+    return tuple(found)
+
+
+async def _unknown(jobs: Jobs, queue: str, alive: Sequence[Presence]) -> tuple[str, ...]:
+    """The types that wait in a queue and that none of its living workers knows. Where it has none, that is told."""
+    serving = [worker.types for worker in alive if queue in worker.queues]
+    if not serving or None in serving:  # one that doesn't tell its types may know any
+        return ()
+    known = {type for types in serving for type in types or ()}
+    return tuple(type for type in await jobs.engine.ready_types(queue) if type not in known)
 
 
 async def look(jobs: Jobs, place: str) -> Overview:
@@ -153,7 +172,7 @@ def picture(overview: Overview) -> RenderableType:
     """The overview for a person, readable at 80 columns."""
     parts: list[RenderableType] = [_head(overview)]
     if overview.queues:
-        parts += [Text(), queue_table(overview.queues)]
+        parts += [Text(), queue_table(overview.queues), *unknown_lines(overview.queues)]
     if overview.active:
         parts += [Text(), Text("Running", style="bold")]
         alive = {worker.worker for worker in overview.workers if how_alive(worker, overview.now) == "alive"}
@@ -202,6 +221,19 @@ def queue_table(queues: tuple[QueueSummary, ...]) -> Table:
             notes = Text() + Text("no worker; ", style="yellow")
         table.add_row(Text(queue.name), bar(queue.ended, queue.total, 10), notes + (words or Text("empty", "dim")))
     return table
+
+
+def unknown_lines(queues: Sequence[QueueSummary]) -> Iterator[Text]:
+    """The types that wait and that no living worker knows."""
+    for queue in queues:
+        if queue.unknown:
+            yield Text(f"{queue.name}: no living worker knows {type_words(queue.unknown)}", style="yellow")
+
+
+def type_words(types: Sequence[str]) -> str:
+    """Types of jobs that wait, named."""
+    named = [*types[:TYPES_SHOWN], *([f"{len(types) - TYPES_SHOWN:,} more"] if len(types) > TYPES_SHOWN else [])]
+    return f"{'the type' if len(types) == 1 else 'the types'} of waiting jobs {', '.join(named)}"
 
 
 def running_lines(one: Status, *, lost: bool) -> Iterator[RenderableType]:

@@ -3,7 +3,7 @@
 import click
 
 from holdfast.cli.calls import VerbGroup, echo
-from holdfast.cli.overview import queue_table, summaries
+from holdfast.cli.overview import queue_table, summaries, unknown_lines
 from holdfast.cli.store import in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import ago, console, counted, one_line, say_json
 from holdfast.core.errors import NotFound
@@ -39,6 +39,8 @@ def queues(ctx: click.Context, as_json: bool, url: str | None) -> None:
             return
         out = console()
         out.print(queue_table(found) if found else "no queues yet: a queue is there with its first job")
+        for line in unknown_lines(found):
+            out.print(line)
         for queue in found:
             if queue.pause is not None:
                 reason = f": {one_line(queue.pause.reason)}" if queue.pause.reason else ""

@@ -171,6 +171,7 @@ def worker_shape(presence: Presence, how: str) -> Shape:
         "host": presence.host,
         "pid": presence.pid,
         "queues": list(presence.queues),
+        "types": None if presence.types is None else list(presence.types),
         "slots": presence.slots,
         "running": [
             {

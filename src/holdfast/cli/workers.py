@@ -3,7 +3,7 @@
 import click
 from rich.text import Text
 
-from holdfast.cli.overview import how_alive
+from holdfast.cli.overview import TYPES_SHOWN, how_alive
 from holdfast.cli.shapes import worker_shape
 from holdfast.cli.store import in_store, json_option, url_option
 from holdfast.cli.words import ago, console, one_line, say_json, short, span
@@ -56,6 +56,9 @@ def _lines(worker: Presence, now: Time) -> list[Text]:
     lines = [head, Text(place, style="dim"), Text(f"  queues {', '.join(worker.queues) or '–'}", style="dim")]
     if worker.trouble and how == "alive":
         lines.append(Text(f"  can't write: {one_line(worker.trouble)}", style="bold red"))
+    if worker.types:
+        more = f" and {len(worker.types) - TYPES_SHOWN} more" if len(worker.types) > TYPES_SHOWN else ""
+        lines.append(Text(f"  types {', '.join(worker.types[:TYPES_SHOWN])}{more}", style="dim"))
     if MEANINGS[how]:
         lines.append(Text(f"  {MEANINGS[how]}", style=STYLES[how]))
     lines += [_running(one, now) for one in worker.running[:RUNNING_SHOWN]]

@@ -217,15 +217,15 @@ async def test_a_turn_claims_only_the_types_it_names(engine: Engine, clock: Stor
 
 
 async def test_the_types_that_wait_in_a_queue_can_be_told(engine: Engine, clock: StoreClock) -> None:
-    for type in ("b.job", "a.job", "b.job"):
+    for type in ("b.job", "a.job", "b.job", "b.job.more", "b"):
         await inserted(engine, clock, type=type)
     await inserted(engine, clock, type="elsewhere.job", queue="other")
     await inserted(engine, clock, type="later.job", state=State.SCHEDULED, run_at=clock.now + HOUR)
     await claimed(engine, clock, type="held.job", queue="default", priority=9)
 
-    assert await engine.ready_types("default") == ["a.job", "b.job"]
+    assert await engine.ready_types("default") == ["a.job", "b", "b.job", "b.job.more"]
 
-    await ids_of(engine, 9, "b.job")
+    await ids_of(engine, 9, "b.job", "b", "b.job.more")
     assert await engine.ready_types("default") == ["a.job"]
     await done(engine, clock, (await engine.claim("w-1", ["default"], 1))[0], Event.RELEASE)
     assert await engine.ready_types("default") == ["a.job"]

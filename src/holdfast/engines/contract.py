@@ -324,8 +324,8 @@ class Engine(ABC):
     async def ready_types(self, queue: str) -> list[str]:
         """The types of the jobs that can be claimed from a queue, sorted, up to PAGE_LIMIT.
 
-        A look: types of which all available jobs wait for their time, or have expired, may be among them or not. Law: it
-        costs no walk over the jobs.
+        A look: types of which all available jobs wait for their time, or have expired, may be among them or not.
+        Law: it costs no walk over the jobs.
         """
 
     @abstractmethod

@@ -2,9 +2,9 @@
 
 What was claimed is dead in the index until it is vacuumed, and while some transaction elsewhere stays open it can't be:
 a claim that begins at the front walks over all of it, again and again. So it sets in after several full claims in a
-row, for one queue, one priority and the same types. A job of a higher priority ends it at once (`claim` looks), and every second one
-claim begins at the front all the same, so that what was inserted behind the floor and committed late, was handed back,
-or became due, is seen within that time.
+row, for one queue, one priority and the same types. A job of a higher priority ends it at once (`claim` looks), and
+every second one claim begins at the front all the same, so that what was inserted behind the floor and committed late,
+was handed back, or became due, is seen within that time.
 """
 
 from collections.abc import Sequence

@@ -32,8 +32,8 @@ from holdfast.safe import logger
 log = logger("holdfast.redis")
 
 FORMAT = 2
-"""2: what can be claimed is kept by type. A process of format 1 that is connected already goes on: claims deal out what it
-writes, and check what they take (`lua/claim.lua`). Whoever connects with format 1 is refused.
+"""2: what can be claimed is kept by type. A process of format 1 that is connected already goes on: claims deal out what
+it writes, and check what they take (`lua/claim.lua`). Whoever connects with format 1 is refused.
 """
 OLDEST_SERVER = (6, 2)
 SHARDED_SINCE = (7, 0)
