@@ -21,6 +21,7 @@ from holdfast.core.errors import (
     StoreDamaged,
     StoreForeign,
     StoreFull,
+    StoreLost,
     StoreUnwritable,
 )
 from holdfast.core.model import State, Where
@@ -211,8 +212,10 @@ def test_a_file_that_is_removed_under_us_is_never_silently_begun_anew(path, run)
     run(engine.insert([job()]))
     path.rename(path.with_name("elsewhere.db"))
 
-    with pytest.raises(StoreDamaged, match="was removed or replaced while in use; nothing was written"):
+    with pytest.raises(StoreLost, match="was removed or replaced while in use; this process writes nothing more"):
         run(engine.insert([job()]))
+    with pytest.raises(StoreLost):
+        run(engine.count())
 
     assert not path.exists()
     path.with_name("elsewhere.db").rename(path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.ailments import Finding, Level
 from holdfast.cli.store import path_of_engine
 from holdfast.core.durations import in_words
-from holdfast.engines.contract import Engine
+from holdfast.engines.contract import Engine, system_clock
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite.store import connect, file_system, schema_version
 
@@ -37,6 +37,9 @@ CROWDED = 0.8
 
 OLD_SECONDS = 600.0
 """A transaction that is open for longer in the same database keeps the server from clearing away what is gone."""
+
+LOSS_TOLD_MS = 24 * 3_600_000
+"""For how long it is told that files of a store were removed under its processes."""
 
 LONG_AGO = 1_735_689_600
 """2025 began. A clock that says earlier is not set."""
@@ -65,9 +68,22 @@ def look_at_file(engine: Engine) -> list[Finding]:
             Finding("size", Level.OK, f"{_bytes(size)}, log {_bytes(log)}"),
             *_journal(db, log),
             _damage(db),
+            *_losses(engine),
         ]
     finally:
         db.close()
+
+
+def _losses(engine: SqliteEngine) -> list[Finding]:
+    told = loss_told(engine)
+    return [Finding("files", Level.WARN, told)] if told else []
+
+
+def loss_told(engine: Engine) -> str:
+    """What processes of a store found missing of its files within a day; "" if nothing."""
+    loss = engine.last_loss() if isinstance(engine, SqliteEngine) else None
+    since = LOSS_TOLD_MS if loss is None else system_clock() - loss.at
+    return "" if loss is None or since >= LOSS_TOLD_MS else f"{in_words(max(0, since))} ago: {loss.text}"
 
 
 async def look_at_server(engine: Engine) -> list[Finding]:

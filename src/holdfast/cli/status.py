@@ -10,6 +10,7 @@ from rich.live import Live
 
 from holdfast.cli.ids import find_id, job_ids
 from holdfast.cli.overview import Overview, detail, look, picture
+from holdfast.cli.premises import loss_told
 from holdfast.cli.shapes import status_shape
 from holdfast.cli.store import engine_at, json_option, place_of_store, say_moved, url_option, within
 from holdfast.cli.words import console, say_json
@@ -50,6 +51,8 @@ def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
 
     async def work(jobs: Jobs) -> None:
         await say_moved(jobs)
+        if loss := loss_told(engine):
+            click.echo(f"holdfast: {loss}", err=True)
         whole = None if id is None else await find_id(jobs, id)
         if watch:
             await _watch(jobs, whole, place)

@@ -25,7 +25,7 @@
         ├── StoreDamaged     the file can't be read; it is never overwritten
         ├── StoreForeign     the file is somebody else's, or of a newer version
         ├── StoreUnwritable  the file or its folder can't be written
-        ├── StoreLost        acknowledged work is gone: emptied, or older than what we saw
+        ├── StoreLost        acknowledged work is gone, or files are: emptied, removed, or older than what we saw
         └── StoreClosed      used before open, after close, or across a fork
 
 A message says what, which, and what now, in one line.

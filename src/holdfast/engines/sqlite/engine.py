@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import forking
-from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreDamaged, StoreError
+from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreError, StoreLost
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -64,6 +64,7 @@ from holdfast.engines.lane import Lane, Ticket
 from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.sqlite import reads
 from holdfast.engines.sqlite.acts import Acts
+from holdfast.engines.sqlite.files import ALL, BESIDE, DATABASE, Files, Loss, abandon, read_loss, write_loss
 from holdfast.engines.sqlite.live import Live
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, plainly, prepare, reads_raw, told_plainly
@@ -123,7 +124,9 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._opening = threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self._transactions = Transactions(path)
-        self._file: os.stat_result | None = None
+        self._files = Files(path)
+        self._lost: StoreLost | None = None
+        """Why this process may use the store no more: its files were removed under it."""
         self._is_lazy = False
         self._taken: list[threading.Lock] = []
         """What is held for a fork."""
@@ -140,11 +143,16 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         """See Engine.scratch."""
         return f"sqlite:///{folder.absolute() / path_of(url).name}"
 
+    @property
+    def _folder(self) -> Path:
+        """The folder of the living."""
+        return self.path.with_name(self.path.name + "-live")
+
     def _new_live(self) -> Live:
-        return Live(self.path.with_name(self.path.name + "-live"), self._bell.ring)
+        return Live(self._folder, self._bell.ring)
 
     def _new_clock(self) -> SharedClock:
-        return SharedClock(self.path.with_name(self.path.name + "-live") / "clock")
+        return SharedClock(self._folder / "clock")
 
     # Opening and closing.
 
@@ -189,8 +197,16 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _close_writer(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.close()
+            self._put_away(writer)
         self._transactions.close()
+        self._files.forget()
+
+    def _put_away(self, connection: sqlite3.Connection) -> None:
+        """Close a connection; but one to files that were removed can only be let go."""
+        if self._lost is None:
+            connection.close()
+        else:
+            abandon(connection)
 
     def _share_clock(self, *, create: bool) -> None:
         """Go by the same time as the other processes of this store. Who only looks makes no file for it."""
@@ -205,6 +221,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
             for ticket in tickets:
                 try:
                     with told_plainly(self.path):
+                        self._check_lost()
                         if not connection:
                             connection.append(connect(self.path, read_only=True))
                         try:
@@ -218,7 +235,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
         def done() -> None:
             with suppress(IndexError):  # a fork may come while the store is closed
-                connection.pop().close()
+                self._put_away(connection.pop())
 
         return Lane(f"the {name} of {self.path}", run, inline=self._inline, done=done)
 
@@ -231,6 +248,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         try:
             news = self._attempt(self._connected(), tickets)
         except StoreError as error:
+            if self._writer is not None:
+                self._roll_back()
             for ticket in tickets:
                 ticket.error = error
         except Exception as error:
@@ -255,6 +274,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         """A transactional step, in a transaction of its own: it can't take back what others have written."""
         try:
             self._connected()
+            if self._files.missing():
+                self._attempt(self._connected(), [])
             ticket.answer = self._transactions.run(*ticket.work.args)
         except Exception as error:
             ticket.error = error
@@ -267,6 +288,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
             kinds.setdefault(ticket.work.kind, []).append(ticket)
         self._choose_sync(db, lazy=kinds.keys() <= LAZY)
         db.execute(SQL.begin)
+        if missing := self._files.missing(BESIDE):  # asked while nobody else can write
+            raise self._lose(missing, self._files.put_back())
         acts = Acts(db, SQL)
         if kinds.keys() != OPENING:
             self._share_clock(create=True)
@@ -301,21 +324,43 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
     def _connected(self) -> sqlite3.Connection:
         """The writer's connection, made anew after trouble. A file that was swapped under us is never written."""
+        self._check_lost()
+        # Without a connection all of them: we would make new ones, beside those that others of this process have open.
+        if missing := self._files.missing(DATABASE if self._writer is not None else ALL):
+            raise self._lose(missing)
         with told_plainly(self.path):
             if self._writer is None:
                 self._writer = prepare(self.path)
                 self._is_lazy = False
-                self._file = self._file or os.stat(self.path)
-            try:
-                same = self._file is not None and os.path.samestat(os.stat(self.path), self._file)
-            except FileNotFoundError:
-                same = False
-        if not same:
-            raise StoreDamaged(
-                f"{self.path}: was removed or replaced while in use; nothing was written: "
-                "put it back, or restart to begin a new one"
-            )
+                self._files.note()
         return self._writer
+
+    def _check_lost(self) -> None:
+        if self._lost is not None:
+            if self._files.missing():
+                raise StoreLost(str(self._lost))
+            self._lost = None  # what was moved away is back, and nobody has written meanwhile
+
+    def _lose(self, missing: list[str], put_back: int = 0) -> StoreLost:
+        """This process may use the store no more: what it would write, or has read, nobody else sees."""
+        if self._lost is None:
+            before = read_loss(self._folder)
+            kept = put_back != 0 or self._files.is_same_log() or (before is not None and self._files.is_log(before.log))
+            self._lost = self._files.loss(missing, kept)
+            number = put_back or (before.log if before is not None else 0)
+            write_loss(self._folder, Loss(self._clock(), str(self._lost), number))
+        return self._lost
+
+    async def check_files(self) -> None:
+        """Raise StoreLost if somebody removed the files that this process has open. On the writer's thread, which can
+        put a removed log back.
+        """
+        if self._files.missing():
+            await self._do("open")
+
+    def last_loss(self) -> Loss | None:
+        """What a process of this store last found missing, for who looks later."""
+        return read_loss(self._folder)
 
     def _take_back(self, error: Exception) -> Exception:
         """Undo the transaction under way, and say what happened."""
@@ -328,8 +373,11 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._roll_back()
         # After a failed sync the kernel may have dropped the pages: only a fresh look at the file tells the truth.
         if isinstance(told, StoreError) and not isinstance(told, StoreBusy):
-            self._writer.close()
+            is_whole = not self._files.missing()
+            self._put_away(self._writer)
             self._writer = None
+            if is_whole:  # else the next call tells that they were removed, and makes none anew
+                self._files.forget()
         return told
 
     def _roll_back(self) -> None:
@@ -474,9 +522,10 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         def look(db: sqlite3.Connection) -> list[Record]:
             found = [Record(*row) for row in db.execute(SQL.records, {"prefix": prefix})]
             if prefix.startswith(WORKER) or WORKER.startswith(prefix):
+                holders = [row[0] for row in db.execute(SQL.holders)]
                 present = [
                     Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at)
-                    for p in self._live.presences()
+                    for p in self._live.presences(holders, self._clock())
                 ]
                 found += [record for record in present if record.name.startswith(prefix)]
             return sorted(found, key=lambda record: record.name)
@@ -486,6 +535,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     async def beat(self, presence: Presence) -> Beat:
         """See Engine.beat. The beat itself goes to the worker's own file, not to the database."""
         check_worker(presence.worker)
+        await self.check_files()
         self._share_clock(create=True)
         now = self._clock()
 
@@ -501,13 +551,14 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _tidy(self, db: sqlite3.Connection) -> None:
         """Remove the traces of dead workers once none of their jobs is left to be rescued."""
         holders = {row[0] for row in db.execute(SQL.holders)}
-        self._live.forget([p.worker for p in self._live.presences() if p.gone and p.worker not in holders])
+        self._live.forget([p.worker for p in self._live.listed() if p.gone and p.worker not in holders])
 
     # Waking.
 
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
         """See Engine.wait."""
         self._check_open()
+        await self.check_files()
         try:
             if self._live.listen():
                 return after  # what came before we listened can't be known: look once more

@@ -6,6 +6,7 @@ long as the worker lives; a file that is free is the trace of a death. Must not 
 
 import errno
 import fcntl
+import logging
 import os
 import secrets
 import socket
@@ -28,6 +29,8 @@ LOCK_TRIES, LOCK_RETRY_SECONDS = 50, 0.005
 RESEND_TRIES, RESEND_SECONDS = 400, 0.005
 """A listener whose queue is full (the system allows about ten datagrams) is tried again for two seconds."""
 
+log = logging.getLogger("holdfast.sqlite")
+
 _presence = msgspec.json.Decoder(Presence).decode
 
 
@@ -45,6 +48,7 @@ class Live:
         self._beats: dict[str, int] = {}
         self._unsent: dict[str, int] = {}
         self._directory: int | None = None
+        self._missed: dict[str, Time] = {}
 
     # Wake-ups.
 
@@ -135,6 +139,7 @@ class Live:
 
     def beat(self, presence: Presence) -> None:
         """Write a worker's beat into its file, locking it first if this is the first beat."""
+        self._mend()
         with self.lock:
             descriptor = self._beats.get(presence.worker)
             if descriptor is None:
@@ -145,6 +150,30 @@ class Live:
         os.pwrite(descriptor, text + b"\n", 0)
         os.ftruncate(descriptor, len(text) + 1)
 
+    def _mend(self) -> None:
+        """Make anew what somebody removed from the folder: without its file a worker looks as if it had never been."""
+        with self.lock:
+            gone = [worker for worker, descriptor in self._beats.items() if os.fstat(descriptor).st_nlink == 0]
+            for worker in gone:
+                os.close(self._beats.pop(worker))
+            listener = self._socket
+            if listener is not None and not os.path.lexists(self._folder / self._name):
+                self._socket = None
+                if self._directory is not None:
+                    os.close(self._directory)
+                    self._directory = None
+            else:
+                listener = None
+        if listener is not None:
+            _shut(listener)
+            try:
+                self.listen()
+            except OSError:  # who waits looks by itself now and then
+                pass
+            self._heard([EVERYTHING])
+        if gone or listener is not None:
+            log.warning("%s: files were removed from it while in use; they are made anew", self._folder)
+
     def leave(self, worker: str) -> None:
         """Remove a worker's file: it has ended in peace."""
         with self.lock:
@@ -153,8 +182,19 @@ class Live:
             self._unlink(f"{worker}.worker")
             os.close(descriptor)
 
-    def presences(self) -> list[Presence]:
-        """All workers that beat and have not left, the dead among them marked as gone."""
+    def presences(self, holders: Collection[str] = (), now: Time = 0) -> list[Presence]:
+        """All workers that beat and have not left, the dead among them marked as gone.
+
+        Who of the `holders` of jobs left no file is told all the same by a process that has a worker of its own, as
+        last heard of when it was first missed: somebody may have tidied the folder, and the living come back.
+        """
+        found = self.listed()
+        missed = {one for one in holders if self._beats} - {presence.worker for presence in found}
+        self._missed = {worker: self._missed.get(worker, now) for worker in missed}
+        return [*found, *(Presence(worker, beat_at=at) for worker, at in sorted(self._missed.items()))]
+
+    def listed(self) -> list[Presence]:
+        """The workers whose files are there."""
         found: list[Presence] = []
         try:
             names = sorted(name for name in os.listdir(self._folder) if name.endswith(".worker"))
@@ -190,11 +230,7 @@ class Live:
             listener, self._socket = self._socket, None
             beats, self._beats = self._beats, {}
         if listener is not None:
-            try:
-                listener.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            listener.close()
+            _shut(listener)
             self._unlink(self._name)
         if self._sender is not None:
             self._sender.close()
@@ -233,6 +269,14 @@ class Live:
             os.unlink(self._folder / name)
         except OSError:
             pass
+
+
+def _shut(listener: socket.socket) -> None:
+    try:
+        listener.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    listener.close()
 
 
 def _lock(path: Path) -> int:
