@@ -221,7 +221,8 @@ HALF_SAID: list[Any] = [
     Annotated[int, BeforeValidator(lambda value: 1)],
     Annotated[int, PlainValidator(lambda value: 1)],
     Annotated[int, WrapValidator(lambda value, handler: 1)],
-    Annotated[int, AfterValidator(int), Field(ge=1)],
+    Annotated[int, AfterValidator(lambda value: value + 10), Field(ge=11, le=15)],
+    Annotated[str, AfterValidator(str.strip), Field(max_length=1, min_length=1)],
     list[Annotated[int, BeforeValidator(lambda value: 1), Field(ge=1)]],
     set[tuple[int, int]],
 ]
@@ -294,7 +295,7 @@ def passes(hint: Any, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("hint", SAID)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(value=VALUES | LIKELY)
 def test_a_value_passes_exactly_when_the_type_accepts_it(hint: Any, value: Any):
     assert passes(hint, value) == accepts(hint, value), value

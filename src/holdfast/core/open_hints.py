@@ -19,7 +19,7 @@ HINT_DEPTH = 3
 HINT_ITEMS = 4
 """A tuple up to this long is suggested item by item."""
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 class Change(NamedTuple):
@@ -48,9 +48,12 @@ def change_in(value: Any, back: Any, path: str = "") -> Change | None:
     if isinstance(value, Mapping):
         return _change_in_mapping(value, back, path)
     if isinstance(value, list | tuple | deque):
-        pairs = zip(value, back, strict=False)
-        found = (change_in(one, two, f"{path}[{place}]") for place, (one, two) in enumerate(pairs))
-        return next((one for one in found if one is not None), None)
+        for place, (one, two) in enumerate(zip(value, back, strict=False)):
+            if type(one) is type(two) and type(one) in _PLAIN:
+                continue
+            if (found := change_in(one, two, f"{path}[{place}]")) is not None:
+                return found
+        return None
     if isinstance(value, set | frozenset):
         unlike = {type(one) for one in value} - {type(one) for one in back}
         what = next(iter(unlike), None)
@@ -60,22 +63,22 @@ def change_in(value: Any, back: Any, path: str = "") -> Change | None:
     if not isinstance(value, pydantic.BaseModel) and not is_dataclass(value):
         return None  # A type that a hint has named, or a value that is equal whatever its parts are.
     extra = getattr(value, "__pydantic_extra__", None) or {}
-    found = (
-        change_in(one, getattr(back, name, None), path + step_to(name)) for name, one in (vars(value) | extra).items()
-    )
-    return next((one for one in found if one is not None), None)
+    for name, one in {**vars(value), **extra}.items():
+        if (found := change_in(one, getattr(back, name, None), path + step_to(name))) is not None:
+            return found
+    return None
 
 
 def _change_in_mapping(value: Mapping[Any, Any], back: Mapping[Any, Any], path: str) -> Change | None:
-    there = {key: key for key in back}
+    kept = {key: key for key in back}
     for key, item in value.items():
-        if key not in there:
-            told = "str" if isinstance(next(iter(there), ""), str) else type(next(iter(there))).__name__
-            return Change(path, f"the key {key!r:.40} would come back as {a_or_an(told)}")
-        if type(there[key]) is not type(key):
-            told = type(there[key]).__name__
-            return Change(path, f"the key {key!r:.40} would come back as {a_or_an(told)}")
-        if (found := change_in(item, back[key], path + step_to(key))) is not None:
+        there = kept.get(key, "")  # A key that is not there became text.
+        if key not in kept or type(there) is not type(key):
+            return Change(path, f"the key {key!r:.40} would come back as {a_or_an(type(there).__name__)}")
+        two = back[key]
+        if type(item) is type(two) and type(item) in _PLAIN:
+            continue
+        if (found := change_in(item, two, path + step_to(key))) is not None:
             return found
     return None
 

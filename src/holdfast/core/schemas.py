@@ -6,6 +6,7 @@ Must not check a value (`forms`). Marks of our own stand where the type accepts 
 import re
 from collections.abc import Mapping
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -37,6 +38,13 @@ class FormSchema(GenerateJsonSchema):
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         """See GenerateJsonSchema."""
         return self._marked(super().function_before_schema(schema), "json_schema_input_schema" not in schema)
+
+    def function_after_schema(self, schema: core_schema.AfterValidatorFunctionSchema) -> JsonSchemaValue:
+        """A constraint behind a validator is about what that one returned, and not about what was sent."""
+        inner = schema["schema"]
+        is_constraint = "pydantic_js_updates" in schema.get("metadata", {}) and inner["type"] == "function-after"
+        follows = is_constraint and not isinstance(inner["function"]["function"], partial)
+        return self._marked(super().function_after_schema(schema), follows)
 
     def function_wrap_schema(self, schema: core_schema.WrapValidatorFunctionSchema) -> JsonSchemaValue:
         """See GenerateJsonSchema."""
