@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from msgspec.structs import replace
 
-from holdfast import step, wait_for
+from holdfast import current, step, wait_for
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State, StepState
 from holdfast.worker.registry import STEPS
@@ -282,6 +282,31 @@ async def test_a_caught_failure_inside_a_recorded_step_is_settled_by_that_record
         await in_state(app, run, State.PENDING)
         await run.signal("go", "went on")
         assert await run.result(5) == ["left at the door", "went on"]
+    assert SENT == ["42"]
+
+
+async def test_an_effect_that_a_recorded_step_has_answered_for_holds_up_no_later_attempt(app):
+    send = old_version()
+
+    @step(name="deliver")
+    async def deliver(order: str) -> str:
+        with contextlib.suppress(ConnectionError):
+            await send(order)
+        return "left at the door"
+
+    async def order() -> str:
+        word = await deliver("42")
+        await wait_for("go")
+        if current().attempt == 1:
+            raise ValueError("something else")
+        return word
+
+    app.registry._jobs.clear()
+    run = await app.job(name="order", retries=AT_ONCE_RETRY)(order).submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        await run.signal("go")
+        assert await run.result(5) == "left at the door"
     assert SENT == ["42"]
 
 

@@ -359,6 +359,20 @@ async def test_a_cancel_kills_the_isolated_step_that_it_waits_for(app, tmp_path)
         await until(lambda: not worker._pool._busy)
 
 
+# What an older version recorded.
+
+
+async def test_recorded_steps_that_nobody_asks_for_there_are_told_here(app, caplog):
+    run = await jobs.scene.submit(5)
+    (job,) = await app.engine.claim("w-before", ["default"], 1)
+    done = Step(job=job.id, epoch=1, path="sketch#1", name="sketch", state=StepState.DONE, result="1", started_at=1)
+    await app.engine.record([done, replace(done, path="sketch#2")])
+    await app.engine.commit([decide(job, Event.RELEASE, await app.engine.now(), by="w-before")])
+    assert (await finished(app, run)).state is State.COMPLETED
+    assert (await entry_of(run, Event.COMPLETE)).note["never_asked_for"] == {"sketch": 2}
+    assert any("2 recorded steps were never asked for: sketch (2)" in one.getMessage() for one in caplog.records)
+
+
 # Retries.
 
 

@@ -255,16 +255,19 @@ class Attempt(Identity):
         return failed if failed is not None and record_info(failed)["attempt"] == self.job.attempt else None
 
     def ask_a_person(self) -> None:
-        """Stop before any code runs if an effect is in doubt whose failure this attempt has not heard of."""
+        """Stop before any code runs if an effect is in doubt: neither has this attempt heard of its failure, nor has a
+        step around it a record.
+        """
         if self.is_bare or not self.unsettled:
             return
-        self._leave_in_doubt([path for path in self.unsettled if self.failure_of(path) is None])
+        open_ones = [path for path in self.unsettled if not self.is_inside_recorded(path)]
+        self._leave_in_doubt([path for path in open_ones if self.failure_of(path) is None])
 
     def check_unsettled(self, spec: StepSpec) -> None:
         """Stop before a step runs that may be an effect in doubt under another path: one of the same name, or any step
         when none of the effect's name is left in the code.
         """
-        for path, name in self.unsettled.items():
+        for path, name in list(self.unsettled.items()):
             if (name in spec.names or not self._is_left(path, name)) and not self._is_inside_asked(path):
                 raise self.doubt(path)
 
@@ -286,7 +289,7 @@ class Attempt(Identity):
             self._stop(DOUBTED)
 
     def _is_inside_asked(self, path: str) -> bool:
-        """The same, of a step that this attempt's code has asked for."""
+        """Whether a step around it has a record, and this attempt's code has asked for that one."""
         outer = (self.records.get(above) for above in above_of(path))
         return any(
             step is not None and step.state is not StepState.STARTED and step.path not in self._left.get(step.name, ())

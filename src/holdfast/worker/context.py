@@ -97,7 +97,7 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     """The path of the step that runs, as in its record; "" between steps."""
     first: str = ""
-    """The same path with the oldest names of steps that were renamed (`@step(was=…)`); "" where it is the same."""
+    """The same path with the oldest names of steps that were renamed (`@step(was=…)`)."""
 
     @property
     def idempotency_key(self) -> str:
