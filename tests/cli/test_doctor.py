@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -66,7 +67,7 @@ def test_a_healthy_store_is_healthy(cli: Cli):
     assert result.exit_code == 0
     assert result.stdout.endswith("\n\nhealthy\n")
     assert f"ok   store: {cli.path} (sqlite; survives a power cut" in result.stdout
-    for line in ("schema: version 2", "journal: mode wal", "integrity: no damage", "counters: equal to a recount"):
+    for line in ("schema: version 3", "journal: mode wal", "integrity: no damage", "counters: equal to a recount"):
         assert f"ok   {line}" in result.stdout
 
 
@@ -306,7 +307,7 @@ async def film() -> int:
     [("sketched", "", "ok"), ("painted", "", "warn"), ("painted", ", was='sketched'", "ok")],
 )
 def test_steps_that_an_app_does_not_define_are_told_before_it_is_deployed(name, was, level, cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "STEPS", known := {})
+    monkeypatch.setattr(registry, "STEPS", known := {})  # type: ignore[var-annotated]
     monkeypatch.setattr(ailments, "STEPS", known)
     monkeypatch.setattr("holdfast.steps.STEPS", known)
     file = tmp_path / f"studio_{level}_{name}.py"
@@ -335,7 +336,7 @@ def test_jobs_that_went_on_without_their_records_are_told_for_a_day(cli: Cli):
             (held,) = await jobs.engine.claim("w-1", ["default"], 1)
             event, now = (Event.COMPLETE if held.epoch > 1 else Event.RELEASE), await jobs.engine.now()
             note = {NEVER_ASKED: {"draw": 3, "cut": 1}} if held.epoch > 1 else {}
-            facts = {"result": "null"} if event is Event.COMPLETE else {}
+            facts: dict[str, Any] = {"result": "null"} if event is Event.COMPLETE else {}
             await jobs.engine.commit([decide(held, event, now, by="w-1", note=note, **facts)])
         return held.id
 
@@ -379,7 +380,7 @@ def test_a_doctor_that_takes_long_for_a_recount_takes_nothing_for_the_future_and
             await engine.beat(Presence("w-1", running=(Running(held.id, held.epoch),)))
             return counts
 
-        engine.count = slowly
+        engine.count = slowly  # type: ignore[method-assign]
         return {finding.name: finding.level for finding in await ailments.look_at_jobs(Jobs(engine))}
 
     found = asyncio.run(look())

@@ -75,9 +75,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[bytes]"]
     def start(verb: str, *args: str, before: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
         command = [*before, sys.executable, "-m", "holdfast.cli", verb, "tale:app", *args]
         with (tmp_path / "said").open("a") as said:
-            running = subprocess.Popen(
-                command, cwd=tmp_path, stdout=said, stderr=said, text=True, start_new_session=True
-            )
+            running = subprocess.Popen(command, cwd=tmp_path, stdout=said, stderr=said, start_new_session=True)
         all_started.append(running)
         return running
 

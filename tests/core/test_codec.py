@@ -1240,7 +1240,7 @@ def test_a_missing_hint_means_plain_json() -> None:
     assert Signature(make).result.encode([1]) == "[1]"
 
 
-class Level(IntEnum):
+class Level(IntEnum):  # type: ignore[no-redef]
     LOW = 1
 
 
@@ -1267,7 +1267,7 @@ CHANGED = [
 
 @pytest.mark.parametrize(("value", "why"), CHANGED)
 def test_without_a_hint_what_json_gives_back_changed_is_refused_with_the_hint_to_add(value: Any, why: str) -> None:
-    def make(a): ...  # type: ignore[no-untyped-def]
+    def make(a): ...
 
     told = why.format("add a type hint")
     assert refusal(call, make, value).startswith("argument 'a' of make: ")
@@ -1279,7 +1279,7 @@ def test_without_a_hint_what_json_gives_back_changed_is_refused_with_the_hint_to
 @pytest.mark.parametrize(("value", "why"), CHANGED)
 @pytest.mark.parametrize("hint", [dict, dict[str, Any], object, Any, dict[str, list], Mapping[str, object]])
 def test_a_hint_that_leaves_the_type_open_does_not_let_it_change(hint: Any, value: Any, why: str) -> None:
-    def make(a): ...  # type: ignore[no-untyped-def]
+    def make(a): ...
 
     make.__annotations__["a"] = hint
 

@@ -1,5 +1,7 @@
 """What stands for a damaged value keeps its raw text, can be stored anywhere, and is taken for nothing else."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -22,7 +24,7 @@ NASTY = "[\0 \ud800 \U0001f600"
 
 
 def job(**fields):
-    plain = {"id": "j", "type": "t", "created_at": 0, "state": State.AVAILABLE, "run_at": 0}
+    plain: dict[str, Any] = {"id": "j", "type": "t", "created_at": 0, "state": State.AVAILABLE, "run_at": 0}
     return Job(**plain | fields)
 
 

@@ -235,7 +235,7 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
         await engine.close()
         async with looking(postgres_store) as db:
             # As the version before has made it.
-            await db.execute("alter table step drop column tries; update store set version = 1")
+            await db.execute("alter table step drop column tries; update store set version = 2")
             again = await opened(postgres_store)
             await db.execute(OLD_STEP)  # a worker that has been running since before
         await again.record([step(held, "draw#3", tries=3)])

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -197,7 +198,7 @@ def test_trouble_that_closes_the_last_connection_is_no_loss(path, run, opened, m
     first = opened()
     run(submitted(first))
     real = first._attempt
-    failed = []
+    failed: list[Any] = []
 
     def fail_once(db, tickets):
         if not failed:
@@ -288,9 +289,9 @@ def workers(tmp_path):
     (tmp_path / "tidied.py").write_text(APP)
     env = os.environ | {"STORE": f"sqlite:///{tmp_path}/jobs.db", "PYTHONPATH": str(tmp_path)}
     words = [sys.executable, "-m", "holdfast.cli", "worker", "tidied:app"]
-    begun = []
+    begun: list[Any] = []
 
-    def start(number: int) -> list[subprocess.Popen[str]]:
+    def start(number: int) -> list[subprocess.Popen[bytes]]:
         for _ in range(number):
             with (tmp_path / f"log-{len(begun)}").open("w") as err:
                 begun.append(subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=err))
@@ -302,7 +303,7 @@ def workers(tmp_path):
             call, env=env, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60
         ).stdout
 
-    start.called = called
+    start.called = called  # type: ignore[attr-defined]
     yield start
     for process in begun:
         process.send_signal(signal.SIGTERM)

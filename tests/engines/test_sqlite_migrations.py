@@ -86,7 +86,7 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
     run(engine.record([step(held, "draw#1")]))
     run(engine.close())
     db = sqlite3.connect(engine.path)  # as the version before has made it
-    db.executescript("alter table step drop column tries; pragma user_version = 1;")
+    db.executescript("alter table step drop column tries; pragma user_version = 2;")
 
     again = SqliteEngine(engine.path)
     run(again.open())

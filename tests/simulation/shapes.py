@@ -204,7 +204,7 @@ async def crowd(n: int, m: int) -> list[str]:
             results = await shaky.map(items, at_once=n, need=0 if m == 1 else None)
         except ItemsFailed as failed:
             results = failed.results
-    scene().mapped.append(Mapped(current().job_id, items, results))
+    scene().mapped.append(Mapped(current().job_id, items, results))  # type: ignore[arg-type]
     return [token for token in results if token is not None]
 
 

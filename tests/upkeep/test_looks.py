@@ -56,8 +56,8 @@ class World:
         self.clock = StoreClock(settable=True)
         self.engine = MemoryEngine(self.clock)
         self.drowsy = Drowsy(self.engine)
-        self.rescue = Rescue(self.drowsy, lease_seconds=LEASE / SECOND)
-        self.keeper = Keeper(self.drowsy, "w-2", lease_seconds=LEASE / SECOND, look_seconds=1, upkeep_seconds=1)
+        self.rescue = Rescue(self.drowsy, lease_seconds=LEASE / SECOND)  # type: ignore[arg-type]
+        self.keeper = Keeper(self.drowsy, "w-2", lease_seconds=LEASE / SECOND, look_seconds=1, upkeep_seconds=1)  # type: ignore[arg-type]
         self.keeper._rescue = self.rescue
         monkeypatch.setattr(looking, "moment", lambda: (self.clock.now / 1_000, self.clock.now / 1_000))
 

@@ -47,7 +47,7 @@ class Full:
 
 
 def keeper(store: Full, upkeep_seconds: float = 60.0) -> Keeper:
-    return Keeper(store, "w-1", lease_seconds=15, look_seconds=0.01, upkeep_seconds=upkeep_seconds)
+    return Keeper(store, "w-1", lease_seconds=15, look_seconds=0.01, upkeep_seconds=upkeep_seconds)  # type: ignore[arg-type]
 
 
 def test_what_is_more_than_one_batch_is_pruned_without_waiting_for_the_next_round():

@@ -48,7 +48,7 @@ async def given(number: int = PARENTS) -> tuple[Counting, Wake, list[str]]:
     clock = StoreClock(settable=True)
     engine = Counting(MemoryEngine(clock))
     parents = await waiting(engine.engine, clock, number)
-    return engine, Wake(engine), parents
+    return engine, Wake(engine), parents  # type: ignore[arg-type]
 
 
 def test_a_round_looks_at_some_and_the_next_goes_on_behind_them(few):
@@ -71,7 +71,7 @@ def test_a_loss_while_a_walk_is_under_way_finishes_it_and_begins_another(few):
         assert engine.looked[:PARENTS] == parents
 
         clock = engine.engine._clock
-        late = await waiting(engine.engine, clock, 1)
+        late = await waiting(engine.engine, clock, 1)  # type: ignore[arg-type]
         one.soon()
         for _ in range(5):
             await one.parents("w-1")
@@ -86,7 +86,7 @@ def test_without_a_reason_it_looks_rarely(few):
         engine, one, _ = await given(A_ROUND)
         for _ in range(3):
             await one.parents("w-1")
-        await waiting(engine.engine, engine.engine._clock, 1)
+        await waiting(engine.engine, engine.engine._clock, 1)  # type: ignore[arg-type]
         assert await one.parents("w-1") == 0
         one.soon()
         assert await one.parents("w-1") == 1

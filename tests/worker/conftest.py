@@ -36,7 +36,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         async with asyncio.timeout(TEST_SECONDS):
             await test(**given)
 
-    run_bounded(bounded(), pyfuncitem.funcargs.get("new_loop", asyncio.new_event_loop))
+    run_bounded(bounded(), pyfuncitem.funcargs.get("new_loop", asyncio.new_event_loop))  # type: ignore[arg-type]
     return True
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+from typing import Any
 
 import pytest
 
@@ -236,7 +237,7 @@ async def test_items_that_share_a_token_which_one_of_them_cancels_all_come_in(ap
 
 async def test_a_token_that_another_job_cancels_costs_a_try_and_no_item(app):
     """Two jobs share a task. The first is cancelled by a person, and with it what the second waits for."""
-    shared = []
+    shared: list[Any] = []
 
     async def slow() -> str:
         await asyncio.sleep(30)

@@ -226,7 +226,7 @@ def test_a_coroutine_that_python_closes_is_told_from_one_that_raises_generator_e
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     assert judged == [by == "Python"]
-    task._log_destroy_pending = False
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 async def test_retries_end_in_review_with_the_last_error_and_each_failure_in_the_history(app):

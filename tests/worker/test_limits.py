@@ -20,8 +20,7 @@ from holdfast.core.limits import (
     SIGNAL_CHARACTERS,
     WAITS,
 )
-from holdfast.core.model import Event, Job, State, Wait, WaitKind
-from holdfast.core.unreadable import UNREADABLE
+from holdfast.core.model import UNREADABLE, Event, Job, State, Wait, WaitKind
 from holdfast.jobs.replays import SAID
 from holdfast.worker import parking
 from tests.worker.given import in_state, until

@@ -177,7 +177,7 @@ async def test_how_much_there_was_stays_known_after_the_end(app, need):
 async def test_a_run_that_is_not_there_is_not_found(app, id):
     with pytest.raises(NotFound):
         await app.run(id)
-    run = Run(app.open, id, None)
+    run = Run(app.open, id, None)  # type: ignore[var-annotated]
     for ask in (run.status, lambda: run.result(5), run.cancel, run.history, lambda: run.signal("go"), run.discard):
         with pytest.raises(NotFound):
             await ask()

@@ -63,17 +63,17 @@ async def test_a_step_that_waits_for_its_next_try_is_told_by_the_status_and_the_
 
         @app.job
         def film() -> None:
-            draw(13)
+            draw(13)  # type: ignore[unused-coroutine]
 
     else:
 
         @step(name="draw", key=lambda n: n, retries=SLOW)
-        def draw(n: int) -> None:
+        def carve(n: int) -> None:
             raise ProviderError("429 Too Many\n\x1b[31mRequests")
 
         @app.job
         async def film() -> None:
-            await draw.aio(13)
+            await carve.aio(13)
 
     run = await film.submit()
     async with app.worker():
@@ -130,7 +130,7 @@ async def test_the_number_of_tries_is_in_the_record(app, engine, colour, failure
 
         @app.job(retries=0)
         def film() -> str:
-            return draw(13)
+            return draw(13)  # type: ignore[return-value]
 
     run = await film.submit()
     await finished(app, run)
@@ -254,7 +254,7 @@ async def test_an_attempt_that_failed_is_logged_with_its_number_and_when_the_nex
     (line,) = [line for line in lines_of(caplog) if run.id in line]
     assert line.startswith(f"job {run.id} (film) failed (attempt 1 of 3): ")
     assert line.endswith("ProviderError: 429 Too Many Requests; next attempt in 1 min")
-    assert (await entry_of(run, "fail")).note["attempt"] == 1
+    assert (await entry_of(run, "fail")).note["attempt"] == 1  # type: ignore[arg-type]
 
 
 class RunningBefore(msgspec.Struct):

@@ -467,7 +467,7 @@ async def test_thousands_of_timers_are_not_kept(app):
 
 
 async def test_a_timer_is_kept_until_it_has_struck_and_not_until_its_time_is_over(app):
-    loop, kept, struck = asyncio.get_running_loop(), Timers(), []
+    loop, kept, struck = asyncio.get_running_loop(), Timers(), []  # type: ignore[var-annotated]
     watch_timers(loop, lambda context: kept)
     timers = [loop.call_later(0.01 + 0.0001 * n, struck.append, n) for n in range(500)]
     timers += [loop.call_at(loop.time() + 3_600, struck.append, -1)]

@@ -91,7 +91,7 @@ async def damage_record(app: App, id: str, path: str, text: str = GARBAGE) -> No
         )
         await _run_postgres(app.url, which, text, id, path)
     else:
-        key = app.engine._key(f"s:{id}")
+        key = app.engine._key(f"s:{id}")  # type: ignore[attr-defined]
         old = await _in_redis(app, "HGET", key, path)
         await _in_redis(app, "HSET", key, path, old[:13] + text.encode())
 
@@ -107,7 +107,7 @@ async def damage_note(app: App, id: str, version: int, text: str = GARBAGE) -> N
         )
         await _run_postgres(app.url, which, text, id, version)
     else:
-        await _in_redis(app, "HSET", app.engine._key(f"j:{id}"), f"e{version}", text)
+        await _in_redis(app, "HSET", app.engine._key(f"j:{id}"), f"e{version}", text)  # type: ignore[attr-defined]
 
 
 def _run_sqlite(url: str, statement: str, *params: Any) -> None:
@@ -127,11 +127,11 @@ async def _run_postgres(url: str, statement: str, *params: Any) -> None:
 
 async def _in_redis(app: App, *words: Any) -> Any:
     engine = app.engine
-    return await engine._call(lambda: engine._looks.call(*words))
+    return await engine._call(lambda: engine._looks.call(*words))  # type: ignore[attr-defined]
 
 
 async def _damage_in_redis(app: App, id: str, part: str, text: str) -> None:
-    key = app.engine._key(f"j:{id}")
+    key = app.engine._key(f"j:{id}")  # type: ignore[attr-defined]
     head = msgspec.msgpack.decode(await _in_redis(app, "HGET", key, "h"))
     if part == "waits":
         head[17] = text
@@ -359,12 +359,12 @@ async def test_every_read_answers_for_a_store_with_damaged_rows(url):
         assert [one.id for one in await engine.get(ids)] == ids
         assert sorted(one.id for one in await engine.find(Where())) == ids
         assert {one.id for one in await engine.find(Where(states=(State.AVAILABLE,)))} == {run.id for run in more}
-        assert sorted(one.id for one in await engine.in_order()) == ids
-        assert len(await engine.wholes(await engine.in_order())) == len(ids)
+        assert sorted(one.id for one in await engine.in_order()) == ids  # type: ignore[attr-defined]
+        assert len(await engine.wholes(await engine.in_order())) == len(ids)  # type: ignore[attr-defined]
         assert sum((await engine.count()).values()) == len(ids)
         assert [entry.version for entry in await engine.history(more[-1].id)] == [1, 2]
         assert (await engine.history(more[-1].id))[1].note == {"~unreadable": GARBAGE}
-        assert len(await app.jobs.statuses(await engine.get(ids))) == len(ids)
+        assert len(await app.jobs.statuses(await engine.get(ids))) == len(ids)  # type: ignore[arg-type]
 
 
 def called(url: str, *words: str) -> Result:
