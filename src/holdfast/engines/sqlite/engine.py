@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import forking
-from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreError, StoreLost
+from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreLost
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -327,6 +327,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._check_lost()
         # Without a connection all of them: we would make new ones, beside those that others of this process have open.
         if missing := self._files.missing(DATABASE if self._writer is not None else ALL):
+            if self._files.is_moved_away():
+                raise StoreDamaged(f"{self.path}: was moved away while in use; nothing was written: put it back")
             raise self._lose(missing)
         with told_plainly(self.path):
             if self._writer is None:
@@ -353,9 +355,9 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
     async def check_files(self) -> None:
         """Raise StoreLost if somebody removed the files that this process has open. On the writer's thread, which can
-        put a removed log back.
+        put a removed log back. A database that was moved away may come back: until then only writes are refused.
         """
-        if self._files.missing():
+        if self._files.missing() and not self._files.is_moved_away():
             await self._do("open")
 
     def last_loss(self) -> Loss | None:

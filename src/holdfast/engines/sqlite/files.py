@@ -76,6 +76,17 @@ class Files:
             if known.get(ending) is not None and _identity(self._names[ending]) != known[ending]
         ]
 
+    def is_moved_away(self) -> bool:
+        """Whether the database has another name in its folder for now, and nobody has put another one in its place."""
+        known = self._known.get("")
+        if known is None or _identity(self._path) is not None:
+            return False
+        try:
+            with os.scandir(self._path.parent) as entries:
+                return any(entry.inode() == known[1] for entry in entries)
+        except OSError:
+            return False
+
     def put_back(self) -> int:
         """Put the removed log back under its name, and answer with its number on the disk; 0 if there is nothing to do
         or it can't be done.

@@ -49,6 +49,7 @@ class Live:
         self._unsent: dict[str, int] = {}
         self._directory: int | None = None
         self._missed: dict[str, Time] = {}
+        self._left: set[str] = set()
 
     # Wake-ups.
 
@@ -178,6 +179,7 @@ class Live:
         """Remove a worker's file: it has ended in peace."""
         with self.lock:
             descriptor = self._beats.pop(worker, None)
+            self._left.add(worker)
         if descriptor is not None:
             self._unlink(f"{worker}.worker")
             os.close(descriptor)
@@ -189,7 +191,7 @@ class Live:
         last heard of when it was first missed: somebody may have tidied the folder, and the living come back.
         """
         found = self.listed()
-        missed = {one for one in holders if self._beats} - {presence.worker for presence in found}
+        missed = {one for one in holders if self._beats} - {presence.worker for presence in found} - self._left
         self._missed = {worker: self._missed.get(worker, now) for worker in missed}
         return [*found, *(Presence(worker, beat_at=at) for worker, at in sorted(self._missed.items()))]
 
