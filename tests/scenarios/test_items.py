@@ -342,7 +342,7 @@ def test_async_code_awaits_it_and_is_told_so(tmp_path: Path, desk: Desk):
     [
         ({"items": "chapters"}, "items is a str: give a list of items"),
         ({"items": {"a": 1}}, "items is a dict: give a list of items"),
-        ({"items": 7}, "items is a int: give a list of items"),
+        ({"items": 7}, "items is an int: give a list of items"),
         ({"items": [object()]}, "item 1: "),
         ({"function": "write"}, "give the function to call for each item"),
         ({"function": lambda: None}, "can't be called with one item"),

@@ -7,10 +7,11 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pytest
 
-from holdfast import Retry, current, step
+from holdfast import JobFailed, Retry, current, step
 from holdfast.core.model import Event, State
 from tests.worker.given import AT_ONCE_RETRY, finished, in_state, paths, until
 
@@ -45,10 +46,10 @@ class Scene:
 
 async def test_what_goes_in_and_out_is_the_recorded_form_on_the_first_run_too(app):
     @step(name="spoil")
-    async def spoil(scene: Scene, pair: list[int]) -> object:
+    async def spoil(scene: Scene, pair: list[int]) -> list[int | list[int]]:
         assert isinstance(pair, list)
         scene.tags.append("spoilt")
-        return (1, (2, 3))
+        return (1, (2, 3))  # type: ignore[return-value]
 
     async def job() -> list[object]:
         scene = Scene("a", ["x"])
@@ -58,6 +59,28 @@ async def test_what_goes_in_and_out_is_the_recorded_form_on_the_first_run_too(ap
     run = await app.job(job).submit()
     await finished(app, run)
     assert await run.result() == [[1, [2, 3]], ["x"]]
+
+
+@pytest.mark.parametrize("hint", ["none", "object"])
+async def test_a_result_that_would_come_back_as_another_type_is_refused_once_and_not_paid_for_again(app, hint):
+    ran = []
+
+    async def price(n: int):
+        ran.append(n)
+        return Decimal("1.5")
+
+    if hint == "object":
+        price.__annotations__["return"] = object
+    paid = step(name="price", retries=3)(price)
+
+    async def job() -> str:
+        return str(await paid(1))
+
+    run = await app.job(retries=3)(job).submit()
+    with pytest.raises(JobFailed, match=r"result of price: a Decimal would come back as a str; .*, such as Decimal"):
+        async with app.worker():
+            await run.result(10)
+    assert ran == [1]
 
 
 async def test_each_caller_gets_its_own_copy_of_a_record(app):
