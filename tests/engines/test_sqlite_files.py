@@ -156,6 +156,33 @@ def test_a_log_that_another_program_began_anew_is_never_written_over(path, run, 
     assert in_sqlite(path, "select count(*) from theirs") == "0", "closing takes nothing of theirs away"
 
 
+def test_who_comes_just_then_waits_until_the_others_have_put_the_log_back(path, run, opened):
+    first = opened()
+    run(submitted(first, 7))
+    (path.parent / LOG).unlink()
+    (path.parent / MEMORY).unlink()
+    code = f"""
+    import asyncio
+    from pathlib import Path
+    from holdfast.engines.sqlite import SqliteEngine
+    from holdfast.jobs import Jobs, Order
+    async def main():
+        engine = SqliteEngine(Path({str(path)!r}))
+        print("opens", flush=True)
+        await engine.open()
+        await Jobs(engine).submit([Order(type="t")])
+        await engine.close()
+    asyncio.run(main())
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as late:
+        assert late.stdout.readline() == "opens\n"
+        with pytest.raises(StoreLost, match="all that was acknowledged is there"):
+            run(first.beat(Presence("w-1")))
+        assert late.wait(30) == 0
+    assert read_elsewhere(path) == 8
+
+
 def test_who_only_waits_or_beats_hears_of_it(path, run, opened):
     first = opened()
     run(submitted(first))

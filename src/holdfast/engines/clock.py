@@ -143,6 +143,8 @@ class SharedClock(MachineClock):
         super().__init__(wall, steady, boot)
         self._path = path
         self._file: int | None = None
+        self.was_alone = True
+        """Whether no other process had this store open when this one came."""
 
     @property
     def is_shared(self) -> bool:
@@ -175,7 +177,8 @@ class SharedClock(MachineClock):
         except OSError:
             return
         self._file = file
-        steady, alone = self._steady(), _locked(file, fcntl.LOCK_EX)
+        steady = self._steady()
+        self.was_alone = alone = _locked(file, fcntl.LOCK_EX)
         kept = self._read()
         if alone:
             reached = 0 if kept is None else kept.at(steady) if kept.boot == self._boot else kept.time

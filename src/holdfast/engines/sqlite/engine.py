@@ -83,6 +83,9 @@ What the worker writes next takes the claim to the disk with it.
 
 OPENING = {"open"}
 
+PUT_BACK_SECONDS = 5.0
+"""How long a process that comes waits for the others to put a removed log back: longer than between two heartbeats."""
+
 GUARDED = "holdfast: moved"
 """What the guard of a store says whose jobs are moved (`guard_insert` and its kin)."""
 
@@ -332,6 +335,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
             raise self._lose(missing)
         with told_plainly(self.path):
             if self._writer is None:
+                if self._shared is not None and not self._shared.was_alone:
+                    self._files.await_log(PUT_BACK_SECONDS)
                 self._writer = prepare(self.path)
                 self._is_lazy = False
                 self._files.note()

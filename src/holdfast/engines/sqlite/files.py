@@ -6,6 +6,7 @@ Must not run a statement. SQLite goes on writing to a file that was unlinked: no
 import ctypes
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ NOTE = "lost"
 """The file in the folder of the living that says what was found missing."""
 
 COPY_BYTES = 1 << 20
+AWAIT_SECONDS = 0.02
 NOTE_BYTES = 4_000
 
 Identity = tuple[int, int]
@@ -75,6 +77,14 @@ class Files:
             for ending in endings
             if known.get(ending) is not None and _identity(self._names[ending]) != known[ending]
         ]
+
+    def await_log(self, seconds: float) -> None:
+        """Other processes have this database open, so there must be a log. If there is none, give them time to notice
+        that it was removed: a new one, begun before they put it back, would leave out what is in the old one.
+        """
+        end = time.monotonic() + seconds
+        while not self._named(LOG).exists() and _size(self._path) and time.monotonic() < end:
+            time.sleep(AWAIT_SECONDS)
 
     def is_moved_away(self) -> bool:
         """Whether the database has another name in its folder for now, and nobody has put another one in its place."""
@@ -165,6 +175,13 @@ def _identity(path: Path | str) -> Identity | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _copy(source: int, target: Path) -> None:
