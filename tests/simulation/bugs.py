@@ -31,6 +31,7 @@ from holdfast.worker.context import attempt_here
 from holdfast.worker.leases import Leases
 from holdfast.worker.loop import Worker
 from holdfast.worker.maps import Tally
+from holdfast.worker.timers import Timers
 from tests.simulation.plan import Plan, drowsy
 from tests.simulation.run import patched
 
@@ -420,3 +421,8 @@ def _(lead: Any) -> Any:
         return bool(await lead(self, look))
 
     return first_only
+
+
+@bug("a timer around a wait is forgotten", "timers:", Timers, "holding")
+def _(holding: Any) -> Any:
+    return lambda self, now, rest, repeats: []

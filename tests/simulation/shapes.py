@@ -271,7 +271,7 @@ async def tardy(n: int, m: int) -> list[str]:
     return [token]
 
 
-@shape(0.4, timeout=TIMEOUT_SECONDS)
+@shape(0.6, timeout=TIMEOUT_SECONDS)
 async def deaf(n: int, m: int) -> list[str]:
     token = await make(n)
     world = scene().world
@@ -370,7 +370,7 @@ async def juggle(n: int, m: int) -> list[str]:
     return list(found)
 
 
-@shape(1.5)
+@shape(1)
 async def hurry(n: int, m: int) -> list[str]:
     """Waits for something durable, each time in another way that ends by a timer of its own."""
     first = await make(n, "before")
@@ -405,7 +405,7 @@ async def by_sleep(wait: Any, seconds: float) -> Any:
     return task.result() if task.done() or not task.cancel() else HURRIED
 
 
-@shape(1.5)
+@shape(1)
 async def ally(n: int, m: int) -> list[str]:
     """Waits for a job that others may have submitted, and that others may wait for."""
     shared = await job("line").submit(1, m, key=f"shared {m}")

@@ -126,6 +126,7 @@ def test_it_finds_an_effect_between_steps():
 def test_it_finds_a_child_that_is_submitted_anew():
     @app.job(name="leaf")
     async def leaf(number: float) -> float:
+        await sleep("1h")  # so that the tree gives up its slot
         return 1.0
 
     @app.job(name="tree")

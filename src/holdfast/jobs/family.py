@@ -70,9 +70,10 @@ async def tell_others(engine: Engine, change: Change, answer: Applied | Conflict
         await tell_waiters(engine, change.job.id, by=by)
 
 
-def concerns_others(change: Change, answer: Applied | Conflict) -> bool:
-    """Whether there is somebody to tell of a change that was carried out. Costs no call to the store."""
-    return change.arrives or has_waiters(change, answer)
+def concerns_others(change: Change, answer: Applied) -> bool:
+    """Whether there may be somebody to tell of a change. Asked at every end, so it is quick and costs no call."""
+    job = change.job
+    return change.arrives or answer.version != job.version + 1 or (bool(job.inbox) and has_waiters(change, answer))
 
 
 async def wake_parent(engine: Engine, child: Job, answer: Applied | Conflict, *, by: str) -> None:

@@ -48,8 +48,8 @@ SHORT_SECONDS = 1.0
 """A wait that is over so soon is waited for in the slot."""
 
 QUIET_TURNS = 10
-"""For how many turns of the loop nothing may begin before a job suspends: what a timer or a wait has just set off, and
-tasks that were started just now, may first pass through other tasks.
+"""For how many turns of the loop nothing may begin before a job suspends: tasks that were started just now may begin a
+step or set a timer first, and what a timer has just set off may pass through several tasks.
 """
 
 INSTEAD = "give the wait within= or timeout=, or sleep with holdfast.sleep"
