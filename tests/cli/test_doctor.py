@@ -143,8 +143,8 @@ def test_a_type_that_no_living_worker_knows_is_told(cli: Cli, ids: dict[State, s
     doctor, status = in_store(cli.path, lambda jobs: workers_and_looks(jobs, ("draw", "holdfast.undo"), ("cut",)))
 
     assert doctor == [
-        "warn video: no living worker knows the type of waiting jobs make_video: start a worker whose App has the code, "
-        "or cancel these jobs"
+        "warn video: no living worker knows the type of waiting jobs make_video: start a worker whose App has the "
+        "code, or cancel these jobs"
     ]
     assert status == ["video: no living worker knows the type of waiting jobs make_video"]
 

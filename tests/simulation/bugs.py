@@ -116,6 +116,22 @@ def _(claim: Any) -> Any:
     return lambda self, worker, queues, limit, types, now: claim(self, worker, queues, limit, types, now + 400)
 
 
+@bug("a claim takes what its worker doesn't know", "types", Tables, "_take")
+def _(take: Any) -> Any:
+    return lambda self, queue, types, limit, now: take(self, queue, None, limit, now)
+
+
+@bug("foreign jobs stand in the way", "L1 L7", Tables, "_take")
+def _(take: Any) -> Any:
+    def filters_late(self: Any, queue: str, types: Any, limit: int, now: int) -> Any:
+        first = take(self, queue, None, limit, now)
+        for job in first:
+            self._put(job)
+        return [job for job in first if job.type in types]
+
+    return filters_late
+
+
 @bug("what has expired is claimed", "S17", tables, "_expired")
 def _(expired: Any) -> Any:
     return lambda job, now: False

@@ -35,9 +35,6 @@ NODDED = ("steps", "history", "steps", "history", "now", "now", "records", "find
 STALLED = ("holdfast-beat", "holdfast-beat", "main", UPKEEP)
 """The threads that may stall while the others of their process go on."""
 
-UNSAID = ("fan", "stale")
-"""What an ignorant worker doesn't know."""
-
 
 @dataclass
 class Node:
@@ -97,7 +94,7 @@ class Cast:
         chance = Random(f"chance/{self.stage.plan.seed}/{number}").random
         worker = Worker(
             wire,
-            _ignorant() if hand.ignorant else TEMPLATE.registry,
+            _knowing(hand),
             queues=hand.queues,
             at_once=hand.at_once,
             beat_seconds=tuning.beat,
@@ -192,9 +189,11 @@ class Cast:
             self._man()
 
     def _man(self) -> None:
-        """After the faults there are always two workers, who know every type."""
-        while len(self.living()) < 2:
-            self.hire(Hand(QUEUES, 4, False))
+        """After the faults there are always two workers: of one app, or one of each."""
+        apps = self.stage.plan.apps
+        for unsaid in apps:
+            while sum(node.hand.unsaid == unsaid for node in self.living()) < 2 / len(apps):
+                self.hire(Hand(QUEUES, 4, unsaid))
 
     def heal(self) -> None:
         """From now on nothing goes wrong."""
@@ -203,7 +202,7 @@ class Cast:
         while self._let_go:
             self._let_go.pop()()
         for node in self.living():
-            if node.hand.ignorant:
+            if node.hand.unsaid not in self.stage.plan.apps:
                 self.dismiss(node)
         self._man()
 
@@ -317,10 +316,12 @@ class Cast:
                 return
 
 
-def _ignorant() -> Registry:
+def _knowing(hand: Hand) -> Registry:
+    if not hand.unsaid:
+        return TEMPLATE.registry
     registry = Registry()
     for type in TEMPLATE.registry.types():
         spec = TEMPLATE.registry.get(type)
-        if spec is not None and type not in UNSAID:
+        if spec is not None and type not in hand.unsaid:
             registry.add(spec)
     return registry

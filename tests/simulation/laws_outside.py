@@ -344,6 +344,64 @@ def a_stale_stage_is_found(run: Run) -> Iterator[str]:
 
 
 @law
+def nobody_runs_what_it_does_not_know(run: Run) -> Iterator[str]:
+    unsaid = {node.worker.id: node.hand.unsaid for node in run.cast.nodes}
+    for act in run.acts:
+        if act.name == "claim" and act.ok:
+            for job in act.answer:
+                if job.type in unsaid[act.args[0]]:
+                    yield f"types: {job.type} {job.id[-6:]} was given to {act.args[0]}, which doesn't know it"
+    workers = {node.process.name: node.hand.unsaid for node in run.cast.nodes}
+    for one in run.handlings:
+        if one.job in run.lives and run.lives[one.job].job.type in workers[one.who]:
+            yield f"types: {run.lives[one.job].name} ran in {one.who}, which doesn't know it"
+
+
+@law
+def what_a_living_worker_knows_does_not_wait_for_a_free_slot(run: Run) -> Iterator[str]:
+    """Where nothing goes wrong, a job that can be claimed is claimed in a moment by a worker that could have it."""
+    if not run.only() or run.plan.has_poison:
+        return
+    bound = 0.5 + 30 * run.plan.odds.quick_seconds + 20 * run.plan.lateness
+    for life in run.lives.values():
+        for tenure in life.tenures.values():
+            since = _ready_since(life, tenure)
+            if tenure.claim is None or since is None or tenure.claim.at - since <= bound:
+                continue
+            idle = [node for node in run.cast.nodes if _could_take(run, node, life, since, tenure.claim.at)]
+            if idle:
+                waited = f"{tenure.claim.at - since:.2f} s, while {idle[0].worker.id} had free slots"
+                yield f"L7: {life.name} waited {waited}"
+
+
+def _ready_since(life: Life, tenure: Tenure) -> float | None:
+    """When a job became available that was then claimed; None where only the time made it so."""
+    before = [entry for entry in life.entries if entry.epoch < tenure.epoch]
+    if not before or before[-1].after != "available":
+        return None
+    act = life.made.get(before[-1].version)
+    return None if act is None or before[-1].event == "lapse" else act.at
+
+
+def _could_take(run: Run, node: Node, life: Life, since: float, until: float) -> bool:
+    """Whether a worker knew this type, and had a free slot all this time."""
+    if life.job.type in node.hand.unsaid or life.job.queue not in node.hand.queues:
+        return False
+    if node.born + 1.0 > since or (node.died is not None and node.died < until) or node.leaving:
+        return False
+    if any(queue == life.job.queue for queue, _, _ in run.callers.pauses):
+        return False
+    held = [
+        tenure
+        for other in run.lives.values()
+        for tenure in other.tenures.values()
+        if tenure.worker == node.worker.id and tenure.claim is not None and tenure.claim.at <= until
+        if tenure.end is None or tenure.end.at >= since - 0.5
+    ]
+    return len(held) < node.hand.at_once
+
+
+@law
 def every_job_settles(run: Run) -> Iterator[str]:
     if run.settled_at is not None:
         return

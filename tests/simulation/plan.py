@@ -18,6 +18,12 @@ FAULT_CHANCES = (0.1, 0.2, 0.5)
 
 WIRE_FAULTS = ("lost", "unanswered", "late", "twice", "slow", "deaf")
 BLOWS = ("kill", "hold", "stall", "stop", "cut", "away", "jump", "massacre", "pause", "echo", "ambush", "caller", "nod")
+TWO_APPS = 0.4
+"""In how many seeds two apps share the queues."""
+
+UNSAID = ("fan", "stale")
+"""What an old worker doesn't know, in a deploy that brings these."""
+
 ONCE_A_RUN = frozenset({"massacre", "away", "pause", "caller"})
 QUEUES = ("default", "fast")
 
@@ -36,11 +42,11 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Hand:
-    """A worker that is there from the start. `ignorant` ones don't know every type of job."""
+    """A worker that is there from the start. `unsaid` are the types of job that it doesn't know."""
 
     queues: tuple[str, ...]
     at_once: int
-    ignorant: bool
+    unsaid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,8 @@ class Plan:
     errands: tuple[Errand, ...]
     asks: tuple[Ask, ...]
     blows: tuple[Blow, ...]
+    apps: tuple[tuple[str, ...], ...] = ((),)
+    """The apps that share the queues, each by the types that it doesn't know. Together they know all."""
 
     @property
     def is_calm(self) -> bool:
@@ -141,6 +149,9 @@ def draw_plan(seed: int, engine: str, shapes: dict[str, float]) -> Plan:
     span = random.uniform(8.0, 20.0)
     callers = random.randint(1, 3)
     hands = tuple(_hand(random, number) for number in range(random.randint(1, 3)))
+    apps = _apps(seed, shapes)
+    if len(apps) > 1:
+        hands = tuple(replace(hand, unsaid=apps[number % len(apps)]) for number, hand in enumerate(hands))
     some = random.sample(sorted(shapes), random.randint(FEWEST_SHAPES, MOST_SHAPES))
     shapes = {name: shapes[name] for name in some if not (calm and name in VIOLENT)} or {"line": 1.0}
     errands = tuple(_errand(random, span, callers, shapes) for _ in range(random.randint(5, 12)))
@@ -158,6 +169,7 @@ def draw_plan(seed: int, engine: str, shapes: dict[str, float]) -> Plan:
         errands=errands,
         asks=_asks(random, errands, callers),
         blows=_blows(random, kinds, span, tuning),
+        apps=apps,
     )
 
 
@@ -172,7 +184,7 @@ def drowsy(plan: Plan) -> Plan:
     return replace(
         plan,
         odds=Odds(quick_seconds=0.005),
-        hands=tuple(Hand(QUEUES, 2, False) for _ in range(3)),
+        hands=tuple(Hand(QUEUES, 2) for _ in range(3)),
         errands=tuple(errands),
         asks=(),
         blows=tuple(sorted(holds + nods, key=lambda blow: blow.at)),
@@ -207,7 +219,18 @@ def _without_errand(plan: Plan, number: int) -> Plan:
 
 def _hand(random: Random, number: int) -> Hand:
     queues = random.choice([QUEUES, QUEUES, QUEUES[::-1]])
-    return Hand(queues, random.choice([1, 2, 3, 8]), number > 0 and random.random() < 0.1)
+    return Hand(queues, random.choice([1, 2, 3, 8]), UNSAID if number > 0 and random.random() < 0.1 else ())
+
+
+def _apps(seed: int, shapes: dict[str, float]) -> tuple[tuple[str, ...], ...]:
+    """One app, or two on the same queues: of the types each knows some alone, and some both know, or none."""
+    random = Random(f"apps/{seed}")
+    if random.random() >= TWO_APPS:
+        return ((),)
+    names = random.sample(sorted(shapes), len(shapes))
+    first = len(names) // 2
+    shared = random.choice([0, len(names) // 4])
+    return tuple(sorted(names[:first])), tuple(sorted(names[first + shared :]))
 
 
 def _odds(random: Random, kinds: list[str]) -> Odds:

@@ -236,7 +236,7 @@ async def lodge(kind: str) -> list[str]:
 # One schedule.
 
 TUNING = Tuning(lease=15.0, beat=5.0, look=4.0, poll=15.0, upkeep=30.0, grace=1.0)
-HAND = Hand(("default",), 2, False)
+HAND = Hand(("default",), 2)
 PLAN = Plan(
     seed=0,
     engine="memory",

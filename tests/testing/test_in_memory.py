@@ -10,6 +10,7 @@ import pytest
 from holdfast import App, ask, current, sleep, step, wait_for
 from holdfast.core.errors import WrongColour
 from holdfast.core.model import State
+from holdfast.jobs import Order
 from holdfast.testing import in_memory
 
 app = App("sqlite:////no/such/folder/jobs.db")
@@ -175,3 +176,28 @@ def test_what_never_ends_is_told_with_its_name():
 def test_it_needs_no_pytest():
     code = "import sys, holdfast.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+async def paused_and_advanced() -> list[State]:
+    async with in_memory(app) as test:
+        await app.jobs.pause("slow")
+        held = await fragile.submit()
+        awake = await remind.submit(1)
+        await test.advance("2d")
+        return [(await app.jobs.get(run.id)).state for run in (held, awake)]
+
+
+def test_time_passes_while_a_job_waits_in_a_paused_queue():
+    assert asyncio.run(paused_and_advanced()) == [State.AVAILABLE, State.COMPLETED]
+
+
+async def foreign_and_advanced() -> list[State]:
+    async with in_memory(app) as test:
+        (foreign,) = await app.jobs.submit([Order(type="elsewhere.made")])
+        awake = await remind.submit(1)
+        await test.advance("2d")
+        return [(await app.jobs.get(id)).state for id in (foreign.id, awake.id)]
+
+
+def test_a_job_that_the_app_does_not_know_waits_and_holds_up_nothing():
+    assert asyncio.run(foreign_and_advanced()) == [State.AVAILABLE, State.COMPLETED]

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from holdfast import App
+from holdfast import App, wait_for
+from holdfast.core.keys import derived_id
 from holdfast.core.model import Event, State
 from holdfast.jobs.orders import Order
-from tests.worker.given import QUICK, Watched, events, until
+from tests.worker.given import QUICK, Watched, entry_of, events, in_state, until
 
 ENGINES = ["memory", "sqlite", "postgres", "redis"]
 CROWD = 40
@@ -123,3 +124,50 @@ async def test_a_worker_with_very_many_types_tells_none(app, engine):
         (presence,) = await app.jobs.workers()
 
     assert presence.types is None
+
+
+async def test_what_another_app_made_is_undone_by_that_app(app, other, engine):
+    """Every worker claims undo jobs; one that has not the code leaves it to one that has."""
+    cleaned = []
+
+    async def clean(n: int) -> None:
+        cleaned.append(n)
+
+    async def making(n: int) -> None:
+        await wait_for("never")
+
+    app.job(double)
+    run = await other.job(name="other.making", cleanup=clean)(making).submit(3)
+    async with other.worker():
+        await in_state(app, run, State.PENDING)
+    await run.cancel()
+    undo = await app.run(derived_id(run.id, "undo"))
+
+    async with app.worker():
+        await in_state(app, undo, State.SCHEDULED)
+        assert cleaned == []
+    async with other.worker():
+        await in_state(app, undo, State.COMPLETED, seconds=20)
+
+    assert cleaned == [3]
+    assert "has not the code that undoes job" in (await entry_of(undo, Event.REST)).note["why"]
+
+
+async def test_an_undo_that_no_app_knows_comes_to_a_person_in_the_end(app, other, engine, clock):
+    async def clean(n: int) -> None: ...
+
+    async def making(n: int) -> None:
+        await wait_for("never")
+
+    app.job(double)
+    run = await other.job(name="other.making", cleanup=clean)(making).submit(3)
+    async with other.worker():
+        await in_state(app, run, State.PENDING)
+    await run.cancel()
+    undo = await app.run(derived_id(run.id, "undo"))
+    async with app.worker():
+        await in_state(app, undo, State.SCHEDULED)
+        clock.advance(3_700)
+        job = await in_state(app, undo, State.REVIEW, State.RETRYABLE, seconds=20)
+
+    assert "no job 'other.making' with a cleanup is known to this worker" in job.error.message

@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from holdfast import forking
 from holdfast.core.errors import BadValue, HoldfastError, Invalid, Moved, StoreError, StoreLost
-from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Job, Lease, Presence, Time
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, Time
 from holdfast.core.moves import MOVED, mark_of
 from holdfast.core.unreadable import set_aside, unreadable_parts
 from holdfast.engines.contract import Engine, queue_topic, worker_topic
@@ -45,12 +46,18 @@ from holdfast.worker.outcomes import outcome
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.timers import watch_timers
-from holdfast.worker.undo import undo_spec
+from holdfast.worker.undo import is_known, undo_spec
 
 log = logger("holdfast.worker")
 
 CLAIM_LIMIT = 200
 """How many jobs one claim takes at most, however many slots are free."""
+
+UNDO_REST_MS = (2_000, 600_000)
+"""An undo job of another app rests for as long as it has waited already, within these bounds."""
+
+UNDO_ELSEWHERE_MS = 3_600_000
+"""How long an undo job is left to workers that know more."""
 
 ROOM_SECONDS = 1.0
 """How often a worker that may not claim looks whether it may again."""
@@ -426,11 +433,38 @@ class Worker:
             return
         spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
         assert spec is not None, f"job {job.id}: type {job.type} was not asked for"
+        if job.type == UNDO_TYPE:
+            self._go_on(job.lease, self._undo_here_or_elsewhere(job, spec, claimed))
+        else:
+            self._start(job, spec, claimed)
+
+    def _start(self, job: Job, spec: JobSpec, claimed: float) -> None:
         attempt = self._attempt(job, spec, claimed)
         if job.epoch > 1:
             self._go_on(job.lease, self._resume(attempt))
         else:
             self._handle(attempt)
+
+    async def _undo_here_or_elsewhere(self, job: Job, spec: JobSpec, claimed: float) -> None:
+        """Every worker claims undo jobs. One of another app's job rests, longer each time, until that app has it.
+
+        Not for ever: if nobody comes who knows it, it runs here, fails, and says what is missing.
+        """
+        try:
+            now = await self._engine.now()
+            waited = now - job.created_at
+            if waited > UNDO_ELSEWHERE_MS or await is_known(job, self._engine, self._registry):
+                self._start(job, spec, claimed)
+                return
+            low, high = UNDO_REST_MS
+            why = {"why": f"worker {self.id} has not the code that undoes job {job.parent}"}
+            change = decide(job, Event.REST, now, by=self.id, run_at=now + max(low, min(high, waited)), note=why)
+            (answer,) = await self._engine.commit([change])
+            if not isinstance(answer, Applied):
+                await self._giving_up.release(job.lease, "it changed while it was put to rest")
+        except StoreError as error:
+            log.warning("job %s: %s", job.id, error)
+            await self._giving_up.release(job.lease, "the store was away when it began")
 
     def _go_on(self, lease: Lease, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a job that holds its slot meanwhile."""

@@ -41,6 +41,18 @@ def undo_spec(job: Job, engine: Engine, registry: Registry) -> JobSpec | None:
     )
 
 
+async def is_known(job: Job, engine: Engine, registry: Registry) -> bool:
+    """Whether this worker has all that an undo job calls: of apps that share a queue, each knows its own."""
+    (undone,) = await engine.get([job.parent or ""])
+    if undone is None:
+        return True
+    spec = registry.get(undone.type)
+    if undone.options.cleanup and (spec is None or spec.cleanup is None):
+        return False
+    intents = [step for step in await engine.steps(undone.id) if step.path.startswith(UNDO_PATH)]
+    return all(record_info(intent)["step"] in UNDOABLE for intent in intents)
+
+
 class _Undo:
     """One pass over what a stopped job made."""
 

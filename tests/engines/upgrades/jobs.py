@@ -1,7 +1,7 @@
 """The jobs of the stores that are kept to try upgrades on. They hang and fail while such a store is made.
 
-Must use nothing but the public surface, so that older and newer versions can run it. What is made while the store is made
-says "then", and what is made after the upgrade says "now".
+Must use nothing but the public surface, so that older and newer versions can run it. What is made while the store is
+made says "then", and what is made after the upgrade says "now".
 """
 
 import asyncio

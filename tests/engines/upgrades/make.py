@@ -1,11 +1,12 @@
-"""Makes the stores that upgrades are tried on: one for each engine, by the code of some version, with jobs in every state.
+"""Makes the stores that upgrades are tried on: one for each engine, made by some version, with jobs in every state.
 
     python -m tests.engines.upgrades.make FOLDER [--code CHECKOUT]
 
 CHECKOUT is a checkout of the version whose stores are wanted (this one, if it is left out), FOLDER where they go, named
-after what they are: `format-1` are stores as commit 488f82d made them. Two processes live with each store, one after the
-other, and both are killed: the first leaves active jobs, which the second one rescues and holds until it is killed.
-`HOLDFAST_TEST_POSTGRES=system` makes the Postgres store with the system's server: the older it is, the more can load it.
+after what they are: `format-1` are stores as commit 488f82d made them. Two processes live with each store, one after
+the other, and both are killed: the first leaves active jobs, which the second one rescues and holds until it is killed.
+`HOLDFAST_TEST_POSTGRES=system` makes the Postgres store with the system's server: the older it is, the more servers can
+load it.
 """
 
 import argparse
@@ -30,6 +31,21 @@ ROOT = Path(__file__).parents[3]
 LIFE_SECONDS = 120.0
 WAIT_SECONDS = 60.0
 
+FIRST = {
+    "completed": State.COMPLETED,
+    "listener": State.PENDING,
+    "sleeper": State.SCHEDULED,
+    "parent": State.PENDING,
+    "painter": State.PENDING,
+    "flaky": State.RETRYABLE,
+    "stepped": State.ACTIVE,
+    "buyer": State.ACTIVE,
+    "broken-1": State.REVIEW,
+    "broken-2": State.REVIEW,
+    "broken-3": State.REVIEW,
+}
+"""How far the jobs come in the first life."""
+
 
 async def until(what: str, is_so: Callable[[], Awaitable[bool]]) -> None:
     """Wait for something, with a bound."""
@@ -41,7 +57,7 @@ async def until(what: str, is_so: Callable[[], Awaitable[bool]]) -> None:
         raise SystemExit(f"waited too long until {what}") from None
 
 
-async def reach(app: App, names: dict[str, str], **states: State) -> None:
+async def reach(app: App, names: dict[str, str], states: dict[str, State]) -> None:
     """Wait until these jobs are in these states."""
     for name, state in states.items():
 
@@ -72,20 +88,9 @@ async def first_life(url: str, told: Path) -> None:
         await submit(f"broken-{n}", "broken", n)
     (staged,) = await app.jobs.submit([Order(type="upgrades.plain", args="[5]", queue=LATER, pending=True)])
     names["staged"] = staged.id
-    told.write_text(json.dumps(names, indent=1))
+    told.write_text(json.dumps(names, indent=1))  # noqa: ASYNC240 (a small file)
     async with app.worker(at_once=20, queues=["default"], name="w-first"):
-        await reach(
-            app,
-            names,
-            completed=State.COMPLETED,
-            listener=State.PENDING,
-            sleeper=State.SCHEDULED,
-            parent=State.PENDING,
-            flaky=State.RETRYABLE,
-            stepped=State.ACTIVE,
-            buyer=State.ACTIVE,
-            **{"broken-1": State.REVIEW, "broken-2": State.REVIEW, "broken-3": State.REVIEW, "painter": State.PENDING},
-        )
+        await reach(app, names, FIRST)
 
         async def recorded() -> bool:
             steps = [step.state for name in ("stepped", "buyer") for step in await app.engine.steps(names[name])]
@@ -99,14 +104,14 @@ async def second_life(url: str, told: Path) -> None:
     """Rescue what the first life left; then people and callers have their say, and nothing more is claimed."""
     app, _ = build(url)
     await app.open()
-    names = json.loads(told.read_text())
+    names = json.loads(told.read_text())  # noqa: ASYNC240 (a small file)
     async with app.worker(at_once=20, queues=["default"], name="w-second"):
 
         async def held() -> bool:
             job = await app.jobs.get(names["stepped"])
             return job.state is State.ACTIVE and job.epoch == 2
 
-        await reach(app, names, buyer=State.REVIEW)  # its effect is in doubt
+        await reach(app, names, {"buyer": State.REVIEW})  # its effect is in doubt
         await until("the rescued job is held again", held)
         await app.jobs.pause("default", by="making")
         await app.engine.put_record("note/kept", "kept")

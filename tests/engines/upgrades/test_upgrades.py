@@ -1,9 +1,10 @@
-"""Stores that an older version made: today's code opens them, finishes what can be finished, and keeps what was held."""
+"""Stores that an older version made: today's code opens them, finishes what can be finished, keeps what was held."""
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def made(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(params=list(STORES))
-def url(made: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+def url(made: Path, tmp_path: Path, request: pytest.FixtureRequest) -> str:
     """An old store of each engine, loaded."""
     match request.param:
         case "sqlite":
@@ -74,7 +75,7 @@ def url(made: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
         case name:
             url = request.getfixturevalue(f"{name}_store")
     STORES[request.param].load(made, url)  # type: ignore[attr-defined]
-    yield url
+    return url
 
 
 @pytest.fixture
@@ -104,13 +105,13 @@ async def check_whole(engine: Engine) -> None:
         history = await engine.history(job.id)
         assert [entry.version for entry in history] == list(range(1, job.version + 1)), job
         assert history[-1].after is job.state
-        for before, after in zip(history, history[1:], strict=False):
+        for before, after in pairwise(history):
             assert after.before in (before.after, None), job
 
 
 async def until(is_so: Callable[[], Awaitable[Any]]) -> Any:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (found := await is_so()):
+        while not (found := await is_so()):  # noqa: ASYNC110 (it happens in the store)
             await asyncio.sleep(0.02)
     return found
 

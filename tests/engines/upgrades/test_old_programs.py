@@ -1,0 +1,215 @@
+"""A program of the version before that still runs while its store is upgraded: it goes on, or is refused.
+
+It is played by what it sends: its statements on SQL stores, and what its scripts write on Redis.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import pytest
+import redis
+
+from holdfast.conformance.given import StoreClock, change, claimed, job
+from holdfast.core.errors import StoreError, StoreForeign
+from holdfast.core.model import Event, Job, State
+from holdfast.engines.contract import Engine
+from holdfast.engines.postgres import PostgresEngine
+from holdfast.engines.postgres.place import place_of
+from holdfast.engines.redis import RedisEngine
+from holdfast.engines.redis import store as redis_store_module
+from holdfast.engines.sql import migrations
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite import store as sqlite_store_module
+
+CLOCK = StoreClock(settable=False)
+TYPES = ("x", "y", "x", "z")
+
+
+async def some_jobs(engine: Engine) -> list[Job]:
+    jobs = [job(CLOCK, type=type) for type in TYPES]
+    await engine.insert(jobs)
+    return jobs
+
+
+# SQLite: the statement by which version 1 claims.
+
+READY_OF_VERSION_1 = """
+select id from whole
+where state = 'available' and queue = :queue and run_at <= :now and (expires_at is null or expires_at > :now)
+order by priority desc, run_at, n limit :limit;
+"""
+
+
+def test_sqlite_an_open_old_program_goes_on_and_one_that_starts_is_refused(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "jobs.db"
+    first = migrations("holdfast.engines.sqlite")[:1]
+    with monkeypatch.context() as old:
+        old.setattr(sqlite_store_module, "migrations", lambda package: first)
+        connection = sqlite_store_module.prepare(path)  # open since before the upgrade
+
+    async def upgrade() -> list[Job]:
+        engine = SqliteEngine(path)
+        await engine.open()
+        jobs = await some_jobs(engine)
+        await engine.close()
+        return jobs
+
+    jobs = asyncio.run(upgrade())
+
+    asked = {"queue": "default", "now": CLOCK.now + 1_000, "limit": 9}
+    assert [id for (id,) in connection.execute(READY_OF_VERSION_1, asked)] == [one.id for one in jobs]
+    connection.close()
+    monkeypatch.setattr(sqlite_store_module, "migrations", lambda package: first)
+    with pytest.raises(StoreForeign, match="written by a newer Holdfast"):
+        sqlite_store_module.prepare(path)
+
+
+def test_sqlite_an_old_store_becomes_a_new_one_with_the_same_indexes(tmp_path: Path, monkeypatch) -> None:
+    def schema(path: Path) -> list[tuple[str, str]]:
+        with sqlite3.connect(path) as db:
+            return sorted(db.execute("select name, sql from sqlite_schema where sql is not null"))
+
+    with monkeypatch.context() as old:
+        old.setattr(sqlite_store_module, "migrations", lambda package: migrations(package)[:1])
+        sqlite_store_module.prepare(tmp_path / "old.db").close()
+    sqlite_store_module.prepare(tmp_path / "old.db").close()
+    sqlite_store_module.prepare(tmp_path / "new.db").close()
+
+    assert schema(tmp_path / "old.db") == schema(tmp_path / "new.db")
+
+
+# Postgres: the function that version 1 calls is still there.
+
+
+def test_postgres_an_old_program_claims_any_type_in_order(postgres_store: str) -> None:
+    async def live() -> None:
+        engine = PostgresEngine(postgres_store)
+        await engine.open()
+        late = job(CLOCK, type="w", run_at=CLOCK.now - 60_000, state=State.SCHEDULED)
+        await engine.insert([late])
+        jobs = await some_jobs(engine)
+        place = place_of(postgres_store)
+        db = await asyncpg.connect(place.dsn)
+        sql = f'select id from "{place.schema}".claim($1, $2, $3, $4, $5, $6, $7)'
+        first = await db.fetch(sql, "w-old", ["default"], 2, 1_000, None, None, None)
+        rest = await db.fetch(sql, "w-old", ["default"], 9, 1_000, 0, CLOCK.now - 30_000, 1)
+        assert [row[0] for row in (*first, *rest)] == [late.id, *(one.id for one in jobs)]
+        assert (await engine.get([late.id]))[0].worker == "w-old"
+        await db.close()
+        await engine.close()
+
+    asyncio.run(live())
+
+
+# Redis: what the scripts of format 1 write.
+
+
+@pytest.fixture
+def raw(redis_store: str) -> Iterator["redis.Redis[bytes]"]:  # type: ignore[type-arg]
+    with redis.Redis.from_url(redis_store.partition("?")[0]) as db:
+        yield db
+
+
+def tag(url: str) -> str:
+    return f"{{{parse_qs(urlsplit(url).query)['app'][0]}}}:"
+
+
+def as_in_format_1(raw: "redis.Redis[bytes]", url: str) -> None:  # type: ignore[type-arg]
+    """Put what can be claimed where format 1 has it: all types of a queue together."""
+    for key in raw.scan_iter(f"{tag(url)}q:*"):
+        length, _, rest = key.decode().removeprefix(f"{tag(url)}q:").partition(":")
+        raw.zadd(f"{tag(url)}r:{rest[: int(length)]}", dict(raw.zrange(key, 0, -1, withscores=True)))  # type: ignore[arg-type,type-var]
+        raw.delete(key)
+    for key in raw.scan_iter(f"{tag(url)}y:*"):
+        raw.delete(key)
+
+
+@pytest.mark.parametrize("number", [4, 450], ids=["a few", "more than one call deals out"])
+def test_redis_what_an_old_program_makes_ready_is_claimed_in_its_order(
+    redis_store: str,
+    raw: "redis.Redis[bytes]",  # type: ignore[type-arg]
+    number: int,
+) -> None:
+    async def live() -> None:
+        engine = RedisEngine(redis_store)
+        await engine.open()
+        old = [job(CLOCK, type=TYPES[n % 4]) for n in range(number)]
+        await engine.insert(old)
+        as_in_format_1(raw, redis_store)
+        new = await some_jobs(engine)
+        known = [one.id for one in (*old, *new) if one.type in "xy"]
+
+        held = [held.id for held in await engine.claim("w-1", ["default"], 500, ["x", "y"])]
+
+        assert held == known
+        assert await engine.ready_types("default") == ["z"]
+        assert not raw.exists(f"{tag(redis_store)}r:default")
+        await engine.close()
+
+    asyncio.run(live())
+
+
+def test_redis_what_an_old_program_takes_away_is_not_claimed(redis_store: str, raw: "redis.Redis[bytes]") -> None:  # type: ignore[type-arg]
+    """It cancels a job, and takes it out of the queue where format 1 has it, where it is not."""
+
+    async def live() -> None:
+        engine = RedisEngine(redis_store)
+        await engine.open()
+        jobs = await some_jobs(engine)
+        key = f"{tag(redis_store)}q:7:default:x"
+        kept = raw.zrange(key, 0, -1, withscores=True)
+        await engine.commit([change(CLOCK, jobs[0], Event.CANCEL)])
+        raw.zadd(key, dict(kept))  # type: ignore[arg-type,type-var]
+
+        held = await engine.claim("w-1", ["default"], 9, ["x"])
+
+        assert [one.id for one in held] == [jobs[2].id]
+        await engine.close()
+
+    asyncio.run(live())
+
+
+def test_redis_what_an_old_program_gives_back_is_claimed_again_once(
+    redis_store: str,
+    raw: "redis.Redis[bytes]",  # type: ignore[type-arg]
+) -> None:
+    async def live() -> None:
+        engine = RedisEngine(redis_store)
+        await engine.open()
+        held = await claimed(engine, CLOCK, type="x", queue="default")
+        await engine.commit([change(CLOCK, held, Event.RELEASE)])
+        as_in_format_1(raw, redis_store)
+
+        again = [*await engine.claim("w-1", ["default"], 9, ["x"]), *await engine.claim("w-1", ["default"], 9)]
+
+        assert [(one.id, one.epoch) for one in again] == [(held.id, 2)]
+        await engine.close()
+
+    asyncio.run(live())
+
+
+def test_redis_an_old_store_is_raised_and_an_old_program_that_connects_is_refused(
+    redis_store: str,
+    raw: "redis.Redis[bytes]",  # type: ignore[type-arg]
+    monkeypatch,
+) -> None:
+    async def opened() -> None:
+        engine = RedisEngine(redis_store)
+        await engine.open()
+        await engine.close()
+
+    store = f"{tag(redis_store)}store"
+    with monkeypatch.context() as old:
+        old.setattr(redis_store_module, "FORMAT", 1)
+        asyncio.run(opened())
+        assert raw.hmget(store, "format", "oldest") == [b"1", b"1"]
+    asyncio.run(opened())
+    assert raw.hmget(store, "format", "oldest") == [b"2", b"2"]
+
+    monkeypatch.setattr(redis_store_module, "FORMAT", 1)
+    with pytest.raises(StoreError, match="written by a newer Holdfast"):
+        asyncio.run(opened())
