@@ -111,23 +111,23 @@ def _one_hint(values: Sequence[Any], depth: int) -> str:
 
 def leaves_open(schema: Any) -> bool:
     """Whether pydantic's schema of a hint takes anything at some place."""
-    waiting, seen = [schema], set()
+    waiting = [schema]  # a tree: what is recursive in it is named, and stands once
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
-            if id(one) in seen:
-                continue
-            seen.add(id(one))
             if one.get("type") == "any":
                 return True
             # Without an items schema, a container takes anything.
             if one.get("type") in _BARE and not one.keys() & _BARE[one["type"]]:
                 return True
-            waiting.extend(value for key, value in one.items() if key not in ("metadata", "serialization"))
+            waiting.extend(value for key, value in one.items() if key not in _NO_SCHEMA)
         elif isinstance(one, list | tuple):
             waiting.extend(one)
     return False
 
+
+_NO_SCHEMA = ("metadata", "serialization", "default")
+"""Parts of a schema that hold no schema of what is taken."""
 
 _BARE = {
     "list": {"items_schema"},

@@ -539,6 +539,8 @@ def check_changes(changes: Sequence[Change]) -> None:
     """Refuse changes that no engine could carry out whole."""
     for change in changes:
         check_row(change.job, 0 if change.edits else _STANDS)
+        if not isinstance(change.by, str):
+            raise BadValue(f"by: {change.by!r} is no text")
         if len(change.by) > ACTOR_CHARACTERS:
             raise BadValue(f"by: {change.by[:40]!r}… has {len(change.by):,} characters, at most {ACTOR_CHARACTERS}")
         if change.note:
