@@ -9,6 +9,7 @@ from holdfast.core.errors import Outrun
 from holdfast.core.lifecycle import deliver
 from holdfast.core.model import Applied, Event, State, Where
 from holdfast.engines.memory import MemoryEngine
+from holdfast.jobs import waiters
 from holdfast.jobs.waiters import ENDED, WAITER
 from tests.worker.given import QUICK, entry_of, events, in_state, until
 
@@ -537,3 +538,20 @@ async def _is_pending(app, id):
 
 async def _has(run, event, count):
     return (await events(run)).count(event) >= count
+
+
+async def test_how_many_may_wait_for_one_job_has_a_bound_and_the_next_one_is_refused(app, other, waits, monkeypatch):
+    monkeypatch.setattr(waiters, "WAITERS", 2)
+    run = await other.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        early = [await waits.submit(run.id) for _ in range(2)]
+        for one in early:
+            await in_state(app, one, State.PENDING)
+
+        late = await in_state(app, await waits.submit(run.id), State.REVIEW)
+        await run.signal("go", "on")
+
+        assert [await one.result(10) for one in early] == ["on", "on"]
+    assert late.error.type.endswith("NotAllowed")
+    assert "2 other jobs wait for it already" in late.error.message

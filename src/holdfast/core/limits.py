@@ -30,6 +30,9 @@ INBOX_SIGNALS, INBOX_CHARACTERS = 1_000, 2 << 20
 WAITS = 10_000
 """How many things a job may wait for at once."""
 
+WAITERS = 1_000
+"""How many other jobs may wait for the end of one job, besides its parent."""
+
 REASON_CHARACTERS, ACTOR_CHARACTERS = 2_000, 255
 """How long a reason may be that a person gives, and the name of whoever asks."""
 
@@ -79,6 +82,7 @@ LIMITS: tuple[Limit, ...] = (
         "refused (`NotAllowed`), unless the job waits for just this signal",
     ),
     Limit("waits of a job at once", f"{WAITS:,}", _REFUSED),
+    Limit("jobs that wait for the end of one job, besides its parent", f"{WAITERS:,}", "refused (`NotAllowed`)"),
     Limit("path of a step, with the steps around it", f"{PATH_CHARACTERS:,} characters", "refused before it runs"),
     Limit("reason of a cancel, replay, resolve, discard or pause", f"{REASON_CHARACTERS:,} characters", _REFUSED),
     Limit("a text, and a list, in a history entry", f"{NOTE_CHARACTERS:,} characters; {NOTE_ITEMS} items", _CUT),

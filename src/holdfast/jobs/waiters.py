@@ -11,8 +11,9 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical, parse
-from holdfast.core.errors import Outrun
+from holdfast.core.errors import NotAllowed, Outrun
 from holdfast.core.lifecycle import SETTLED, decide, deliver
+from holdfast.core.limits import WAITERS
 from holdfast.core.model import PAGE_LIMIT, Applied, Change, Conflict, Event, Job, State, Time, Wait, WaitKind
 from holdfast.engines.contract import Engine
 
@@ -51,6 +52,11 @@ async def note_waiter(engine: Engine, id: str, waiter: str, *, by: str) -> Job |
         (job,) = await engine.get([id])
         if job is None or job.state in SETTLED or waiter in waiters_of(job):
             return job
+        if len(waiters_of(job)) >= WAITERS:
+            raise NotAllowed(
+                f"job {waiter} can't wait for job {id}: {WAITERS:,} other jobs wait for it already; "
+                "let one job wait and submit the others with its result"
+            )
         change = deliver(job, WAITER, canonical(waiter), await engine.now(), by=by)
         (answer,) = await engine.commit([replace(change, note={"waiter": waiter})])
         if isinstance(answer, Applied):
