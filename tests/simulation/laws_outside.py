@@ -477,6 +477,7 @@ def a_stop_is_short_and_releases(run: Run) -> Iterator[str]:
 @law
 def handlers_end(run: Run) -> Iterator[str]:
     killed = {node.process.name for node in run.cast.nodes if node.died is not None}
+    blocked = {node.process.name for node in run.cast.nodes if node.process.strand("main").held}  # by a job of its own
     for one in run.handlings:
-        if one.ended is None and one.who not in killed:
+        if one.ended is None and one.who not in killed | blocked:
             yield f"L5: the handler of {one.job[-6:]} at epoch {one.epoch} still runs in {one.who}"
