@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ MIX = 25
 
 TYPES = 8
 INSERTED_AT_ONCE = 2_000
-CLAIMS = 60
-"""How many claims of each kind are measured."""
+CLAIMS, LIMITS = 60, (1, 100)
+"""How many claims of each kind are measured, and how many jobs they ask for."""
 
 FLOORS = {"drain, one type": 0.95, "drain, eight types": 0.88, "bulk insert": 0.88}
 SLOWER = 2.0
@@ -90,27 +90,28 @@ def crowd(queue: str, types: Sequence[str], number: int, start: int, now: int) -
     ]
 
 
-async def behind(url: str, foreign: int, limit: int) -> dict[str, float]:
+async def behind(url: str, foreign: int) -> dict[str, float]:
     """Milliseconds that a claim takes in a queue of its own, and behind so many jobs of a type that it doesn't take."""
     engine = engine_for(url)
     await engine.open()
     now, made = await engine.now(), 0
     known = [f"bench.known-{nth}" for nth in range(TYPES)]
-    wanted = CLAIMS * limit
+    wanted = CLAIMS * sum(LIMITS)
     plan = (("crowded", ["bench.foreign"], foreign), ("crowded", known, wanted), ("alone", known, wanted))
     for queue, types, number in plan:
         for _ in range(0, number, INSERTED_AT_ONCE):
             await engine.insert(crowd(queue, types, min(number, INSERTED_AT_ONCE), made, now))
             made += INSERTED_AT_ONCE
-    seen: dict[str, list[float]] = {"alone": [], "crowded": []}
+    seen: dict[str, list[float]] = {f"{queue} {limit}": [] for limit in LIMITS for queue in ("alone", "crowded")}
     for _ in range(CLAIMS):
-        for queue, times in seen.items():
+        for name, times in seen.items():
+            queue, limit = name.split()
             started = time.perf_counter()
-            came = await engine.claim("w-1", [queue], limit, known)
+            came = await engine.claim("w-1", [queue], int(limit), known)
             times.append((time.perf_counter() - started) * 1_000)
-            assert len(came) == limit, f"{len(came)} jobs came"
+            assert len(came) == int(limit), f"{len(came)} jobs came"
     await engine.close()
-    return {queue: statistics.median(times) for queue, times in seen.items()}
+    return {name: statistics.median(times) for name, times in seen.items()}
 
 
 def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
@@ -151,12 +152,12 @@ def compared(url: str, before: Path, rounds: int, count: int) -> bool:
 
 def crowded(url: str, foreign: int) -> bool:
     """Claims of one job and of many, behind foreign ones."""
-    fine = True
-    for limit in (1, 100):
-        found = part(HERE.parent, url, "behind", foreign, limit)
-        noted(f"a claim of {limit} of 8 types, alone", [found["alone"]], "ms")
+    fine, found = True, part(HERE.parent, url, "behind", foreign)
+    for limit in LIMITS:
+        alone, behind_them = found[f"alone {limit}"], found[f"crowded {limit}"]
+        noted(f"a claim of {limit}, {TYPES} types, alone", [alone], "ms")
         what = f"a claim of {limit} behind {foreign:,} foreign jobs : alone"
-        fine &= told(what, [found["crowded"] / found["alone"]], SLOWER, "times", at_most=True)
+        fine &= told(what, [behind_them / alone], SLOWER, "times", at_most=True)
     return fine
 
 
@@ -172,8 +173,8 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     if given.part:
         name, *numbers = given.part
-        measure = {"drain": drain, "behind": behind}[name]
-        print(json.dumps(asyncio.run(measure(given.url, *map(int, numbers)))))
+        measures: dict[str, Callable[..., Coroutine[Any, Any, dict[str, float]]]] = {"drain": drain, "behind": behind}
+        print(json.dumps(asyncio.run(measures[name](given.url, *map(int, numbers)))))
         return 0
     fine = True
     if given.before is not None:
