@@ -387,7 +387,8 @@ def _could_take(run: Run, node: Node, life: Life, since: float, until: float) ->
     """Whether a worker knew this type, and had a free slot all this time."""
     if life.job.type in node.hand.unsaid or life.job.queue not in node.hand.queues:
         return False
-    if node.born + 1.0 > since or (node.died is not None and node.died < until) or node.leaving:
+    leaves = [leave.at for leave in run.cast.leaves if leave.node is node]
+    if node.born + 1.0 > since or any(at < until for at in (node.died, *leaves) if at is not None):
         return False
     if any(queue == life.job.queue for queue, _, _ in run.callers.pauses):
         return False
