@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from holdfast.core.model import StepState
+from holdfast.core.model import SIGNAL, StepState
 from tests.simulation.callers import OK
 from tests.simulation.cast import Node
 from tests.simulation.check import SETTLED, UNDO, Run, law
@@ -376,7 +376,7 @@ def what_a_living_worker_knows_does_not_wait_for_a_free_slot(run: Run) -> Iterat
 
 def _ready_since(life: Life, tenure: Tenure) -> float | None:
     """When a job became available that was then claimed; None where only the time made it so."""
-    before = [entry for entry in life.entries if entry.epoch < tenure.epoch]
+    before = [entry for entry in life.entries if entry.epoch < tenure.epoch and entry.event != SIGNAL]
     if not before or before[-1].after != "available":
         return None
     act = life.made.get(before[-1].version)
