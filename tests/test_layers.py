@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1] / "src" / "holdfast"
 # Who may import what, by the longest prefix that fits. A layer always knows itself.
 MAY = {
     "core": set(),
-    "forking": set(),
+    "forking": {"safe"},
     "engines": {"core", "forking", "safe"},
     "jobs": {"core", "forking", "engines.contract"},
     "safe": set(),

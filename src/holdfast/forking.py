@@ -10,7 +10,6 @@ takes, then `opening`. Nobody may fork, or wait for a thread that forks, while h
 """
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -20,7 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-log = logging.getLogger("holdfast.forking")
+from holdfast.safe import logger
+
+log = logger("holdfast.forking")
 
 GIVE_WAY_SECONDS = 0.02
 """How often a thread that waits to fork looks whether something waits for that thread."""
@@ -129,6 +130,11 @@ _forker: int | None = None
 _depth = 0
 """More than one when a signal handler or a finalizer forks while its thread is about to fork."""
 _held_up: list[Forkable] = []
+_mask: set[int] | None = None
+"""The signals that the forking thread had blocked, while it blocks those of ENDING too."""
+
+ENDING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
+"""What ends a process. Python forgets a signal that reaches a child before its own code runs: so it waits until then."""
 
 _opening = threading.Lock()
 _has_opening = False
@@ -148,7 +154,7 @@ def _each(ones: list[Forkable], act: Callable[[Forkable], None]) -> None:
 
 
 def _before() -> None:
-    global _forker, _depth, _has_opening
+    global _forker, _depth, _has_opening, _mask
     me = threading.get_ident()
     if _forker == me:
         _depth += 1
@@ -160,10 +166,11 @@ def _before() -> None:
         _each([one], lambda one: one.hold_up())
     take(_opening)
     _has_opening = True
+    _mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
 
 def _in_parent() -> None:
-    global _forker, _depth, _has_opening
+    global _forker, _depth, _has_opening, _mask
     if _forker != threading.get_ident():  # an interrupt kept it from taking its turn
         return
     _depth -= 1
@@ -174,12 +181,14 @@ def _in_parent() -> None:
         _opening.release()
     _each(_held_up, lambda one: one.go_on())
     _held_up.clear()
-    _forker = None
+    _forker, mask, _mask = None, _mask, None
     _turn.release()
+    if mask is not None:  # last: a signal that waited interrupts this thread here
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _in_child() -> None:
-    global copies, _turn, _forker, _depth, _opening, _has_opening
+    global copies, _turn, _forker, _depth, _opening, _has_opening, _mask
     copies += 1
     _turn, _forker, _depth = threading.Lock(), None, 0
     _opening, _has_opening = threading.Lock(), False
@@ -189,6 +198,9 @@ def _in_child() -> None:
             os.close(descriptor)
     _descriptors.clear()
     _each(_all(), lambda one: one.leave_behind())
+    mask, _mask = _mask, None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

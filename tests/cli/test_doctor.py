@@ -363,11 +363,12 @@ def test_a_busy_store_is_not_called_wrong(cli: Cli, ids: dict[State, str], monke
     assert checks(cli)["counters"] == ("ok", "not compared: the jobs change too fast just now")
 
 
-def test_a_doctor_that_takes_long_for_a_recount_takes_nothing_for_the_future_and_nobody_for_lost():
+def test_a_doctor_that_takes_long_for_a_recount_takes_nothing_for_the_future_and_nobody_for_lost(monkeypatch):
     """The time is read with what it is compared to, and not once at the beginning."""
 
     async def look() -> dict[str, str]:
         clock = StoreClock(settable=True)
+        monkeypatch.setattr(ailments, "system_clock", clock)
         engine = MemoryEngine(clock)
         await engine.insert([job(clock)])
         (held,) = await engine.claim("w-1", ["default"], 1)

@@ -5,7 +5,6 @@ Must not decide what the end of the attempt means for the job (`core`), and must
 
 import asyncio
 import concurrent.futures
-import logging
 import threading
 import time
 from collections import defaultdict
@@ -26,6 +25,7 @@ from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
+from holdfast.safe import logger
 from holdfast.trouble import Trouble
 from holdfast.worker.faults import line_of, module_of, storable
 from holdfast.worker.identity import Identity, above_of, made
@@ -36,7 +36,7 @@ from holdfast.worker.together import Together
 
 T = TypeVar("T")
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 LOG_SECONDS = 2.0
 """New log lines are written with a step's record, but not more often than this."""

@@ -3,7 +3,6 @@
 Must not decide what becomes of it (`jobs.lost`, `outcomes`). Each act looks first whether the job is still ours.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,10 @@ from holdfast.core.model import Applied, Change, Job, Lease, State
 from holdfast.engines.contract import Engine
 from holdfast.jobs.family import tell_others
 from holdfast.jobs.lost import HANDED_OVER, lost, past_of, releases_in_a_row
+from holdfast.safe import logger
 from holdfast.worker.outcomes import released
 
-log = logging.getLogger("holdfast.worker")
+log = logger("holdfast.worker")
 
 TRIES = 5
 """How often a change is decided anew while others send the job signals."""

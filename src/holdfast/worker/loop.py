@@ -245,8 +245,8 @@ class Worker:
         self._is_lost.set()
 
     def has_attempts(self) -> bool:
-        """See House."""
-        return bool(self._attempts)
+        """See House. A worker whose event loop has ended runs nothing."""
+        return bool(self._attempts) and self._loop.is_running()
 
     def is_busy(self) -> bool:
         """Whether anything runs here: a job, or what follows from the end of one."""

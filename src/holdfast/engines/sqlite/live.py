@@ -6,7 +6,6 @@ long as the worker lives; a file that is free is the trace of a death. Must not 
 
 import errno
 import fcntl
-import logging
 import os
 import secrets
 import socket
@@ -19,6 +18,7 @@ import msgspec
 
 from holdfast.core.model import Presence, Time
 from holdfast.engines.bell import EVERYTHING
+from holdfast.safe import logger
 
 DATAGRAM_LIMIT = 16_384
 """Topics beyond this many bytes are sent as "everything"."""
@@ -29,7 +29,7 @@ LOCK_TRIES, LOCK_RETRY_SECONDS = 50, 0.005
 RESEND_TRIES, RESEND_SECONDS = 400, 0.005
 """A listener whose queue is full (the system allows about ten datagrams) is tried again for two seconds."""
 
-log = logging.getLogger("holdfast.sqlite")
+log = logger("holdfast.sqlite")
 
 _presence = msgspec.json.Decoder(Presence).decode
 
