@@ -134,7 +134,7 @@ _mask: set[int] | None = None
 """The signals that the forking thread had blocked, while it blocks those of ENDING too."""
 
 ENDING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
-"""What ends a process. Python forgets a signal that reaches a child before its own code runs: so it waits until then."""
+"""What ends a process. Python drops a signal that reaches a child before its own code runs, so it waits until then."""
 
 _opening = threading.Lock()
 _has_opening = False

@@ -445,6 +445,7 @@ threading.Lock, threading.RLock = recorded(threading.Lock), recorded(threading.R
 LOCKS = """
 import gc
 from holdfast import forking
+from holdfast.engines.bell import Bell
 from holdfast.engines.lane import Lane
 from holdfast.engines.sqlite.live import Live
 
@@ -460,11 +461,14 @@ async def work():
 def waited_for():
     '''The locks that a fork itself waits for.'''
     yield from (forking._turn, forking._opening)
-    for one in gc.get_objects():
+    objects = gc.get_objects()
+    for one in objects:
         if isinstance(one, Lane):
             yield one.gate
         elif isinstance(one, Live):
             yield one.lock
+    if any(isinstance(one, Lane) for one in objects):  # a lane rings its bell while it holds its gate
+        yield from (one._lock for one in objects if isinstance(one, Bell))
 
 async def main():
     async with app.worker():
