@@ -7,6 +7,9 @@ import msgspec
 from holdfast.core.durations import in_words
 from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait
 
+SOON_MS = 500
+"""What comes so soon is told as if it were here."""
+
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Where a job stands, for a person. Times are milliseconds: `…_at` since 1970, `…_ms` a duration."""
@@ -40,7 +43,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     retrying: Retrying | None = None
     """The step that failed last and is tried again, as its worker last said."""
     retry_ms: int | None = None
-    """How long it is until its next try; 0 when that has begun."""
+    """How long it is until its next try; 0 when that has begun, or is about to."""
 
     @property
     def remaining_ms(self) -> int | None:
@@ -129,5 +132,10 @@ def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Tim
         stage_ms=None if since is None or job.state is not State.ACTIVE else max(0, now - since),
         trouble=trouble if job.state is State.ACTIVE else "",
         retrying=retrying,
-        retry_ms=None if retrying is None else max(0, retrying.next_at - now),
+        retry_ms=None if retrying is None else _until(retrying.next_at, now),
     )
+
+
+def _until(at: Time, now: Time) -> int:
+    """How long it is until then. A worker's clock is ahead of its store's by the time that its claim took."""
+    return at - now if at - now >= SOON_MS else 0
