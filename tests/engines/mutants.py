@@ -76,7 +76,7 @@ class ServerClock(MemoryEngine):
     guarantees = replace(MemoryEngine.guarantees, name="server-clock", clock="the server's")
 
     def __init__(self, clock: Clock = system_clock) -> None:
-        super().__init__(system_clock)
+        super().__init__(lambda: system_clock())  # not the steady clock, which may be a millisecond behind
 
 
 # Fences.

@@ -121,7 +121,7 @@ def _(take: Any) -> Any:
     return lambda self, queue, types, limit, now: take(self, queue, None, limit, now)
 
 
-@bug("foreign jobs stand in the way", "L1 L7", Tables, "_take")
+@bug("foreign jobs stand in the way", "L7", Tables, "_take")
 def _(take: Any) -> Any:
     def filters_late(self: Any, queue: str, types: Any, limit: int, now: int) -> Any:
         first = take(self, queue, None, limit, now)
