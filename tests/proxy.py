@@ -175,10 +175,10 @@ class Proxy:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._ways.discard(way)
+            asks.transport.abort()  # before the wait, in which this task may be cancelled
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            asks.transport.abort()
 
     async def _requests(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(CHUNK):

@@ -94,6 +94,8 @@ def by_process(n):
     process = FORK.Process(target=sys.exit, args=(7,))
     process.start()
     process.join()
+    while process.exitcode is None:  # a `start` in another thread has reaped it, and is about to note how it ended
+        time.sleep(0.001)
     return process.exitcode
 
 def by_executor(n):

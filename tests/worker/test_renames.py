@@ -368,6 +368,7 @@ async def test_what_a_renamed_step_made_is_undone_once_and_with_the_old_key(app)
     await run.signal("go")
     async with app.worker():
         await until(lambda: len(RAN) == 2)
+        await in_state(app, run, State.PENDING)  # both are recorded
         await run.cancel()
         await until(lambda: len(undone) == 2)
     assert numbers() == ["1", "2"]
