@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.core.errors import StoreLost
-from holdfast.core.model import Presence, Running, State
+from holdfast.core.model import Presence, State
 from holdfast.engines.contract import WORKER
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs import Jobs, Order
@@ -267,24 +267,6 @@ def test_wake_ups_come_again_after_the_folder_was_removed(path, run, opened):
     began = time.monotonic()
     run(first.wait(["queue:default"], 20, mark))
     assert time.monotonic() - began < 15
-
-
-def test_who_holds_a_job_and_left_no_file_is_not_taken_for_dead_at_once(path, run, opened):
-    first, second = opened(), opened()
-    (id,) = run(submitted(first))
-    run(first.beat(Presence("w-1")))
-    run(second.beat(Presence("w-2")))
-    (held,) = run(first.claim("w-1", ["default"], 1))
-    run(first.beat(Presence("w-1", running=(Running(id, held.epoch),))))
-    shutil.rmtree(path.parent / "jobs.db-live")
-
-    before = run(second.now())
-    (missed,) = [one for one in run(second.records(WORKER)) if one.name == f"{WORKER}w-1"]
-    told = json.loads(missed.value)
-    assert told["beat_at"] >= before, "as if it was heard of when it was first missed"
-    assert not told.get("gone")
-    (again,) = [one for one in run(second.records(WORKER)) if one.name == f"{WORKER}w-1"]
-    assert json.loads(again.value)["beat_at"] == told["beat_at"], "and not longer than that"
 
 
 # Real workers.

@@ -199,10 +199,30 @@ def test_a_stale_word_about_an_older_lease_touches_nothing(store):
 
 def test_a_job_whose_worker_left_no_trace_is_rescued_after_a_lease(store):
     one = store.claimed()
-    assert store.do(store.rescue.orphans("w-2")) == []
-    store.clock.advance(LEASE + 1)
+    store.clock.advance(10 * LEASE)  # it may have beaten until now
+    for _ in range(4):
+        assert store.do(store.rescue.orphans("w-2")) == []
+        store.clock.advance(LEASE // 3)
     assert [lost.id for lost in store.do(store.rescue.orphans("w-2"))] == [one.id]
     assert store.last(one).note["why"] == "its worker left no trace"
+
+
+def test_no_job_is_taken_from_a_worker_whose_trace_was_removed_and_came_back(store):
+    one = store.claimed()
+    for is_there in (False, False, True, False, False, True) * 3:
+        store.beat("w-1", leaving=not is_there)
+        assert store.do(store.rescue.orphans("w-2")) == []
+        store.clock.advance(LEASE // 3)
+    assert store.get(one).state is State.ACTIVE
+
+
+def test_who_slept_does_not_take_a_missed_worker_for_lost_until_it_had_time_to_come_back(store):
+    one = store.claimed()
+    assert store.do(store.rescue.orphans("w-2")) == []
+    store.clock.advance(10 * LEASE)
+    assert store.do(store.rescue.orphans("w-2")) == []
+    store.clock.advance(LEASE // 2)
+    assert [lost.id for lost in store.do(store.rescue.orphans("w-2"))] == [one.id]
 
 
 @pytest.mark.parametrize(

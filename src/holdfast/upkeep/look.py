@@ -91,8 +91,11 @@ class Looks:
 
         Who was asleep, or cut off from the store, can't tell silence from death until the living had time to beat.
         """
-        awake = look.now - look.awake_since >= self.lease_ms * AWAKE_PART
-        return presence.gone or (awake and self.is_silent(presence, look))
+        return presence.gone or (self.is_awake(look) and self.is_silent(presence, look))
+
+    def is_awake(self, look: Look) -> bool:
+        """Whether one has looked for so long without a break that the living had time to beat."""
+        return look.now - look.awake_since >= self.lease_ms * AWAKE_PART
 
 
 def how(presence: Presence, look: Look) -> str:

@@ -51,6 +51,8 @@ class Rescue:
         self._jobs = Jobs(engine)
         self._chance = chance
         self.looks = Looks(engine, lease_seconds)
+        self._missed: dict[str, Time] = {}
+        """Workers that hold jobs and left no trace, and since when each was missed."""
 
     async def dead(self, by: str, look: Look | None = None) -> list[Job]:
         """Rescue the jobs of workers that are gone, or silent for longer than a lease; answer with those."""
@@ -84,16 +86,21 @@ class Rescue:
         return [job async for job in self._jobs.walk(Where(states=(State.ACTIVE,)))]
 
     async def orphans(self, by: str, look: Look | None = None, held: Sequence[Job] | None = None) -> list[Job]:
-        """Rescue jobs that are held by a worker of whom no trace is left. `look` and `held`, the jobs that somebody
+        """Rescue jobs that are held by a worker of whom there was no trace for longer than a lease. The trace of one
+        that lives may have been removed: it comes back with the next beat. `look` and `held`, the jobs that somebody
         runs, may be old: it counts what is so when a job is taken.
         """
         look = look or await self.looks.look()
-        return await self._rescue_all(await self.held() if held is None else held, look, by, self._is_orphan)
+        held = await self.held() if held is None else held
+        missed = {job.worker for job in held if job.worker is not None} - look.present.keys()
+        self._missed = {worker: self._missed.get(worker, look.now) for worker in missed}
+        return await self._rescue_all(held, look, by, self._is_orphan)
 
     def _is_orphan(self, job: Job, look: Look) -> Found | None:
-        if job.worker in look.present or job.claimed_at is None or look.now - job.claimed_at <= self.looks.lease_ms:
+        if job.worker in look.present or not self.looks.is_awake(look):
             return None
-        return "its worker left no trace", None
+        since = self._missed.get(job.worker or "", look.now)
+        return ("its worker left no trace", None) if look.now - since > self.looks.lease_ms else None
 
     async def stale(self, by: str, look: Look | None = None) -> list[Job]:
         """Rescue jobs whose worker lives but whose stage has shown no progress for too long."""

@@ -529,10 +529,9 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         def look(db: sqlite3.Connection) -> list[Record]:
             found = [Record(*row) for row in db.execute(SQL.records, {"prefix": prefix})]
             if prefix.startswith(WORKER) or WORKER.startswith(prefix):
-                holders = [row[0] for row in db.execute(SQL.holders)]
                 present = [
                     Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at)
-                    for p in self._live.presences(holders, self._clock())
+                    for p in self._live.presences()
                 ]
                 found += [record for record in present if record.name.startswith(prefix)]
             return sorted(found, key=lambda record: record.name)
@@ -558,7 +557,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _tidy(self, db: sqlite3.Connection) -> None:
         """Remove the traces of dead workers once none of their jobs is left to be rescued."""
         holders = {row[0] for row in db.execute(SQL.holders)}
-        self._live.forget([p.worker for p in self._live.listed() if p.gone and p.worker not in holders])
+        self._live.forget([p.worker for p in self._live.presences() if p.gone and p.worker not in holders])
 
     # Waking.
 

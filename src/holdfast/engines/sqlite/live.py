@@ -48,8 +48,6 @@ class Live:
         self._beats: dict[str, int] = {}
         self._unsent: dict[str, int] = {}
         self._directory: int | None = None
-        self._missed: dict[str, Time] = {}
-        self._left: set[str] = set()
 
     # Wake-ups.
 
@@ -179,24 +177,12 @@ class Live:
         """Remove a worker's file: it has ended in peace."""
         with self.lock:
             descriptor = self._beats.pop(worker, None)
-            self._left.add(worker)
         if descriptor is not None:
             self._unlink(f"{worker}.worker")
             os.close(descriptor)
 
-    def presences(self, holders: Collection[str] = (), now: Time = 0) -> list[Presence]:
-        """All workers that beat and have not left, the dead among them marked as gone.
-
-        Who of the `holders` of jobs left no file is told all the same by a process that has a worker of its own, as
-        last heard of when it was first missed: somebody may have tidied the folder, and the living come back.
-        """
-        found = self.listed()
-        missed = {one for one in holders if self._beats} - {presence.worker for presence in found} - self._left
-        self._missed = {worker: self._missed.get(worker, now) for worker in missed}
-        return [*found, *(Presence(worker, beat_at=at) for worker, at in sorted(self._missed.items()))]
-
-    def listed(self) -> list[Presence]:
-        """The workers whose files are there."""
+    def presences(self) -> list[Presence]:
+        """All workers that beat and have not left, the dead among them marked as gone."""
         found: list[Presence] = []
         try:
             names = sorted(name for name in os.listdir(self._folder) if name.endswith(".worker"))
