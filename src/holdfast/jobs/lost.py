@@ -67,9 +67,8 @@ def lost(
 ) -> Change:
     """Take a job from a lost worker: back to the queue, or to a person. The history tells what survived.
 
-    `recovery=False` if the store was away meanwhile: that is no worker's fault. `silent` if nobody saw the worker die,
-    which only stopped to send heartbeats. `drops` are effects that were written
-    down and never begun.
+    `recovery=False` if the store was away meanwhile: that is no worker's fault. `silent` if nobody saw the worker die
+    and only its heartbeats stopped. `drops` are effects that were written down and never begun.
     """
     progressed = has_progressed(past)
     done = sum(step.state is StepState.DONE for step in past.steps)
