@@ -7,6 +7,7 @@ import pytest
 from holdfast import App, wait_for
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Event, State
+from holdfast.jobs.family import UNDO_TYPE
 from holdfast.jobs.orders import Order
 from tests.worker.given import QUICK, Watched, entry_of, events, in_state, until
 
@@ -127,7 +128,7 @@ async def test_a_worker_with_very_many_types_tells_none(app, engine):
 
 
 async def test_what_another_app_made_is_undone_by_that_app(app, other, engine):
-    """Every worker claims undo jobs; one that has not the code leaves it to one that has."""
+    """Every worker claims undo jobs; one without the code leaves it to one that has it."""
     cleaned = []
 
     async def clean(n: int) -> None:
@@ -150,7 +151,37 @@ async def test_what_another_app_made_is_undone_by_that_app(app, other, engine):
         await in_state(app, undo, State.COMPLETED, seconds=20)
 
     assert cleaned == [3]
-    assert "has not the code that undoes job" in (await entry_of(undo, Event.REST)).note["why"]
+    assert "doesn't have the code that undoes job" in (await entry_of(undo, Event.REST)).note["why"]
+
+
+async def test_a_worker_that_put_an_undo_to_rest_lets_others_claim_it_first(app, other, engine, monkeypatch):
+    asked = []
+    claim = engine.claim
+
+    async def noted(worker, queues, limit, types=None):
+        asked.append(types)
+        return await claim(worker, queues, limit, types)
+
+    async def clean(n: int) -> None: ...
+
+    async def making(n: int) -> None:
+        await wait_for("never")
+
+    known = app.job(double)
+    run = await other.job(name="other.making", cleanup=clean)(making).submit(3)
+    async with other.worker():
+        await in_state(app, run, State.PENDING)
+    await run.cancel()
+    undo = await app.run(derived_id(run.id, "undo"))
+    monkeypatch.setattr(engine, "claim", noted)
+
+    async with app.worker():
+        await in_state(app, undo, State.SCHEDULED)
+        before = len(asked)
+        await known.submit(1)
+        await until(lambda: len(asked) > before)
+        assert UNDO_TYPE in asked[0]
+        assert UNDO_TYPE not in asked[-1]
 
 
 async def test_an_undo_that_no_app_knows_comes_to_a_person_in_the_end(app, other, engine, clock):

@@ -53,8 +53,11 @@ log = logger("holdfast.worker")
 CLAIM_LIMIT = 200
 """How many jobs one claim takes at most, however many slots are free."""
 
-UNDO_REST_MS = (2_000, 600_000)
+UNDO_REST_MS = (2_000, 60_000)
 """An undo job of another app rests for as long as it has waited already, within these bounds."""
+
+UNDO_HEAD_START_SECONDS = 2.0
+"""How much longer its worker claims no undo jobs: a worker that has the code claims it first."""
 
 UNDO_ELSEWHERE_MS = 3_600_000
 """How long an undo job is left to workers that know more."""
@@ -126,6 +129,8 @@ class Worker:
         """Why this worker stopped by itself: what it wrote is gone from the store, and it may write nothing more."""
         self._is_lost = asyncio.Event()
         self._quiet = False
+        self._no_undo_until = 0.0
+        """By the clock of the loop: until then undo jobs are left to other workers."""
         self._captures = False
         self._tasks: list[asyncio.Task[None]] = []
         self._releases: set[asyncio.Task[None]] = set()
@@ -270,6 +275,11 @@ class Worker:
         """The types of job that this worker claims: those of its registry, and the built-in ones."""
         return (*self._registry.types(), UNDO_TYPE)
 
+    def _types_now(self) -> tuple[str, ...]:
+        """The same, without undo jobs while those are left to other workers."""
+        types = self.types()
+        return types[:-1] if len(types) > 1 and self._loop.time() < self._no_undo_until else types
+
     def _may_claim(self) -> bool:
         return not self._stopping and not self._quiet and self._leases.may_start()
 
@@ -305,7 +315,7 @@ class Worker:
         self._held += free
         sent = time.monotonic()
         try:
-            jobs = await self._engine.claim(self.id, self.queues, free, self.types())
+            jobs = await self._engine.claim(self.id, self.queues, free, self._types_now())
         finally:
             self._claiming = False
             self._held -= free
@@ -446,9 +456,9 @@ class Worker:
             self._handle(attempt)
 
     async def _undo_here_or_elsewhere(self, job: Job, spec: JobSpec, claimed: float) -> None:
-        """Every worker claims undo jobs. One of another app's job rests, longer each time, until that app has it.
+        """Every worker claims undo jobs. One of another app's job rests, longer each time, and is left to that app.
 
-        Not for ever: if nobody comes who knows it, it runs here, fails, and says what is missing.
+        Not for ever: if no worker comes that has the code, it runs here, fails, and says what is missing.
         """
         try:
             now = await self._engine.now()
@@ -457,8 +467,10 @@ class Worker:
                 self._start(job, spec, claimed)
                 return
             low, high = UNDO_REST_MS
-            why = {"why": f"worker {self.id} has not the code that undoes job {job.parent}"}
-            change = decide(job, Event.REST, now, by=self.id, run_at=now + max(low, min(high, waited)), note=why)
+            rest = max(low, min(high, waited))
+            why = {"why": f"worker {self.id} doesn't have the code that undoes job {job.parent}"}
+            change = decide(job, Event.REST, now, by=self.id, run_at=now + rest, note=why)
+            self._no_undo_until = self._loop.time() + rest / 1_000 + UNDO_HEAD_START_SECONDS
             (answer,) = await self._engine.commit([change])
             if not isinstance(answer, Applied):
                 await self._giving_up.release(job.lease, "it changed while it was put to rest")
@@ -585,7 +597,7 @@ class Worker:
                 self._go_on(one[0].lease, self._end(*one))
             return []
         try:
-            answers, jobs = await self._engine.turn(changes, self.id, self.queues, free, self.types())
+            answers, jobs = await self._engine.turn(changes, self.id, self.queues, free, self._types_now())
         except Exception:
             # One of them may be to blame, or the store is away: each tries by itself, for as long as it takes.
             for (attempt, _, _), change in zip(ended, changes, strict=True):
