@@ -102,7 +102,7 @@ def test_a_stopped_worker_stops_its_jobs_too_and_what_it_says_later_is_refused(s
     until(lambda: len(stage.marks("draw")) >= 3)
     zombie = owner(stage, run)
     ((_, child, _),) = stage.marks("film")
-    zombie.send_signal(signal.SIGSTOP)
+    stage.freeze(zombie)
     stage.worker(SMALL)
     until(lambda: len(stage.marks("film")) == 2)
     before = len([pid for _, pid, _ in stage.marks("draw") if pid == child])

@@ -94,7 +94,7 @@ def test_a_job_whose_stuck_owner_lets_its_timeout_pass_is_failed_by_upkeep_and_i
     workers.sort(key=lambda process: process.pid != pid)
     first, second = workers
     if frozen:
-        first.send_signal(signal.SIGSTOP)
+        stage.freeze(first)
     owner, other = worker_of(stage, first), worker_of(stage, second)
     # A process whose event loop stands still rescues its own jobs; one that is frozen must not be the leader.
     leader = other if frozen else owner
