@@ -127,22 +127,28 @@ async def test_a_worker_with_very_many_types_tells_none(app, engine):
     assert presence.types is None
 
 
-async def test_what_another_app_made_is_undone_by_that_app(app, other, engine):
-    """Every worker claims undo jobs; one without the code leaves it to one that has it."""
-    cleaned = []
+async def undo_of(other, app, cleaned=None):
+    """A job of the other app was cancelled: the undo job of what it made, as this app sees it."""
 
     async def clean(n: int) -> None:
-        cleaned.append(n)
+        if cleaned is not None:
+            cleaned.append(n)
 
     async def making(n: int) -> None:
         await wait_for("never")
 
-    app.job(double)
     run = await other.job(name="other.making", cleanup=clean)(making).submit(3)
     async with other.worker():
         await in_state(app, run, State.PENDING)
     await run.cancel()
-    undo = await app.run(derived_id(run.id, "undo"))
+    return await app.run(derived_id(run.id, "undo"))
+
+
+async def test_what_another_app_made_is_undone_by_that_app(app, other, engine):
+    """Every worker claims undo jobs; one without the code leaves it to one that has it."""
+    cleaned: list[int] = []
+    app.job(double)
+    undo = await undo_of(other, app, cleaned)
 
     async with app.worker():
         await in_state(app, undo, State.SCHEDULED)
@@ -162,17 +168,8 @@ async def test_a_worker_that_put_an_undo_to_rest_lets_others_claim_it_first(app,
         asked.append(types)
         return await claim(worker, queues, limit, types)
 
-    async def clean(n: int) -> None: ...
-
-    async def making(n: int) -> None:
-        await wait_for("never")
-
     known = app.job(double)
-    run = await other.job(name="other.making", cleanup=clean)(making).submit(3)
-    async with other.worker():
-        await in_state(app, run, State.PENDING)
-    await run.cancel()
-    undo = await app.run(derived_id(run.id, "undo"))
+    undo = await undo_of(other, app)
     monkeypatch.setattr(engine, "claim", noted)
 
     async with app.worker():
@@ -185,17 +182,8 @@ async def test_a_worker_that_put_an_undo_to_rest_lets_others_claim_it_first(app,
 
 
 async def test_an_undo_that_no_app_knows_comes_to_a_person_in_the_end(app, other, engine, clock):
-    async def clean(n: int) -> None: ...
-
-    async def making(n: int) -> None:
-        await wait_for("never")
-
     app.job(double)
-    run = await other.job(name="other.making", cleanup=clean)(making).submit(3)
-    async with other.worker():
-        await in_state(app, run, State.PENDING)
-    await run.cancel()
-    undo = await app.run(derived_id(run.id, "undo"))
+    undo = await undo_of(other, app)
     async with app.worker():
         await in_state(app, undo, State.SCHEDULED)
         clock.advance(3_700)
