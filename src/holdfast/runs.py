@@ -99,9 +99,7 @@ class Run(Generic[R]):
 
     async def history(self) -> list[Entry]:
         """All that happened to it."""
-        jobs = await self._open()
-        await jobs.get(self.id)  # an unknown id has an empty history, and should be told as such
-        return await jobs.history(self.id)
+        return await (await self._open()).history(self.id)
 
     async def follow(self) -> AsyncIterator[Entry | Status]:
         """Its history and its progress, live, until it settles."""

@@ -7,16 +7,16 @@ the same however often the job is run, and a wait for it parks the job.
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from msgspec.structs import replace
 
-from holdfast.core.codec import Signature, canonical
+from holdfast.core.codec import Changed, Signature, canonical
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid, LeaseLost, WrongColour
+from holdfast.core.errors import BadValue, Invalid, LeaseLost, WrongColour
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Inserted, Time
 from holdfast.jobs import Jobs, Order
@@ -92,8 +92,15 @@ class _Job(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: tuple[Any, ...], connection: Any
     ) -> "Run[R]":
         order = self._order(await self._now(), *options)
-        (run,) = await self._submit([replace(order, args=self.spec.signature.encode(args, kwargs))], connection)
+        changes: list[Changed] = []
+        text = self._encoded(args, kwargs, changes)
+        refused = {text: changes[0].refusal} if changes else {}
+        (run,) = await self._submit([replace(order, args=text)], connection, refused)
         return run
+
+    def _encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any], changes: list[Changed]) -> str:
+        """A call as text. Inside a job, one that JSON would change is noted: its child may be there already."""
+        return self.spec.signature.encode(args, kwargs, None if attempt_here() is None else changes)
 
     def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. The options are for all.
@@ -114,21 +121,26 @@ class _Job(Generic[P, R]):
         now, at_once = await self._now(), await self._at_once()
         options = _checked(self.type, options)
         connection = options.pop("connection", None)
-        order, parts = self._order(now, **options), self._parts(calls, at_once)
+        refused: dict[str, BadValue] = {}
+        order, parts = self._order(now, **options), self._parts(calls, at_once, refused)
         if connection is not None or attempt_here() is not None:
             return [
                 run
                 for texts in parts
-                for run in await self._submit([replace(order, args=text) for text in texts], connection)
+                for run in await self._submit([replace(order, args=text) for text in texts], connection, refused)
             ]
         jobs, signature = await self._open(), self.spec.signature
         return [JobRun(self._open, one.id, signature) for one in await _inserted(jobs, order, parts)]
 
-    def _parts(self, calls: Iterable[Any], at_once: int) -> Iterator[list[str]]:
-        """The calls as text, as many as go to the store in one act at a time."""
-        encode, texts = self.spec.signature.encode, []
+    def _parts(self, calls: Iterable[Any], at_once: int, refused: dict[str, BadValue]) -> Iterator[list[str]]:
+        """The calls as text, as many as go to the store in one act at a time. Those to refuse are noted by text."""
+        texts: list[str] = []
+        changes: list[Changed] = []
         for call in calls:
-            texts.append(encode(call if isinstance(call, tuple) else (call,), {}))
+            texts.append(self._encoded(call if isinstance(call, tuple) else (call,), {}, changes))
+            if changes:
+                refused[texts[-1]] = changes[0].refusal
+                changes.clear()
             if len(texts) == at_once:
                 yield texts
                 texts = []
@@ -149,8 +161,11 @@ class _Job(Generic[P, R]):
         attempt = attempt_here()
         return (attempt.engine if attempt is not None else (await self._open()).engine).insert_at_once
 
-    async def _submit(self, orders: list[Order], connection: Any = None) -> "list[Run[R]]":
-        """Submit them; inside a job as its children, under ids that are the same however often the job is run."""
+    async def _submit(self, orders: list[Order], connection: Any, refused: Mapping[str, BadValue]) -> "list[Run[R]]":
+        """Submit them; inside a job as its children, under ids that are the same however often the job is run.
+
+        `refused` has the arguments for which no new child may be made, as text, and why.
+        """
         attempt, signature = attempt_here(), self.spec.signature
         if attempt is not None and connection is not None:
             raise Invalid(
@@ -162,6 +177,9 @@ class _Job(Generic[P, R]):
         group = f"~submit:{self.type}"
         names = [f"{order.args}\n{order.key or ''}" for order in orders]
         ids = [_child_id(attempt, group, name) for name in names]
+        for id, order in zip(ids, orders, strict=True) if refused else ():
+            if order.args in refused and not await _is_born(attempt, id):
+                raise refused[order.args]
         # Each is a group of its own, so that it wakes its parent on its own.
         accepted_ids = await self._give_birth(attempt, orders, ids, ids)
         return [
@@ -206,13 +224,17 @@ class _Job(Generic[P, R]):
         taken, ids = [], []
         orders: list[Order] = []
         while (one := tally.take()) is not None:
+            changes: list[Changed] = []
             try:
-                order = replace(alike, args=self.spec.signature.encode((one.item,), {}))
+                order = replace(alike, args=self._encoded((one.item,), {}, changes))
             except Invalid as error:
                 tally.fail(one, error)
                 continue
             text = order.args if key is None else _text(key, one.item)
             id = _child_id(attempt, group, text)
+            if changes and not await _is_born(attempt, id):
+                tally.fail(one, changes[0].refusal)
+                continue
             taken.append(one)
             ids.append(id)
             orders.append(order)
@@ -261,6 +283,12 @@ class _Job(Generic[P, R]):
             expires_at=_moment(expires, now),
             options=options,
         )
+
+
+async def _is_born(attempt: Attempt, id: str) -> bool:
+    """Whether an earlier lease of this job has submitted this child: then it needs no arguments from us."""
+    with attempt.at_work():
+        return id in await known_children(attempt)
 
 
 async def _inserted(jobs: Jobs, order: Order, parts: Iterable[list[str]]) -> list[Inserted]:

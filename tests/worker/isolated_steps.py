@@ -52,6 +52,11 @@ async def shifted(film: Film, *, hours: int = 1) -> Film:
     return Film(title=film.title.upper(), scenes=scenes)
 
 
+@step(isolate="process")
+def shown(value):
+    return repr(value)
+
+
 @step
 def whose() -> int:
     return os.getpid()

@@ -174,6 +174,15 @@ async def tells() -> None:
 
 
 @app.job(isolate="process")
+async def halfway(fails: bool) -> None:
+    progress(3, 7)
+    await narrate.aio(1)
+    progress(6, 7)
+    if fails:
+        raise ValueError("no paper")
+
+
+@app.job(isolate="process")
 async def naps(path: str) -> int:
     told(path)
     n = await narrate.aio(21)
@@ -273,7 +282,17 @@ async def dies(path: str, how: str) -> str:
             task = asyncio.ensure_future(asyncio.sleep(60))
             task.cancel()
             await task
+        if how == "stops the loop":
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(60)
+        if how == "exits in a task":
+            task = asyncio.ensure_future(exits())
+            await asyncio.sleep(60)
     return "done"
+
+
+async def exits() -> None:
+    sys.exit(4)
 
 
 @app.job(isolate="process", retries=0, memory_mb=200)

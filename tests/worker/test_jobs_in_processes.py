@@ -87,6 +87,15 @@ async def test_progress_stage_and_log_lines_are_told_while_it_runs(app):
         await run.cancel()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_it_said_last_is_told_after_it_has_ended(app, fails):
+    run = await jobs.halfway.submit(fails)
+    async with app.worker():
+        await in_state(app, run, State.RETRYABLE if fails else State.COMPLETED, seconds=20)
+        status = await run.status()
+        assert (status.done, status.total) == (6, 7)
+
+
 async def test_a_sleep_frees_the_process_and_goes_on_from_the_records(app, clock, tmp_path):
     run = await jobs.naps.submit(str(tmp_path / "ran"))
     async with app.worker() as worker:
@@ -200,6 +209,8 @@ async def test_what_can_not_be_right_is_not_tried_again(app):
         ("generator", "GeneratorExit: closed"),
         ("own", "Own: no exception"),
         ("cancelled", "CancelledError: cancelled from inside"),
+        ("stops the loop", "RuntimeError: its code ended its event loop (sys.exit or loop.stop()"),
+        ("exits in a task", "RuntimeError: its code ended its event loop (sys.exit or loop.stop()"),
     ],
 )
 async def test_a_process_that_dies_fails_the_attempt_and_its_records_stay(app, tmp_path, how, reason):

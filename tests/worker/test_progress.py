@@ -183,6 +183,19 @@ async def test_a_run_that_is_not_there_is_not_found(app, id):
             await ask()
     with pytest.raises(NotFound):
         await run.resolve_step("draw#1", 1)
+    jobs = app.jobs
+    for look in (
+        jobs.get,
+        jobs.status,
+        jobs.history,
+        jobs.log,
+        jobs.questions,
+        jobs.cancel,
+        jobs.activate,
+        jobs.replay,
+    ):
+        with pytest.raises(NotFound, match="there is no"):
+            await look(id)
     with pytest.raises(NotFound):
         async for _ in run.follow():
             raise AssertionError("there is nothing to follow")

@@ -17,7 +17,7 @@ from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.core.unreadable import unreadable_parts
 from holdfast.engines.clock import SLEW
 from holdfast.engines.contract import QUIET, system_clock
-from holdfast.jobs import Jobs
+from holdfast.jobs import Jobs, history_of
 from holdfast.jobs.draining import OURS
 from holdfast.jobs.family import UNDO_TYPE
 from holdfast.jobs.moving import mark_in
@@ -110,7 +110,8 @@ async def _vanished(jobs: Jobs, now: Time) -> Finding:
     told: Counter[str] = Counter()
     named: list[Job] = []
     for job in [one for one in page if one.epoch > 1][:RESUMED_LOOKED_AT]:
-        notes = [one.note for one in await jobs.history(job.id) if NEVER_ASKED in one.note and now - one.at < RECENT_MS]
+        history = await history_of(jobs.engine, job.id)  # it may be pruned meanwhile
+        notes = [one.note for one in history if NEVER_ASKED in one.note and now - one.at < RECENT_MS]
         if notes:
             told.update(notes[-1][NEVER_ASKED])
             named.append(job)

@@ -18,7 +18,20 @@ from functools import cached_property, lru_cache, partial, reduce
 from io import IOBase
 from operator import or_
 from types import NoneType, UnionType
-from typing import IO, Annotated, Any, Generic, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    IO,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 import pydantic
@@ -38,7 +51,7 @@ from holdfast.core.canonical import (
     written,
 )
 from holdfast.core.errors import BadValue
-from holdfast.core.open_hints import change_in, leaves_open
+from holdfast.core.open_hints import change_in, leaves_open, with_tuples
 from holdfast.core.schemas import FormSchema
 
 __all__ = ["DEPTH_LIMIT", "PAYLOAD_LIMIT", "Codec", "Signature", "canonical", "decode", "encode", "parse"]
@@ -57,6 +70,14 @@ def encode(value: Any, hint: Any = Any) -> str:
 def decode(text: str | bytes, hint: Any = Any) -> Any:
     """The value that a text stands for, by a type hint."""
     return Codec[Any](hint).decode(text)
+
+
+class Changed(NamedTuple):
+    """An argument that JSON gives back as another type, where no hint names its own."""
+
+    refusal: BadValue
+    only_tuples: bool
+    """Whether only tuples are changed, into lists: who gets a copy from us, and not from a store, gets tuples."""
 
 
 _PLAIN = frozenset({bool, float, int, str, NoneType})
@@ -89,14 +110,16 @@ class Codec(Generic[T]):
         text, copy = self.part(value)
         return sized(text, self.where), copy
 
-    def part(self, value: T, depth: int = 0) -> tuple[str, T]:
-        """As `copied`, for a value that lies so deep in a larger text, whose size is left to the caller."""
+    def part(self, value: T, depth: int = 0, changes: list[Changed] | None = None) -> tuple[str, T]:
+        """As `copied`, for a value that lies so deep in a larger text, whose size is left to the caller.
+
+        With `changes`, a value that would come back as another type is noted there and not refused, and the copy has
+        its tuples.
+        """
         if self.hint is Any:
             text = written(value, self.where, depth)
             back = self._read(text, "its text can't be read back")
-            if self._exact:
-                self._check_same(value, back)
-            return text, back
+            return text, self._same(value, back, changes) if self._exact else back
         if type(value) is self.hint and self.hint in _PLAIN:  # As pydantic would, in a tenth of the time.
             return written(value, self.where, depth), value
         if hasattr(type(value), "__next__"):
@@ -116,14 +139,21 @@ class Codec(Generic[T]):
         if not self._is_open and back != checked and not _alike(back, checked):
             reason = "the type hint can't tell it from another type that fits; use one type, or a tagged union"
             raise BadValue(f"{self.where}: would come back as another type; {reason}")
-        if self._is_open:
-            self._check_same(checked, back)
-        return text, back
+        return text, self._same(checked, back, changes) if self._is_open else back
 
-    def _check_same(self, value: Any, back: Any) -> None:
-        """Where no hint names the type, refuse what JSON gives back as another."""
-        if (found := change_in(value, back)) is not None:
-            raise BadValue(line(self.where, found.path, f"{found.words}; {found.what_now(self.hint, value)}"))
+    def _same(self, value: Any, back: Any, changes: list[Changed] | None) -> Any:
+        """What is read back. Where no hint names the type, refuse or note what JSON gives back as another."""
+        found = change_in(value, back)
+        if found is None:
+            return back
+        kept = back if changes is None else with_tuples(value, back)
+        other = change_in(value, kept)
+        found = other or found
+        refusal = BadValue(line(self.where, found.path, f"{found.words}; {found.what_now(self.hint, value)}"))
+        if changes is None:
+            raise refusal
+        changes.append(Changed(refusal, other is None))
+        return kept
 
     @cached_property
     def _is_open(self) -> bool:
@@ -174,33 +204,37 @@ class Signature:
         """The codec of what the function returns."""
         return self._codecs["return"]
 
-    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The canonical text of a call, or BadValue."""
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any], changes: list[Changed] | None = None) -> str:
+        """The canonical text of a call, or BadValue. For `changes`, see Codec.part."""
         if self._plain_types and not kwargs and [type(value) for value in args] == self._plain_types:
             texts = [written(value, codec.where) for codec, value in zip(self._in_place, args, strict=True)]
             return sized(f"[{','.join(texts)}]", self._where)  # As below, in a third of the time.
-        return self.copied(args, kwargs)[0]
+        return self.copied(args, kwargs, changes)[0]
 
-    def copied(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """The canonical text of a call, and what `decode` would make of it, or BadValue."""
+    def copied(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], changes: list[Changed] | None = None
+    ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """As `encode`, and what `decode` would make of the text."""
         if self._all_required:
             if kwargs or len(args) != len(self._places):
                 given = self._bind(args, kwargs)
                 args = [given[name] for name in self._places]
-            places = [codec.part(value, ARGUMENT_DEPTH) for codec, value in zip(self._in_place, args, strict=True)]
+            places = [
+                codec.part(value, ARGUMENT_DEPTH, changes) for codec, value in zip(self._in_place, args, strict=True)
+            ]
             return self._joined([text for text, _ in places], {}), tuple([copy for _, copy in places]), {}
         given, defaults, codecs = self._bind(args, kwargs), self._defaults, self._codecs
-        more = [codecs[self._more].part(value, ARGUMENT_DEPTH) for value in given.pop(self._more, ())]
+        more = [codecs[self._more].part(value, ARGUMENT_DEPTH, changes) for value in given.pop(self._more, ())]
         others = given.pop(self._others, {})
-        parts = {name: codecs[name].part(value, ARGUMENT_DEPTH) for name, value in given.items()}
+        parts = {name: codecs[name].part(value, ARGUMENT_DEPTH, changes) for name, value in given.items()}
         differ = {name for name, (text, _) in parts.items() if text != defaults.get(name)}
         last = len(self._places)
         while last and not more and self._places[last - 1] not in differ:
             last -= 1
-        places = [parts.get(name) or self._default(name) for name in self._places[:last]] + more
+        places = [parts.get(name) or self._default(name, changes) for name in self._places[:last]] + more
         named = {name: parts[name] for name in self._names if name in differ}
         for name, value in others.items():
-            named[name] = codecs[self._others].part(value, ARGUMENT_DEPTH)
+            named[name] = codecs[self._others].part(value, ARGUMENT_DEPTH, changes)
         text = self._joined([text for text, _ in places], {name: text for name, (text, _) in named.items()})
         return text, tuple([copy for _, copy in places]), {name: copy for name, (_, copy) in named.items()}
 
@@ -259,19 +293,22 @@ class Signature:
 
     @cached_property
     def _defaults(self) -> dict[str, str]:
-        """The texts of the defaults. One that can't be stored, such as a sentinel, has none."""
+        """The texts of the defaults. One that can't be stored, such as a sentinel, has none.
+
+        One that JSON gives back as another type has one, so that who gives the default means the same call.
+        """
         texts = {}
         for name, default in self._given_defaults.items():
             with suppress(BadValue):
-                texts[name], _ = self._codecs[name].part(default, ARGUMENT_DEPTH)
+                texts[name], _ = self._codecs[name].part(default, ARGUMENT_DEPTH, [])
         return texts
 
-    def _default(self, name: str) -> tuple[str, Any]:
+    def _default(self, name: str, changes: list[Changed] | None) -> tuple[str, Any]:
         """As Codec.part, for an argument that was left to its default."""
         text = self._defaults.get(name)
         if text is None:
             raise BadValue(f"argument {name!r} of {self.name}: its default can't be stored; pass a value for it")
-        return text, self._codecs[name].decode(text)
+        return text, self._codecs[name].part(self._given_defaults[name], ARGUMENT_DEPTH, changes)[1]
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         names = self._places[: len(args)]

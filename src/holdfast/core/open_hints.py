@@ -83,6 +83,15 @@ def _change_in_mapping(value: Mapping[Any, Any], back: Mapping[Any, Any], path: 
     return None
 
 
+def with_tuples(value: Any, back: Any) -> Any:
+    """What a value's text is read as, with a tuple wherever the value has one: JSON knows only lists."""
+    if type(value) in (list, tuple) and type(back) is list:
+        return type(value)([with_tuples(one, two) for one, two in zip(value, back, strict=True)])
+    if type(value) is dict and type(back) is dict:
+        return {key: with_tuples(value.get(key), two) for key, two in back.items()}
+    return back
+
+
 def hint_for(value: Any, depth: int = HINT_DEPTH) -> str:
     """A type hint that fits a value: `dict[int, str]`, `tuple[int, ...]`, `Decimal`."""
     kind = type(value)

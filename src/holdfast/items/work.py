@@ -18,7 +18,7 @@ from holdfast.core.lifecycle import SETTLED, STATE_ROWS
 from holdfast.core.model import Event, Job, Options, Retry, State, Where
 from holdfast.engines.contract import job_topic
 from holdfast.items.words import NAMED_LIMIT, Counts, Teller, error_of, in_figures, label_of, name_of, number_of
-from holdfast.jobs import Order
+from holdfast.jobs import Order, history_of
 from holdfast.worker.context import ATTEMPT
 from holdfast.worker.steps import in_thread
 
@@ -131,7 +131,7 @@ class Work:
         for job in await self._app.engine.get(list(self._held)):
             if job is not None and job.version > self._held[job.id]:
                 since = self._held.pop(job.id)
-                history = await self._app.jobs.history(job.id)
+                history = await history_of(self._app.engine, job.id)
                 self._tell_recovered(sum(one.event == Event.LAPSE and one.version > since for one in history))
 
     async def _counts(self) -> Counts:

@@ -26,7 +26,6 @@ from holdfast.core.model import (
     Job,
     Lease,
     Presence,
-    Running,
     State,
     Time,
     Where,
@@ -34,14 +33,14 @@ from holdfast.core.model import (
 from holdfast.core.outcome import in_doubt
 from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import PAUSE, WORKER, Engine
-from holdfast.jobs.family import cancel_children, ended, tell_others
+from holdfast.jobs.family import cancel_children, ended, presence_of, running_of, tell_others
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
 from holdfast.jobs.questions import ASK, Question, check_signal, questions_of
 from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, spoken_of, with_words
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.waiters import CHANGE_TRIES
 
-__all__ = ["LOG_PATH", "Jobs", "Order", "Pause", "Status", "new_job", "random_ids", "status_of"]
+__all__ = ["LOG_PATH", "Jobs", "Order", "Pause", "Status", "history_of", "new_job", "random_ids", "status_of"]
 
 LOG_PATH = "~log"
 """The record under which a job's log lines are kept. No step's path begins with a tilde."""
@@ -114,16 +113,9 @@ class Jobs:
         """Where a job stands, for a person."""
         job = await self.get(id)
         now = await self.engine.now()
-        running: Running | None = None
-        trouble = ""
-        if job.worker is not None:
-            name = WORKER + job.worker
-            for record in [one for one in await self.engine.records(name) if one.name == name]:
-                presence = msgspec.json.decode(record.value, type=Presence)
-                trouble = presence.trouble
-                running = next((one for one in presence.running if (one.job, one.epoch) == (id, job.epoch)), None)
-        steps = [step for step in await self.engine.steps(id) if not step.path.startswith("~")]
-        return status_of(job, steps, running, now, trouble)
+        presence = await presence_of(self.engine, job)
+        trouble = "" if presence is None else presence.trouble
+        return status_of(job, await self.engine.steps(id), running_of(presence, job), now, trouble)
 
     async def statuses(self, jobs: Sequence[Job]) -> list[Status]:
         """Where each of these jobs stands. The workers are asked once for all of them."""
@@ -133,9 +125,9 @@ class Jobs:
         troubles = {presence.worker: presence.trouble for presence in workers}
         found: list[Status] = []
         for job in jobs:
-            steps = [step for step in await self.engine.steps(job.id) if not step.path.startswith("~")]
             trouble = troubles.get(job.worker or "", "")
-            found.append(status_of(job, steps, running.get((job.id, job.epoch)), now, trouble))
+            doing = running.get((job.id, job.epoch))
+            found.append(status_of(job, await self.engine.steps(job.id), doing, now, trouble))
         return found
 
     async def workers(self) -> list[Presence]:
@@ -143,10 +135,11 @@ class Jobs:
         return [msgspec.json.decode(record.value, type=Presence) for record in await self.engine.records(WORKER)]
 
     async def log(self, id: str) -> list[str]:
-        """The log lines that are kept with a job."""
-        for step in await self.engine.steps(id):
+        """The log lines that are kept with a job, or NotFound."""
+        for step in await self.engine.steps(_known(id)):
             if step.path == LOG_PATH:
                 return log_lines(step)
+        await self.get(id)
         return []
 
     async def walk(self, where: Where) -> AsyncIterator[Job]:
@@ -160,12 +153,10 @@ class Jobs:
             after = page[-1].id
 
     async def history(self, id: str) -> list[Entry]:
-        """The whole history of a job."""
-        entries: list[Entry] = []
-        while page := await self.engine.history(id, after=len(entries)):
-            entries += page
-            if len(page) < PAGE_LIMIT:
-                break
+        """The whole history of a job, or NotFound."""
+        entries = await history_of(self.engine, _known(id))
+        if not entries:
+            await self.get(id)
         return entries
 
     # Changes that need no lease. `by` names who asked, `reason` why; both are kept in the history.
@@ -319,6 +310,16 @@ class Jobs:
             record.name.removeprefix(PAUSE): Pause(at=record.at, **_told(record.value))
             for record in await self.engine.records(PAUSE)
         }
+
+
+async def history_of(engine: Engine, id: str) -> list[Entry]:
+    """The whole history of a job; nothing of one that is not there."""
+    entries: list[Entry] = []
+    while page := await engine.history(id, after=len(entries)):
+        entries += page
+        if len(page) < PAGE_LIMIT:
+            break
+    return entries
 
 
 def _told(text: str) -> dict[str, str]:

@@ -6,12 +6,14 @@ Must not decide what an end is (`lifecycle`). Each act looks first and may be re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
-from holdfast.core.model import Applied, Change, Conflict, Event, Job, State, Time, WaitKind, Where
-from holdfast.engines.contract import Engine
+from holdfast.core.model import Applied, Change, Conflict, Event, Job, Presence, Running, State, Time, WaitKind, Where
+from holdfast.engines.contract import WORKER, Engine
+from holdfast.jobs.status import progress_record
 from holdfast.jobs.waiters import CHANGE_TRIES, has_waiters, tell_waiters
 
 UNDO_TYPE = "holdfast.undo"
@@ -28,7 +30,23 @@ UNDO_PATH = "~undo/"
 async def ended(engine: Engine, job: Job, event: Event, now: Time, *, by: str, note: Mapping[str, Any]) -> Change:
     """A cancel, an expiry or a discard, with the job that undoes what was made, if there may be something to undo."""
     inserts = (undo_job(job, UNDO_TYPE, now),) if await _may_undo(engine, job, event) else ()
-    return decide(job, event, now, by=by, note=note, inserts=inserts)
+    steps = progress_record(job, running_of(await presence_of(engine, job), job), now)
+    return decide(job, event, now, by=by, note=note, inserts=inserts, steps=steps)
+
+
+async def presence_of(engine: Engine, job: Job) -> Presence | None:
+    """What the worker that runs a job last said of itself; None where nobody runs it, or nobody said anything."""
+    if job.worker is None:
+        return None
+    name = WORKER + job.worker
+    found = [one.value for one in await engine.records(name) if one.name == name]
+    return msgspec.json.decode(found[0], type=Presence) if found else None
+
+
+def running_of(presence: Presence | None, job: Job) -> Running | None:
+    """What a worker said of a job that it runs."""
+    told = () if presence is None else presence.running
+    return next((one for one in told if (one.job, one.epoch) == (job.id, job.epoch)), None)
 
 
 async def _may_undo(engine: Engine, job: Job, event: Event) -> bool:

@@ -10,12 +10,13 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.core.lifecycle import decide, lost_event
-from holdfast.core.model import Change, Entry, Error, Event, Job, Step, StepState, Time
+from holdfast.core.model import Change, Entry, Error, Event, Job, Running, Step, StepState, Time
 from holdfast.core.outcome import doubt_text, in_doubt
 from holdfast.engines.contract import Engine
-from holdfast.jobs import Jobs
+from holdfast.jobs import history_of
 from holdfast.jobs.family import CHILD_PATH
 from holdfast.jobs.questions import WAIT_PATH
+from holdfast.jobs.status import progress_record
 
 WAITS = (WAIT_PATH, CHILD_PATH)
 """Where waits are recorded."""
@@ -50,7 +51,7 @@ class Past(Struct, frozen=True):
 
 async def past_of(engine: Engine, job: str) -> Past:
     """Read what is recorded of a job, then its history."""
-    return Past(await engine.steps(job), await Jobs(engine).history(job))
+    return Past(await engine.steps(job), await history_of(engine, job))
 
 
 def lost(
@@ -60,22 +61,23 @@ def lost(
     *,
     by: str,
     why: str,
-    stage: str = "",
+    running: Running | None = None,
     recovery: bool = True,
     silent: bool = False,
     drops: Collection[str] = (),
 ) -> Change:
     """Take a job from a lost worker: back to the queue, or to a person. The history tells what survived.
 
-    `recovery=False` if the store was away meanwhile: that is no worker's fault. `silent` if nobody saw the worker die
-    and only its heartbeats stopped. `drops` are effects that were written down and never begun.
+    `running` is what the worker last said of it. `recovery=False` if the store was away meanwhile: that is no worker's
+    fault. `silent` if nobody saw the worker die and only its heartbeats stopped. `drops` are effects that were written
+    down and never begun.
     """
     progressed = has_progressed(past)
     done = sum(step.state is StepState.DONE for step in past.steps)
     survived = f"{done} recorded {'step' if done == 1 else 'steps'}"
     note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": survived}
-    if stage:
-        note["stage"] = stage
+    if running is not None and running.stage:
+        note["stage"] = running.stage
     if not recovery:
         note[EXCUSED] = "the store was away since, so this is no recovery"
     elif silent and job.recoveries and not progressed:  # once, a machine may have failed
@@ -97,6 +99,7 @@ def lost(
         progressed=progressed,
         recovery=recovery,
         error=error,
+        steps=progress_record(job, running, now),
         drops=tuple(drops),
         note=note,
     )

@@ -7,6 +7,9 @@ import msgspec
 from holdfast.core.durations import in_words
 from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait
 
+PROGRESS_PATH = "~progress"
+"""How far a job was when it last stopped running is kept under this, beside the records of its steps."""
+
 SOON_MS = 500
 """What comes so soon is told as if it were here."""
 
@@ -89,18 +92,40 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(words)
 
 
-def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Time, trouble: str = "") -> Status:
+def progress_record(job: Job, running: Running | None, now: Time) -> tuple[Step, ...]:
+    """How far a job is, as a record that goes with the change by which it stops running; none if nobody said."""
+    if running is None or (running.done is None and running.total is None):
+        return ()
+    told = msgspec.json.encode({"done": running.done, "total": running.total}).decode()
+    step = Step(
+        job=job.id,
+        epoch=job.epoch,
+        path=PROGRESS_PATH,
+        name=PROGRESS_PATH,
+        state=StepState.STARTED,  # so that the next one may take its place
+        result=told,
+        started_at=now,
+    )
+    return (step,)
+
+
+def status_of(job: Job, records: Sequence[Step], running: Running | None, now: Time, trouble: str = "") -> Status:
     """Put together where a job stands from its row, its records, and what its worker last said of it and of its store.
 
-    The worker's word ends with the job. Then each step or item that was run counts.
+    The worker's word ends with the job. Then counts how far it was when it stopped running. Of a job that completed
+    and said nothing in its last attempt, each step or item that was run counts.
     """
+    steps = [step for step in records if not step.path.startswith("~")]
     done_steps = [step for step in steps if step.state is StepState.DONE]
     stage = running.stage if running is not None else ""
     if not stage and steps and job.state is not State.COMPLETED:
         stage = steps[-1].path.split("/")[0].split("#")[0]
-    done = running.done if running is not None else None
-    total = running.total if running is not None else None
-    if job.state is State.COMPLETED and done_steps:
+    done, total = (running.done, running.total) if running is not None else (None, None)
+    kept = next((step for step in records if step.path == PROGRESS_PATH), None)
+    completed = job.state is State.COMPLETED
+    if kept is not None and job.state is not State.ACTIVE and (not completed or kept.epoch == job.epoch):
+        done, total = _read(kept)
+    elif completed and done_steps:
         done, total = len(done_steps), sum(step.state is not StepState.STARTED for step in steps)
     since = (running.since if running is not None else None) or job.claimed_at
     stages = job.options.stages
@@ -134,6 +159,15 @@ def status_of(job: Job, steps: Sequence[Step], running: Running | None, now: Tim
         retrying=retrying,
         retry_ms=None if retrying is None else _until(retrying.next_at, now),
     )
+
+
+def _read(kept: Step) -> tuple[int | None, int | None]:
+    """What a record of progress says. A damaged one says nothing: it must not hide the rest of a status."""
+    try:
+        told = msgspec.json.decode(kept.result or "{}", type=dict[str, int | None])
+    except msgspec.MsgspecError:
+        return None, None
+    return told.get("done"), told.get("total")
 
 
 def _until(at: Time, now: Time) -> int:

@@ -25,9 +25,10 @@ from holdfast.core.model import (
 )
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
 from holdfast.engines.contract import Engine
-from holdfast.jobs import Jobs
-from holdfast.jobs.family import UNDO_TYPE, tell_others
+from holdfast.jobs import Jobs, history_of
+from holdfast.jobs.family import UNDO_TYPE, presence_of, running_of, tell_others
 from holdfast.jobs.lost import Past, lost, past_of
+from holdfast.jobs.status import progress_record
 from holdfast.safe import logger
 from holdfast.upkeep.look import Look, Looks, how
 
@@ -72,7 +73,7 @@ class Rescue:
     async def _let_undo(self, look: Look, by: str) -> None:
         """Let the undo of a cancelled job begin whose owner is gone: nobody will say that it has stopped."""
         async for undo in self._jobs.walk(Where(states=(State.PENDING,), type=UNDO_TYPE)):
-            owners = [one.by for one in await self._jobs.history(undo.parent or "") if one.event == Event.CLAIM]
+            owners = [one.by for one in await history_of(self._engine, undo.parent or "") if one.event == Event.CLAIM]
             if not owners or (fresh := await self.looks.fresh(look)) is None:
                 continue
             look = fresh
@@ -145,12 +146,13 @@ class Rescue:
             if doubts:
                 error = Error("EffectInDoubt", f"{doubt_text(doubts)}; {error.message}")
                 note["in_doubt"] = doubts
+            steps = progress_record(job, running_of(await presence_of(self._engine, job), job), now)
             run_at = None
             if doubts or failure_event(job, error.type) is not Event.FAIL:
-                change = decide(job, Event.ABANDON, now, by=by, error=error, note=note)
+                change = decide(job, Event.ABANDON, now, by=by, error=error, note=note, steps=steps)
             else:
                 run_at = retry_at(job, now, self._chance())
-                change = decide(job, Event.OVERRUN, now, by=by, error=error, run_at=run_at, note=note)
+                change = decide(job, Event.OVERRUN, now, by=by, error=error, run_at=run_at, note=note, steps=steps)
             if await self._commit(change):
                 failed.append(job)
                 which = f"attempt {job.attempt} of {job.options.retry.retries + 1}"
@@ -179,14 +181,13 @@ class Rescue:
 
     async def _rescue(self, job: Job, past: Past, now: Time, by: str, why: str, presence: Presence | None) -> bool:
         """Take a job from its worker: back to the queue, or to a person. The history tells what survived."""
-        running = _running(presence, job)
         change = lost(
             job,
             past,
             now,
             by=by,
             why=why,
-            stage=running.stage if running is not None else "",
+            running=running_of(presence, job),
             recovery=presence is None or not presence.store_away,
             silent=presence is not None and not presence.gone,
         )
@@ -205,12 +206,6 @@ class Rescue:
         if isinstance(answer, Applied):
             await tell_others(self._engine, change, answer, by=change.by)
         return isinstance(answer, Applied)
-
-
-def _running(presence: Presence | None, job: Job) -> Running | None:
-    if presence is None:
-        return None
-    return next((one for one in presence.running if (one.job, one.epoch) == (job.id, job.epoch)), None)
 
 
 def _silent_ms(running: Running, presence: Presence, look: Look) -> int:

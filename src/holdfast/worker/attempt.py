@@ -25,6 +25,7 @@ from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.engines.contract import Engine
 from holdfast.jobs import LOG_PATH
+from holdfast.jobs.status import PROGRESS_PATH, progress_record
 from holdfast.safe import logger
 from holdfast.trouble import Trouble
 from holdfast.worker.faults import line_of, module_of, storable
@@ -181,6 +182,8 @@ class Attempt(Identity):
         for step in steps:
             if step.path == LOG_PATH:
                 self._lines.load(log_lines(step))
+            elif step.path == PROGRESS_PATH:
+                continue
             elif is_unreadable(step.error):
                 raise _unreadable_record(step)
             elif step.path.startswith(ARGS_PATH):
@@ -603,6 +606,14 @@ class Attempt(Identity):
             stale_after_ms=min(limits, default=None),  # the strictest of what runs now
             retrying=retrying,
         )
+
+    def progress_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:
+        """How far it is, as a record that goes with its end. What a map counted is told by the steps of a job that
+        completes.
+        """
+        if self._said is None and (completes or self.is_bare or "_counts" not in vars(self)):
+            return ()
+        return progress_record(self.job, self.running(), now)
 
     # Log lines.
 

@@ -10,7 +10,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import RELEASE_LIMIT
 from holdfast.core.model import Applied, Change, Job, Lease, State
 from holdfast.engines.contract import Engine
-from holdfast.jobs.family import tell_others
+from holdfast.jobs.family import presence_of, running_of, tell_others
 from holdfast.jobs.lost import HANDED_OVER, lost, past_of, releases_in_a_row
 from holdfast.safe import logger
 from holdfast.worker.outcomes import released
@@ -47,7 +47,8 @@ class GivingUp:
                 if (job := await self._ours(lease)) is None:
                     return
                 past, now = await past_of(self._engine, job.id), await self._engine.now()
-                if await self._commit(lost(job, past, now, by=self._worker, why=why, drops=drops)):
+                running = running_of(await presence_of(self._engine, job), job)
+                if await self._commit(lost(job, past, now, by=self._worker, why=why, running=running, drops=drops)):
                     return
         except HoldfastError as error:
             log.warning("job %s: could not be counted as lost; others find it: %s", lease.job, error)

@@ -37,7 +37,8 @@ def outcome(
 
     What a handler returns after it was told to stop is not taken for its result: it may have left things out.
     """
-    job, steps, drift = attempt.job, attempt.log_record(), attempt.drift()
+    job, drift = attempt.job, attempt.drift()
+    steps = (*attempt.log_record(), *attempt.progress_record(now, completes=error is None and stop is None))
     note: dict[str, Any] = {"drift": drift} if drift else {}
     if attempt.kept_slot:
         note["kept_slot"] = attempt.kept_slot

@@ -305,7 +305,7 @@ class Parking:
                 waits=waits,
                 run_at=min(ends) if at_rest else None,
                 takes=attempt.taken(),
-                steps=(*self._begun(parked), *attempt.log_record()),
+                steps=(*self._begun(parked), *attempt.log_record(), *attempt.progress_record(now)),
                 note=note,
             )
             (answer,) = await attempt.persist(lambda: attempt.engine.commit([change]))

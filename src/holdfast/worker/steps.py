@@ -7,6 +7,7 @@ walks through it in the job's own thread and reaches the loop for the record onl
 import asyncio
 import concurrent.futures
 import contextvars
+import copy
 import inspect
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from holdfast import forking
-from holdfast.core.codec import canonical
+from holdfast.core.codec import Changed, canonical
 from holdfast.core.durations import in_words
 from holdfast.core.errors import BadValue, EffectInDoubt, Invalid, WrongColour
 from holdfast.core.keys import step_path
@@ -53,8 +54,15 @@ class Call:
         self.attempt = attempt
         self.spec = spec
         self.item = item
-        self.text, *copies = spec.signature.copied(args, kwargs)
+        changes: list[Changed] = []
+        self.text, *copies = spec.signature.copied(args, kwargs, changes)
         self._copies: Any = copies
+        self._has_tuples = bool(changes)
+        self._refusal: BadValue | None = None
+        """Why the body can't have these arguments. A record answers all the same."""
+        for changed in changes:
+            if self._refusal is None and (spec.isolated or not changed.only_tuples):
+                self._refusal = changed.refusal
         self._done: Step | None = None
         self._value: Any = None
         self.keyed = key is not None
@@ -87,6 +95,8 @@ class Call:
                 raise self.attempt.doubt(self.path)
             if self.attempt.unsettled:
                 self.attempt.check_unsettled(self.spec)
+            if self._refusal is not None:
+                raise self._refusal
             return False, None
         if self.keyed:
             self._compare()
@@ -105,6 +115,8 @@ class Call:
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The body's own copy of the arguments, decoded from the recorded form: another one for each try."""
+        if self._has_tuples:  # which the recorded form has not
+            return copy.deepcopy(self._copies)  # type: ignore[no-any-return]
         copies, self._copies = self._copies, None
         return copies or self.spec.signature.decode(self.text)
 

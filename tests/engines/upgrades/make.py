@@ -25,7 +25,7 @@ from holdfast import App
 from holdfast.core.model import State
 from holdfast.jobs import Order
 from tests.engines.upgrades import stores
-from tests.engines.upgrades.jobs import LATER, MAKING, build
+from tests.engines.upgrades.jobs import LATER, MAKING, OPEN, build
 
 ROOT = Path(__file__).parents[3]
 LIFE_SECONDS = 120.0
@@ -37,6 +37,9 @@ FIRST = {
     "sleeper": State.SCHEDULED,
     "parent": State.PENDING,
     "painter": State.PENDING,
+    "taker": State.PENDING,
+    "plain_taker": State.PENDING,
+    "giver": State.PENDING,
     "flaky": State.RETRYABLE,
     "stepped": State.ACTIVE,
     "buyer": State.ACTIVE,
@@ -82,8 +85,10 @@ async def first_life(url: str, told: Path) -> None:
     await submit("first", "plain", 4, queue=LATER, priority=4, key="k-2")
     for name in ("stepped", "parent"):
         await submit(name, name, 3)
-    for name in ("listener", "sleeper", "flaky", "buyer", "painter"):
+    for name in ("listener", "sleeper", "flaky", "buyer", "painter", "taker", "plain_taker", "apart", "giver"):
         await submit(name, name)
+    for n, value in enumerate(OPEN):
+        await submit(f"open-{n}", "shown", value, queue=LATER)
     for n in (1, 2, 3):
         await submit(f"broken-{n}", "broken", n)
     (staged,) = await app.jobs.submit([Order(type="upgrades.plain", args="[5]", queue=LATER, pending=True)])
@@ -94,7 +99,8 @@ async def first_life(url: str, told: Path) -> None:
 
         async def recorded() -> bool:
             steps = [step.state for name in ("stepped", "buyer") for step in await app.engine.steps(names[name])]
-            return sorted(steps) == ["done", "done", "started"]
+            apart = [step.state for step in await app.engine.steps(names["apart"]) if step.name == "took_apart"]
+            return sorted(steps) == ["done", "done", "started"] and apart == ["done"] * (len(OPEN) + 1)
 
         await until("the steps are recorded", recorded)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -111,7 +117,7 @@ async def second_life(url: str, told: Path) -> None:
             job = await app.jobs.get(names["stepped"])
             return job.state is State.ACTIVE and job.epoch == 2
 
-        await reach(app, names, {"buyer": State.REVIEW})  # its effect is in doubt
+        await reach(app, names, {"buyer": State.REVIEW, "apart": State.PENDING})  # its effect is in doubt
         await until("the rescued job is held again", held)
         await app.jobs.pause("default", by="making")
         await app.engine.put_record("note/kept", "kept")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.codec import canonical
 from holdfast.core.errors import KeyConflict
 from holdfast.core.model import Job, State, Where
 from holdfast.engines import engine_class
@@ -37,10 +38,17 @@ STATES = {
     "flaky": State.RETRYABLE,
     "buyer": State.REVIEW,
     "painter": State.CANCELLED,
+    "taker": State.PENDING,
+    "plain_taker": State.PENDING,
+    "apart": State.PENDING,
+    "giver": State.PENDING,
+    **{f"open-{n}": State.AVAILABLE for n in range(len(upgraded.OPEN))},
     "broken-1": State.REVIEW,
     "broken-2": State.REVIEW,
     "broken-3": State.DISCARDED,
 }
+THEN = [f"{value} then" for value in upgraded.AS_JSON]
+GIVEN = [str(value) for value in upgraded.AS_JSON]
 RESULTS = {
     "completed": 2,
     "scheduled": 4,
@@ -55,6 +63,11 @@ RESULTS = {
     "buyer": ["0 then", "a person says so"],
     "broken-1": "mended 1",
     "broken-2": "resolved",
+    "taker": [*THEN, *THEN, *THEN, "(3, 4) now"],
+    "plain_taker": [*THEN, *THEN, "(3, 4) now"],
+    "apart": [*THEN, THEN[0]],
+    "giver": [*GIVEN, *GIVEN],
+    **{f"open-{n}": given for n, given in enumerate(GIVEN)},
 }
 
 
@@ -134,7 +147,9 @@ def test_an_old_store_shows_what_it_held(url: str, names: dict[str, str]) -> Non
         assert gone.version == 3
         assert await engine.missing(names["parent"], jobs_group(jobs, names)) == 3
         assert await engine.claim("w-1", ["later"], 9, []) == []
-        assert await engine.ready_types("later") == ["upgrades.child", "upgrades.plain"]
+        assert await engine.ready_types("later") == [
+            f"upgrades.{name}" for name in ("child", "given", "plain", "shown")
+        ]
         await engine.close()
 
     asyncio.run(look())
@@ -153,6 +168,8 @@ def test_old_jobs_are_claimed_in_their_order_by_who_knows_them(url: str, names: 
         assert [job.id for job in held] == [names[name] for name in ("first", "available", "scheduled")]
         others = await engine.claim("w-1", ["later"], 9, ["upgrades.child"])
         assert [job.args for job in others] == ["[0]", "[1]", "[2]"]
+        open_ones = await engine.claim("w-1", ["later"], 99, ["upgrades.shown", "upgrades.given"])
+        assert Counter(job.args for job in open_ones) == Counter(3 * [canonical([value]) for value in upgraded.AS_JSON])
         assert await engine.claim("w-1", ["later"], 9) == []
         await engine.close()
 
@@ -167,7 +184,8 @@ def test_a_worker_finishes_what_an_older_version_began(url: str, names: dict[str
         upgraded.UNDONE.clear()
         async with app.worker(queues=["default", "later"]):
             await jobs.resume("default")
-            await jobs.signal(names["listener"], "go", 7)
+            for name in ("listener", "taker", "plain_taker", "apart"):
+                await jobs.signal(names[name], "go", 7)
             await jobs.activate(names["staged"])
             await jobs.replay(names["broken-1"])
             await jobs.resolve(names["broken-2"], "resolved")

@@ -11,8 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, State, Step, StepState
+from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, State, Step, StepState, Time
 from holdfast.core.outcome import in_doubt
+from holdfast.jobs.status import progress_record
 from holdfast.worker.attempt import SUSPENDED, Attempt, Stopped
 from holdfast.worker.context import Current
 from holdfast.worker.faults import Reported
@@ -99,6 +100,10 @@ class Away(Attempt):
             return super().running()
         running, at = self._doing
         return replace(running, silent_ms=running.silent_ms + round((time.monotonic() - at) * 1_000))
+
+    def progress_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:
+        """See Attempt.progress_record."""
+        return progress_record(self.job, self.running(), now)
 
     def vanished(self) -> dict[str, int]:
         """See Attempt.vanished: what the process told, which has seen what was asked for."""

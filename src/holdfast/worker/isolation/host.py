@@ -50,6 +50,9 @@ TIDY_SECONDS = 1.0
 LOOK_SECONDS = 0.001
 """How often to look whether the threads of `asyncio.to_thread` have ended."""
 
+LOOP_ENDED = "its code ended its event loop (sys.exit or loop.stop() in a task or a callback?)"
+"""What is told of a job whose loop ends, which cancels every task: nobody but the job itself can end it here."""
+
 THREADS = "holdfast-to-thread"
 """How the names of those threads begin."""
 
@@ -127,6 +130,10 @@ class Host:
         if why is not None:
             attempt.halt(why)
         result, error = await root
+        ours = asyncio.current_task()
+        if ours is not None and ours.cancelling() and isinstance(error, asyncio.CancelledError):
+            cancelled, error = error, RuntimeError(LOOP_ENDED)
+            error.__cause__ = cancelled
         if attempt.closing and await attempt.is_suspended():  # it ended in the very moment of its suspend
             by = attempt.job.worker or ""
             await go_on(attempt.engine, attempt.job.id, by=by, why="it ended while it was suspended")
