@@ -350,6 +350,85 @@ def test_jobs_that_went_on_without_their_records_are_told_for_a_day(cli: Cli):
     assert checks(cli)["resumed"][0] == "ok"
 
 
+MANY = 1_200
+"""More jobs than a store gives in one page."""
+
+
+async def without_its_records(jobs: Jobs) -> str:
+    """A job that went on and never asked for what it had recorded."""
+    await jobs.submit([Order(type="film")])
+    for _ in range(2):
+        (held,) = await jobs.engine.claim("w-1", ["default"], 1)
+        facts: dict[str, Any] = {"note": {NEVER_ASKED: {"draw": 3}}, "result": "null"} if held.epoch > 1 else {}
+        event = Event.COMPLETE if held.epoch > 1 else Event.RELEASE
+        await jobs.engine.commit([decide(held, event, await jobs.engine.now(), by="w-1", **facts)])
+    return held.id
+
+
+def test_a_job_that_went_on_without_its_records_is_told_however_many_came_after_it(cli: Cli):
+    async def work(jobs: Jobs) -> str:
+        id = await without_its_records(jobs)
+        await jobs.submit([Order(type="other", queue="other") for _ in range(MANY)])
+        return id
+
+    id = in_store(cli.path, work)
+    level, text = checks(cli)["resumed"]
+    assert level == "warn"
+    assert f"1 job ({id[-8:]}) went on lately" in text
+
+
+def test_a_look_at_jobs_that_ended_early_says_how_far_it_came(cli: Cli, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(ailments, "WALK_SECONDS", 0.0)
+    file = tmp_path / "studio_walk.py"
+    file.write_text(STEPS_APP.format(path=cli.path, step="walked_early", was=""))
+
+    async def work(jobs: Jobs) -> None:
+        await without_its_records(jobs)
+        now = await jobs.engine.now()
+        await jobs.submit([Order(type="film", queue="later", run_at=now + HOUR) for _ in range(3)])
+        await jobs.submit([Order(type="film", queue="held") for _ in range(3)])
+        await jobs.engine.claim("w-1", ["held"], 3)
+
+    in_store(cli.path, work)
+    found = checks(cli, f"{file}:app")
+    for name in ("resumed", "steps", "due", "owners"):
+        assert found[name][1].endswith(" (of the newest job only: the look at them took too long)"), found[name]
+    assert found["resumed"][0] == "ok"
+
+
+def test_a_look_that_saw_all_jobs_says_nothing_of_how_far_it_came(cli: Cli, ids: dict[State, str]):
+    for name in ("resumed", "due", "owners"):
+        assert "newest" not in checks(cli)[name][1]
+
+
+def test_a_job_that_is_long_due_is_told_however_many_are_not(cli: Cli):
+    later = [{"run_at": lambda now: now + HOUR} for _ in range(MANY)]
+    late = {"run_at": lambda now: now - 30 * MINUTE, "age": HOUR}
+    *_, id = planted(cli, *later, late)
+    assert checks(cli)["due"] == ("warn", f"1 job due since long and not taken up ({id[-8:]}): no worker claims there")
+
+
+def test_a_lost_job_is_told_however_many_have_a_living_worker(cli: Cli):
+    async def work(jobs: Jobs) -> str:
+        await jobs.submit([Order(type="draw") for _ in range(MANY)])
+        for _ in range(0, MANY, 100):
+            await jobs.engine.claim("w-live", ["default"], 100)
+        await jobs.submit([Order(type="draw")])
+        [lost] = await jobs.engine.claim("w-lost", ["default"], 1)
+        return lost.id
+
+    id = in_store(cli.path, work)
+    tampered(cli, f"update job set claimed_at = claimed_at - {MINUTE} where id = '{id}'")
+
+    async def alive(jobs: Jobs) -> dict[str, tuple[str, str]]:
+        await jobs.engine.beat(Presence("w-live", queues=("default",)))
+        return await asyncio.to_thread(checks, cli)
+
+    level, text = in_store(cli.path, alive)["owners"]
+    assert level == "fail"
+    assert f"1 active job without a living worker ({id[-8:]})" in text
+
+
 def test_a_busy_store_is_not_called_wrong(cli: Cli, ids: dict[State, str], monkeypatch):
     original, calls = SqliteEngine.count, []
 

@@ -468,7 +468,7 @@ def test_a_job_that_kills_every_process_goes_to_a_person(desk, clock):
 
     now = desk.now(job)
     assert now.state is State.REVIEW
-    assert now.error == Error("WorkerLost", "4 workers in a row were lost over it, the last was w-1")
+    assert now.error == Error("WorkersLost", "4 workers in a row were lost over it, the last was w-1")
     assert (desk.last(job).event, desk.last(job).by) == (Event.ABANDON, "file")
 
 

@@ -114,7 +114,7 @@ def test_where_there_is_little_to_prune_nothing_goes_on_beside_the_rounds(batche
         store.left = max(0, store.left - 1)
         one = keeper(store)
         await one.tidy()
-        assert one._pruning is None
+        assert not one._beside
         return store.left
 
     assert asyncio.run(play()) == 0

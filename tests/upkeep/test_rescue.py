@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.conformance.given import HOUR, SECOND, StoreClock, job
+from holdfast.core.errors import StoreLost
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import RECOVERY_LIMIT
 from holdfast.core.model import Event, Options, Presence, Retry, Running, State, Step, StepState
@@ -15,6 +16,7 @@ from holdfast.engines.memory import MemoryEngine
 from holdfast.jobs import Jobs
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.rescue import Rescue
+from tests.worker.given import until
 
 LEASE = 15 * SECOND
 
@@ -323,6 +325,31 @@ def test_a_resigned_leader_leaves_no_record(store):
     assert lead(store, one)
     store.do(one._resign())
     assert [record.name for record in store.do(store.engine.records(LEADER))] == []
+
+
+def test_after_a_store_was_lost_a_keeper_that_stops_says_nothing_more(store, caplog):
+    """The worker beside it has said so; there is no lead that could be given up."""
+
+    class Lost:
+        def __init__(self):
+            self.is_lost = False
+
+        def __getattr__(self, name):
+            if self.is_lost:
+                raise StoreLost("the store is another one")
+            return getattr(store.engine, name)
+
+    async def live():
+        engine = Lost()
+        await store.engine.beat(Presence("w-2"))
+        one = Keeper(engine, "w-2", lease_seconds=15, look_seconds=60, upkeep_seconds=60)  # type: ignore[arg-type]
+        one.start()
+        await until(lambda: store.engine.records(LEADER))
+        engine.is_lost = True  # between two looks: the next it asks for is to give up the lead
+        await one.stop()
+
+    store.do(live())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 def test_a_presence_that_an_engine_saw_die_is_dead_at_once(store):

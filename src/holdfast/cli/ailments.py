@@ -3,17 +3,19 @@
 Must not mend anything. Every walk is bounded, so that a look at a large store stays a look.
 """
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.app import App
 from holdfast.cli.overview import QueueSummary, how_alive, summaries, type_words
 from holdfast.cli.words import counted, one_line, short, span
 from holdfast.core.lifecycle import SETTLED, TERMINAL
-from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Time, Where
 from holdfast.core.unreadable import unreadable_parts
 from holdfast.engines.clock import SLEW
 from holdfast.engines.contract import QUIET, system_clock
@@ -39,8 +41,8 @@ LATE_MS = 60_000
 AHEAD_MS = 10_000
 """A job from further in the future than this: the clock was set back, or another machine's differs."""
 
-RESUMED_LOOKED_AT = 200
-"""How many jobs are looked at for recorded steps that the code doesn't ask for."""
+WALK_SECONDS = 5.0
+"""How long one question may walk over the jobs. A finding says so where that was too short for all of them."""
 
 RECENT_MS = 24 * 60 * 60_000
 """What was never asked for is told for so long after it was seen."""
@@ -70,6 +72,24 @@ class Finding(Struct, frozen=True):
     text: str
 
 
+class Walk:
+    """The jobs of a kind, the newest first, for WALK_SECONDS at most. Then `scope` says how far it came."""
+
+    def __init__(self, jobs: Jobs, where: Where) -> None:
+        self._jobs, self._where = jobs, replace(where, newest_first=True)
+        self.scope = ""
+
+    async def __aiter__(self) -> AsyncIterator[Job]:
+        seen, end = 0, time.monotonic() + WALK_SECONDS
+        async for job in self._jobs.walk(self._where):
+            if seen and time.monotonic() >= end:
+                which = "job" if seen == 1 else f"{seen:,} jobs"
+                self.scope = f" (of the newest {which} only: the look at them took too long)"
+                return
+            seen += 1
+            yield job
+
+
 async def look_at_jobs(jobs: Jobs) -> list[Finding]:
     """All that can be told from the store's jobs, queues and workers."""
     now, queues = await jobs.engine.now(), await summaries(jobs)
@@ -85,10 +105,26 @@ async def look_at_jobs(jobs: Jobs) -> list[Finding]:
         await _overdue(jobs, now),
         *_queues(queues),
         *_types(queues),
+        *_unreadable_workers(await jobs.workers()),
         *await _drained(jobs),
         await _vanished(jobs, now),
         _review(queues),
     ]
+
+
+def _unreadable_workers(workers: Sequence[Presence]) -> list[Finding]:
+    """Workers of which the store holds something that can't be read."""
+    names = [one.worker for one in workers if one.unreadable]
+    if not names:
+        return []
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    named = ", ".join(one_line(name, 60) for name in names[:NAMED]) + more
+    text = (
+        f"what the store holds of {counted(len(names), 'worker')} ({named}) can't be read: a living worker writes it "
+        "anew within seconds; after its lease the jobs of a dead one are taken over and its trace is removed, if a "
+        "worker runs"
+    )
+    return [Finding("workers", Level.WARN, text)]
 
 
 async def _drained(jobs: Jobs) -> list[Finding]:
@@ -106,35 +142,38 @@ async def _drained(jobs: Jobs) -> list[Finding]:
 
 async def _vanished(jobs: Jobs, now: Time) -> Finding:
     """Jobs that went on with code which never asked for what they had recorded."""
-    page = await jobs.engine.find(Where(newest_first=True))
     told: Counter[str] = Counter()
     named: list[Job] = []
-    for job in [one for one in page if one.epoch > 1][:RESUMED_LOOKED_AT]:
+    async for job in (walk := Walk(jobs, Where())):
+        if job.epoch < 2 or (job.finished_at is not None and now - job.finished_at > RECENT_MS):
+            continue
         history = await history_of(jobs.engine, job.id)  # it may be pruned meanwhile
         notes = [one.note for one in history if NEVER_ASKED in one.note and now - one.at < RECENT_MS]
         if notes:
             told.update(notes[-1][NEVER_ASKED])
             named.append(job)
     if not named:
-        return Finding("resumed", Level.OK, "jobs that went on asked for all that they had recorded")
+        return Finding("resumed", Level.OK, f"jobs that went on asked for all that they had recorded{walk.scope}")
     text = f"{counted(len(named), 'job')} ({_named(named)}) went on lately, and {_steps_in_words(told)}"
-    return Finding("resumed", Level.WARN, f"{text} were recorded and never asked for{_renamed(told)}")
+    return Finding("resumed", Level.WARN, f"{text} were recorded and never asked for{_renamed(told)}{walk.scope}")
 
 
 async def _unknown_steps(jobs: Jobs, known: set[str]) -> Finding:
     """Jobs that have begun and not ended, with records of steps that the App doesn't define: it would run them anew."""
     told: Counter[str] = Counter()
     named: list[Job] = []
-    page = [job for job in await jobs.engine.find(Where(states=UNENDED)) if job.epoch and job.type in known]
-    for job in page[:RESUMED_LOOKED_AT]:
+    async for job in (walk := Walk(jobs, Where(states=UNENDED))):
+        if not job.epoch or job.type not in known:
+            continue
         steps = [one for one in await jobs.engine.steps(job.id) if one.path[0] != "~" and "/" not in one.path]
         if strange := Counter(one.name for one in steps if one.name not in STEPS):
             told.update(strange)
             named.append(job)
     if not named:
-        return Finding("steps", Level.OK, "this App defines every step that a job which has begun has recorded")
+        text = "this App defines every step that a job which has begun has recorded"
+        return Finding("steps", Level.OK, f"{text}{walk.scope}")
     text = f"{counted(len(named), 'unended job')} ({_named(named)}) recorded {_steps_in_words(told)}"
-    return Finding("steps", Level.WARN, f"{text}, which this App doesn't define{_renamed(told)}")
+    return Finding("steps", Level.WARN, f"{text}, which this App doesn't define{_renamed(told)}{walk.scope}")
 
 
 def _steps_in_words(told: Counter[str]) -> str:
@@ -250,32 +289,39 @@ async def _orphans(jobs: Jobs) -> Finding:
     now, workers = await jobs.engine.now(), await jobs.workers()
     alive = {worker.worker for worker in workers if how_alive(worker, now) == "alive"}
     dead = {worker.worker for worker in workers if worker.gone}
-    page = await jobs.engine.find(Where(states=(State.ACTIVE,)))
     late = now - LATE_MS // 4  # who has just begun may not have shown itself yet
-    lost = [job for job in page if job.worker in dead or (job.worker not in alive and (job.claimed_at or now) < late)]
+    lost: list[Job] = []
+    active = 0
+    async for job in (walk := Walk(jobs, Where(states=(State.ACTIVE,)))):
+        active += 1
+        if job.worker in dead or (job.worker not in alive and (job.claimed_at or now) < late):
+            lost.append(job)
     if lost:
         what = "another worker takes them over in a moment" if alive else "start a worker, which takes them over"
-        text = f"{counted(len(lost), 'active job')} without a living worker ({_named(lost)}): {what}"
+        text = f"{counted(len(lost), 'active job')} without a living worker ({_named(lost)}): {what}{walk.scope}"
         return Finding("owners", Level.FAIL, text)
-    return Finding("owners", Level.OK, "every active job has a living worker" if page else "no job is active")
+    text = "every active job has a living worker" if active else "no job is active"
+    return Finding("owners", Level.OK, f"{text}{walk.scope}")
 
 
 async def _expired(jobs: Jobs, now: Time) -> Finding:
     page = await jobs.engine.find(Where(expires_before=now - LATE_MS))
     if page:
-        text = f"{counted(len(page), 'job')} expired and not yet put away ({_named(page)}); a running worker does that"
+        some = ("at least " if len(page) == PAGE_LIMIT else "") + counted(len(page), "job")
+        text = f"{some} expired and not yet put away ({_named(page)}); a running worker does that"
         return Finding("expired", Level.WARN, text)
     return Finding("expired", Level.OK, "none is overdue")
 
 
 async def _overdue(jobs: Jobs, now: Time) -> Finding:
     """Jobs whose time came long ago. A claim in their queue would take them along, so nobody claims there."""
-    page = await jobs.engine.find(Where(states=(State.SCHEDULED, State.RETRYABLE)))
-    late = [job for job in page if job.run_at is not None and now - job.run_at > LATE_MS]
+    walk = Walk(jobs, Where(states=(State.SCHEDULED, State.RETRYABLE)))
+    late = [job async for job in walk if job.run_at is not None and now - job.run_at > LATE_MS]
     if late:
         text = f"{counted(len(late), 'job')} due since long and not taken up ({_named(late)}): no worker claims there"
+        text += walk.scope
         return Finding("due", Level.WARN, text)
-    return Finding("due", Level.OK, "nothing is overdue")
+    return Finding("due", Level.OK, f"nothing is overdue{walk.scope}")
 
 
 def _queues(queues: Sequence[QueueSummary]) -> list[Finding]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import click
-import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -26,9 +25,9 @@ from holdfast.cli.demo_video import SCENES, app, make_video, storyboard, video_g
 from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import SETTLED, TERMINAL
-from holdfast.core.model import Job, Presence, State, Step, Where
+from holdfast.core.model import Job, State, Step, Where
 from holdfast.engines import masked
-from holdfast.engines.contract import WORKER
+from holdfast.engines.contract import WORKER, worker_in
 
 TITLE = "The Lighthouse"
 KILL_AFTER = 12
@@ -136,7 +135,7 @@ async def _workers_are_up(cast: Cast) -> None:
 
 async def _pids() -> dict[str, int]:
     """The process of each worker, by its name."""
-    presences = [msgspec.json.decode(one.value, type=Presence) for one in await app.engine.records(WORKER)]
+    presences = [worker_in(one) for one in await app.engine.records(WORKER)]
     return {presence.worker: presence.pid for presence in presences}
 
 

@@ -187,6 +187,6 @@ def worker_shape(presence: Presence, how: str) -> Shape:
             for one in presence.running
         ],
         "trouble": presence.trouble,
-        "started_at": moment(presence.started_at),
-        "beat_at": moment(presence.beat_at),
+        "started_at": moment(presence.started_at or None),
+        "beat_at": moment(presence.beat_at or None),
     }

@@ -51,6 +51,9 @@ def _lines(worker: Presence, now: Time) -> list[Text]:
     how = how_alive(worker, now)
     head = Text() + Text(worker.worker, style="bold") + Text(f"  {how}", style=STYLES[how])
     head += Text(f"  {len(worker.running)} of {worker.slots} slots in use", style="")
+    if worker.unreadable:
+        beat = f"last beat {ago(worker.beat_at, now)}" if worker.beat_at else "last beat unknown"
+        return [head, Text(f"  what the store holds of it can't be read, {beat}: holdfast doctor", style="bold red")]
     host = f"process {worker.pid} on {clean(worker.host) or 'this machine'}"
     place = f"  {host}, last beat {ago(worker.beat_at, now)}, started {ago(worker.started_at, now)}"
     lines = [head, Text(place, style="dim"), Text(f"  queues {', '.join(worker.queues) or '–'}", style="dim")]

@@ -417,6 +417,10 @@ def _check_inbox(job: Job, name: str, value: str) -> None:
         )
 
 
+WORKERS_LOST = "WorkersLost"
+"""The type of the error that says why a job was abandoned: too many workers in a row were lost over it."""
+
+
 def lost_event(job: Job, *, progressed: bool, recovery: bool = True, in_doubt: bool = False) -> Event:
     """What becomes of a job whose worker is gone: back to the queue, or to a person. The facts are those of a lapse."""
     too_many = recovery and not progressed and job.recoveries >= RECOVERY_LIMIT

@@ -344,6 +344,8 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     `types` are the job types that it claims; None where they are not told, because it is of an older version or they
     are more than TYPES_TOLD.
     `trouble` is why it can't write what its jobs come to, such as a full disk.
+    `unreadable` stands for a beat that can't be read: only the worker's name is known then, and when it was last heard
+    of, unless `beat_at` is 0.
     """
 
     worker: str
@@ -361,6 +363,7 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     store_away: bool = False
     types: tuple[str, ...] | None = None
     trouble: str = ""
+    unreadable: bool = False
 
 
 class Beat(Struct, frozen=True):

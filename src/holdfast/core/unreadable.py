@@ -12,7 +12,20 @@ from msgspec import DecodeError, json
 from msgspec.structs import replace
 
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import UNREADABLE, Change, Error, Event, Job, Options, Signal, Step, Time, Wait, WaitKind
+from holdfast.core.model import (
+    UNREADABLE,
+    Change,
+    Error,
+    Event,
+    Job,
+    Options,
+    Presence,
+    Signal,
+    Step,
+    Time,
+    Wait,
+    WaitKind,
+)
 
 UNREADABLE_ARGS = f'"{UNREADABLE}"'
 """Stands for arguments that are lost with the text around them. It is no list: no function is called with it."""
@@ -64,6 +77,17 @@ def is_unreadable(error: Error | None) -> bool:
 def unreadable_note(raw: str | bytes) -> dict[str, Any]:
     """What stands for the note of a history entry that can't be read."""
     return {UNREADABLE: raw_text(raw)}
+
+
+def presence_of(text: str | bytes, worker: str, beat_at: Time = 0) -> Presence:
+    """What a worker's beat says; if it can't be read, a presence of that name which says so, heard of at `beat_at`."""
+    try:
+        return replace(_presence(text), worker=worker)
+    except ValueError:  # also text that is no Unicode
+        return Presence(worker, beat_at=beat_at, unreadable=True)
+
+
+_presence = json.Decoder(Presence).decode
 
 
 def told(text: str | None) -> dict[str, Any]:

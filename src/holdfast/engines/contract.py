@@ -51,6 +51,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_whole
+from holdfast.core.unreadable import presence_of
 
 PROMOTE_LIMIT = 1_000
 """How many due jobs of a queue one claim makes available: a million due at once must not stop the store."""
@@ -66,7 +67,6 @@ QUIET = "quiet/"
 
 WORKER = "worker/"
 """`records("worker/")` are the workers' presences, as their beats told them."""
-
 NO_OPTIONS = Options()
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -581,6 +581,11 @@ def check_load(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequen
         check_row(record)
         if record.name == MOVED or record.name.startswith(WORKER):
             raise Invalid(f"record {record.name} belongs to its own store; nothing was loaded")
+
+
+def worker_in(record: Record) -> Presence:
+    """The worker that one of these records tells of; what stands for it if the record can't be read."""
+    return presence_of(record.value, record.name.removeprefix(WORKER), record.at)
 
 
 def check_worker(worker: str) -> None:

@@ -32,7 +32,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.outcome import in_doubt
 from holdfast.core.unreadable import log_lines, without_unreadable
-from holdfast.engines.contract import PAUSE, WORKER, Engine
+from holdfast.engines.contract import PAUSE, WORKER, Engine, worker_in
 from holdfast.jobs.family import cancel_children, ended, presence_of, running_of, tell_others
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
 from holdfast.jobs.questions import ASK, Question, check_signal, questions_of
@@ -132,7 +132,7 @@ class Jobs:
 
     async def workers(self) -> list[Presence]:
         """All workers that have shown themselves and not left, by name; the dead are marked as gone."""
-        return [msgspec.json.decode(record.value, type=Presence) for record in await self.engine.records(WORKER)]
+        return [worker_in(record) for record in await self.engine.records(WORKER)]
 
     async def log(self, id: str) -> list[str]:
         """The log lines that are kept with a job, or NotFound."""

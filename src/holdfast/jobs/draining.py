@@ -4,12 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from holdfast.core.durations import in_words
 from holdfast.core.errors import Refused
 from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Where
-from holdfast.engines.contract import QUIET, WORKER, Engine
+from holdfast.engines.contract import QUIET, WORKER, Engine, worker_in
 
 LOOK_SECONDS = 0.2
 """How often a drain looks whether the workers still hold something."""
@@ -27,7 +25,7 @@ Tell = Callable[[str, int, int], None]
 async def living(engine: Engine) -> list[Presence]:
     """The workers of a store that are not known to be dead: neither seen to die, nor silent for longer than a lease."""
     now = await engine.now()
-    found = [msgspec.json.decode(record.value, type=Presence) for record in await engine.records(WORKER)]
+    found = [worker_in(record) for record in await engine.records(WORKER)]
     return [one for one in found if not one.gone and now - one.beat_at <= one.lease_ms]
 
 

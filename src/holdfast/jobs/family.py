@@ -6,13 +6,12 @@ Must not decide what an end is (`lifecycle`). Each act looks first and may be re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
 from holdfast.core.model import Applied, Change, Conflict, Event, Job, Presence, Running, State, Time, WaitKind, Where
-from holdfast.engines.contract import WORKER, Engine
+from holdfast.engines.contract import WORKER, Engine, worker_in
 from holdfast.jobs.status import progress_record
 from holdfast.jobs.waiters import CHANGE_TRIES, has_waiters, tell_waiters
 
@@ -39,8 +38,8 @@ async def presence_of(engine: Engine, job: Job) -> Presence | None:
     if job.worker is None:
         return None
     name = WORKER + job.worker
-    found = [one.value for one in await engine.records(name) if one.name == name]
-    return msgspec.json.decode(found[0], type=Presence) if found else None
+    found = [worker_in(one) for one in await engine.records(name) if one.name == name]
+    return found[0] if found else None
 
 
 def running_of(presence: Presence | None, job: Job) -> Running | None:

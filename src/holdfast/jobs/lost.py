@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.core.lifecycle import decide, lost_event
+from holdfast.core.lifecycle import WORKERS_LOST, decide, lost_event
 from holdfast.core.model import Change, Entry, Error, Event, Job, Running, Step, StepState, Time
 from holdfast.core.outcome import doubt_text, in_doubt
 from holdfast.engines.contract import Engine
@@ -90,7 +90,7 @@ def lost(
         note["in_doubt"] = doubts
     elif event is Event.ABANDON:
         told = f"{job.recoveries + 1} workers in a row were lost over this job: {why}"
-        error = Error("WorkersLost", f"{told}; {SILENCED}" if silent else told)
+        error = Error(WORKERS_LOST, f"{told}; {SILENCED}" if silent else told)
     return decide(
         job,
         event,

@@ -5,6 +5,7 @@ the job's inbox, and one replay takes them all.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -39,9 +40,14 @@ class Said(Struct, frozen=True):
 
 
 def said_of(job: Job) -> dict[str, Said]:
-    """What was said and waits for the replay, by the step's path. The last word on a step counts."""
-    words = [msgspec.json.decode(signal.value, type=Said) for signal in job.inbox if signal.name == SAID]
-    return {said.step: said for said in words}
+    """What was said and waits for the replay, by the step's path. The last word on a step counts, a damaged one not."""
+    found: dict[str, Said] = {}
+    for signal in job.inbox:
+        if signal.name == SAID:
+            with suppress(ValueError):
+                said = msgspec.json.decode(signal.value, type=Said)
+                found[said.step] = said
+    return found
 
 
 def spoken_of(history: Iterable[Entry]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical, parse
-from holdfast.core.errors import NotAllowed, Outrun
+from holdfast.core.errors import Invalid, NotAllowed, Outrun
 from holdfast.core.lifecycle import SETTLED, decide, deliver
 from holdfast.core.limits import WAITERS
 from holdfast.core.model import PAGE_LIMIT, Applied, Change, Conflict, Event, Job, State, Time, Wait, WaitKind
@@ -42,8 +42,16 @@ def awaited(wait: Wait) -> str | None:
 
 
 def waiters_of(job: Job) -> list[str]:
-    """The ids of the jobs that wait for this one's end, or once did."""
-    return [parse(signal.value) for signal in job.inbox if signal.name == WAITER]
+    """The ids of the jobs that wait for this one's end, or once did. A damaged id is nobody's."""
+    return [id for signal in job.inbox if signal.name == WAITER and (id := _text(signal.value)) is not None]
+
+
+def _text(value: str) -> str | None:
+    try:
+        found = parse(value)
+    except Invalid:
+        return None
+    return found if isinstance(found, str) else None
 
 
 async def note_waiter(engine: Engine, id: str, waiter: str, *, by: str) -> Job | None:

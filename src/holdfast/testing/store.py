@@ -27,7 +27,7 @@ from holdfast.core.model import (
     Time,
 )
 from holdfast.engines.bell import EVERYTHING
-from holdfast.engines.contract import WORKER, system_clock
+from holdfast.engines.contract import WORKER, system_clock, worker_in
 from holdfast.engines.memory import MemoryEngine
 from holdfast.jobs import Jobs
 from holdfast.testing.moments import Moment, apart, claimed, committed, inserted, recorded
@@ -197,7 +197,7 @@ class Store(MemoryEngine):
     def _alive(self, record: Record) -> Record:
         if not record.name.startswith(WORKER):
             return record
-        presence = msgspec.json.decode(record.value, type=Presence)
+        presence = worker_in(record)
         gone = presence.worker in self._dead
         presence = msgspec.structs.replace(presence, beat_at=self.clock(), gone=gone)
         return msgspec.structs.replace(record, value=msgspec.json.encode(presence).decode())

@@ -1,15 +1,18 @@
 """The keeper: one in each process that has a worker. All of them look for the dead; one, the leader, does the rest.
 
-Must not run jobs. Leadership is a record with the name of a worker; it is taken over as soon as that worker is gone.
+Must not run jobs. A round never holds up the looks, and a backlog never holds up a round: it is worked off beside it.
+Leadership is a record with the name of a worker; it is taken over as soon as that worker is gone.
 """
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
-from holdfast.core.codec import canonical, parse
+from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, Moved, StoreLost
-from holdfast.core.model import Applied, Conflict, Event, Job, Where
+from holdfast.core.model import Applied, Conflict, Event, Job, Record, Where
+from holdfast.core.unreadable import told
 from holdfast.engines.contract import Engine
 from holdfast.jobs import Jobs
 from holdfast.jobs.family import cancel_children, ended, tell_others
@@ -28,14 +31,22 @@ LEADER = "leader"
 PRUNE_BATCH = 500
 """How many jobs are removed in one act: few enough that nobody waits for it for long."""
 
+EXPIRE_BATCH = 200
+"""How many expired jobs are ended in one batch."""
+
 PRUNE_PART = 0.15
-"""Which part of the time may go into pruning while there is more to prune: the rest is for the workers' own acts."""
+"""Which part of the time may go into pruning while there is more to prune: the rest is for the workers' own acts. Into
+expiring goes the same part, beside it.
+"""
 
 PRUNE_SECONDS = 1.0
 """How soon after a batch that was not full it looks again, as long as it finds something."""
 
 STOP_SECONDS = 5.0
-"""How long to wait for the round under way when a keeper is stopped."""
+"""How long to wait for a keeper that is stopped."""
+
+ROUND_SECONDS = 4.0
+"""How long a stopped keeper waits for the round and the batches under way before it resigns."""
 
 
 class Keeper:
@@ -61,13 +72,14 @@ class Keeper:
         self._rescue = Rescue(engine, lease_seconds=lease_seconds, chance=chance)
         self._wake = Wake(engine)
         self._gone: set[str] = set()
-        self._pruning: asyncio.Task[None] | None = None
+        self._beside: dict[str, asyncio.Task[None]] = {}
+        """What goes on beside the looks, by name: the round under way, and the backlogs that are worked off."""
         self._look_seconds = look_seconds
         self._upkeep_seconds = upkeep_seconds
         self._spawn = spawn
         self._join: Join | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
         self._stopping = False
         self._trouble = Trouble(log, "upkeep", "upkeep goes on")
         self._tidying = Trouble(log, "upkeep", "upkeep goes on")
@@ -80,17 +92,15 @@ class Keeper:
     async def stop(self) -> None:
         """Stop looking, and give up the lead."""
         self._stopping = True
-        loop, stop = self._loop, self._stop
-        if loop is not None and stop is not None:
+        if self._loop is not None:
             try:
-                loop.call_soon_threadsafe(stop.set)
+                self._loop.call_soon_threadsafe(self._stop.set)
             except RuntimeError:  # it has ended already
                 pass
         if self._join is not None:
             await self._join(STOP_SECONDS)
 
     async def _keep(self) -> None:
-        self._stop = stop = asyncio.Event()
         self._loop = loop = asyncio.get_running_loop()
         tidy_at = loop.time()
         while not self._stopping:
@@ -102,9 +112,10 @@ class Keeper:
                     self._wake.soon()
                 self._gone = gone
                 self._tell(await self._rescue.dead(self._worker, look))
-                if lost or loop.time() >= tidy_at:
+                if lost:
+                    tidy_at = loop.time()
+                if loop.time() >= tidy_at and self._begin("round", self._round, look):
                     tidy_at = loop.time() + self._upkeep_seconds
-                    await self._round(look)
                 self._trouble.pass_by()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
@@ -114,31 +125,46 @@ class Keeper:
                 self._trouble.say(error)
             except Exception:
                 log.exception("upkeep: unexpected trouble; it goes on")
-            try:
-                async with asyncio.timeout(self._look_seconds):
-                    await stop.wait()
-            except TimeoutError:
-                pass
-        if self._pruning is not None:
-            self._pruning.cancel()
+            await self._rest(self._look_seconds)
+        if self._beside:
+            _, late = await asyncio.wait(self._beside.values(), timeout=ROUND_SECONDS)
+            for task in late:
+                task.cancel()
         await self._resign()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait, and no longer than until the keeper is stopped."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            pass
+
+    def _begin(self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
+        """Let this go on beside the looks; False if it is still under way."""
+        before = self._beside.get(name)
+        if before is not None and not before.done():
+            return False
+        self._beside[name] = asyncio.get_running_loop().create_task(work(*args), name=f"holdfast {name}")
+        return True
 
     async def _round(self, look: Look) -> None:
         try:
             if await self.lead(look):
                 await self.tidy(look)
             self._tidying.pass_by()
-        except (StoreLost, Moved):
-            raise
+        except (StoreLost, Moved):  # the next look hears of it, or the worker beside us
+            pass
         except HoldfastError as error:
             self._tidying.say(error)
+        except Exception:
+            log.exception("upkeep: unexpected trouble; it goes on")
 
     async def lead(self, look: Look) -> bool:
-        """Whether we lead: we do already, nobody does, or the one who did is dead."""
+        """Whether we lead: we do already, nobody does, the one who did is dead, or nobody can read who that is."""
         records = await self._engine.records(LEADER)
         held = next((record for record in records if record.name == LEADER), None)
-        if held is not None:
-            leader = parse(held.value)["worker"]
+        if held is not None and (leader := _leader_in(held)) is not None:
             if leader == self._worker:
                 return True
             if (fresh := await self._rescue.looks.fresh(look)) is None:
@@ -152,6 +178,8 @@ class Keeper:
         if isinstance(answer, Conflict):
             return False
         self._wake.soon()
+        if held is not None and _leader_in(held) is None:
+            log.warning("upkeep: the record of who leads the upkeep can't be read; %s leads now", self._worker)
         log.info("%s leads the upkeep now", self._worker)
         return True
 
@@ -163,44 +191,52 @@ class Keeper:
         await self._wake.parents(self._worker)
         self._tell(await self._rescue.stale(self._worker))
         await self._rescue.overrun(self._worker, held)
-        await self._expire()
-        await self._tidy_away()
+        await self._in_batches("expire", self._expire, EXPIRE_BATCH)
+        await self._in_batches("prune", self._prune, PRUNE_BATCH)
 
-    async def _tidy_away(self) -> None:
-        """Remove what was kept for long enough. What is more than a batch goes beside the rounds."""
-        full = await self._engine.prune(PRUNE_BATCH) >= PRUNE_BATCH
-        if full and (self._pruning is None or self._pruning.done()):
-            self._pruning = asyncio.get_running_loop().create_task(self._prune(), name="holdfast prune")
+    async def _in_batches(self, name: str, act: Callable[[], Awaitable[int]], batch: int) -> None:
+        """Do one batch of this. What is more than that goes on beside the rounds."""
+        if await act() >= batch:
+            self._begin(name, self._work_off, name, act, batch)
 
-    async def _prune(self) -> None:
-        """Prune batch by batch until there is nothing. The pauses leave the store to those who work."""
+    async def _work_off(self, name: str, act: Callable[[], Awaitable[int]], batch: int) -> None:
+        """Go on batch by batch until there is nothing left. The pauses leave the store to those who work."""
         loop = asyncio.get_running_loop()
         try:
             while not self._stopping:
                 began = loop.time()
-                pruned = await self._engine.prune(PRUNE_BATCH)
-                if not pruned:
+                done = await act()
+                if not done:
                     return
                 busy = loop.time() - began
-                await asyncio.sleep(busy * (1 / PRUNE_PART - 1) if pruned >= PRUNE_BATCH else PRUNE_SECONDS)
+                await self._rest(busy * (1 / PRUNE_PART - 1) if done >= batch else PRUNE_SECONDS)
         except HoldfastError as error:  # the next round says what is wrong with the store
-            log.debug("upkeep: pruning goes on in the next round: %s", error)
+            log.debug("upkeep: %s goes on in the next round: %s", name, error)
 
-    async def _expire(self) -> None:
-        async for job in self._jobs.walk(Where(expires_before=await self._engine.now())):
-            change = await ended(self._engine, job, Event.EXPIRE, await self._engine.now(), by=self._worker, note={})
-            (answer,) = await self._engine.commit([change])
-            if isinstance(answer, Applied):
-                await tell_others(self._engine, change, answer, by=self._worker)
-                await cancel_children(self._engine, job.id, by=self._worker)
-                log.info("job %s expired before anybody could run it", job.id)
+    async def _prune(self) -> int:
+        """Remove a batch of what was kept for long enough; answer how many jobs."""
+        return await self._engine.prune(PRUNE_BATCH)
+
+    async def _expire(self) -> int:
+        """End a batch of what nobody ran in time; answer how many jobs."""
+        now = await self._engine.now()
+        late = await self._engine.find(Where(expires_before=now), limit=EXPIRE_BATCH)
+        changes = [await ended(self._engine, job, Event.EXPIRE, now, by=self._worker, note={}) for job in late]
+        answers = await self._engine.commit(changes) if changes else []
+        applied = [(one, answer) for one, answer in zip(changes, answers, strict=True) if isinstance(answer, Applied)]
+        for change, answer in applied:
+            await tell_others(self._engine, change, answer, by=self._worker)
+            if change.job.epoch:  # who never ran has submitted nothing
+                await cancel_children(self._engine, change.job.id, by=self._worker)
+            log.info("job %s expired before anybody could run it", change.job.id)
+        return len(applied)
 
     async def _resign(self) -> None:
         try:
             for record in await self._engine.records(LEADER):
-                if record.name == LEADER and parse(record.value)["worker"] == self._worker:
+                if record.name == LEADER and _leader_in(record) == self._worker:
                     await self._engine.put_record(LEADER, None, record.version)
-        except Moved:
+        except (Moved, StoreLost):  # there is no lead any more, and the worker beside us has said so
             pass
         except Exception as error:
             log.warning("upkeep: the lead could not be given up: %s", error)
@@ -208,3 +244,9 @@ class Keeper:
     def _tell(self, rescued: list[Job]) -> None:
         if rescued:
             self._wake.soon()
+
+
+def _leader_in(record: Record) -> str | None:
+    """The worker that this record names; None if it can't be read."""
+    worker = told(record.value).get("worker")
+    return worker if isinstance(worker, str) else None

@@ -7,12 +7,11 @@ takes a job from a worker judges by a look that is young, and looks anew right b
 import time
 from collections.abc import Mapping
 
-import msgspec
 from msgspec import Struct
 
 from holdfast.core.durations import in_words
 from holdfast.core.model import Presence, Time
-from holdfast.engines.contract import WORKER, Engine
+from holdfast.engines.contract import WORKER, Engine, worker_in
 
 FRESH_PART = 0.2
 """For which part of a lease a look may be acted on. Every worker beats three times in a lease or more often."""
@@ -63,9 +62,9 @@ class Looks:
         if self._looked_at is None or now - self._looked_at >= self.lease_ms:
             self._awake_since = now
         self._looked_at = now
-        present = {
-            record.name.removeprefix(WORKER): msgspec.json.decode(record.value, type=Presence) for record in records
-        }
+        found = [worker_in(record) for record in records]
+        # Of some beats that can't be read it isn't known when they were: such a worker counts as missed, not as dead.
+        present = {one.worker: one for one in found if one.beat_at or not one.unreadable}
         return Look(present, now, begun, self._awake_since)
 
     async def fresh(self, look: Look) -> Look | None:

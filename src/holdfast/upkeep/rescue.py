@@ -37,6 +37,9 @@ log = logger("holdfast.upkeep")
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, who should have stopped it."""
 
+UNDOS_A_LOOK = 100
+"""How many undo jobs that wait for their owner are looked at in one look. The next look goes on behind them."""
+
 Found = tuple[str, Presence | None]
 """Why a job is to be taken from its worker, and what was seen of that worker."""
 
@@ -54,6 +57,8 @@ class Rescue:
         self.looks = Looks(engine, lease_seconds)
         self._missed: dict[str, Time] = {}
         """Workers that hold jobs and left no trace, and since when each was missed."""
+        self._undo_after = ""
+        """The last undo job that was looked at, while there are more behind it."""
 
     async def dead(self, by: str, look: Look | None = None) -> list[Job]:
         """Rescue the jobs of workers that are gone, or silent for longer than a lease; answer with those."""
@@ -72,7 +77,10 @@ class Rescue:
 
     async def _let_undo(self, look: Look, by: str) -> None:
         """Let the undo of a cancelled job begin whose owner is gone: nobody will say that it has stopped."""
-        async for undo in self._jobs.walk(Where(states=(State.PENDING,), type=UNDO_TYPE)):
+        where = Where(states=(State.PENDING,), type=UNDO_TYPE)
+        page = await self._engine.find(where, self._undo_after, UNDOS_A_LOOK)
+        self._undo_after = page[-1].id if len(page) == UNDOS_A_LOOK else ""
+        for undo in page:
             owners = [one.by for one in await history_of(self._engine, undo.parent or "") if one.event == Event.CLAIM]
             if not owners or (fresh := await self.looks.fresh(look)) is None:
                 continue

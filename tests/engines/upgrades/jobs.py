@@ -52,12 +52,12 @@ async def draw(n: int) -> str:
 
 
 @step(undo=erase)
-async def paint(size) -> str:  # type: ignore[no-untyped-def]
+async def paint(size) -> str:
     return f"{size[0]} {when()}"
 
 
 @step(effect="once", key=lambda sum: f"payment {sum[0]}")
-async def pay(sum) -> str:  # type: ignore[no-untyped-def]
+async def pay(sum) -> str:
     if is_making():
         await asyncio.sleep(FOREVER_SECONDS)
     return f"{sum[0]} {when()}"
@@ -75,21 +75,21 @@ AS_JSON = ([1, 2], "YWI=", {"1": 2}, "1.5", "2026-03-01T00:00:00Z", {"width": 1}
 
 
 @step
-async def took(value) -> str:  # type: ignore[no-untyped-def]
+async def took(value) -> str:
     return f"{value} {when()}"
 
 
 @step
-def took_plainly(value) -> str:  # type: ignore[no-untyped-def]
+def took_plainly(value) -> str:
     return f"{value} {when()}"
 
 
 @step(isolate="process")
-def took_apart(value) -> str:  # type: ignore[no-untyped-def]
+def took_apart(value) -> str:
     return f"{value} {when()}"
 
 
-def shown(value) -> str:  # type: ignore[no-untyped-def]
+def shown(value) -> str:
     return str(value)
 
 

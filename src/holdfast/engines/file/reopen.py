@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from holdfast.core.canonical import canonical, parse
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import check_queue, check_type, digest
-from holdfast.core.lifecycle import STATE_ROWS, STATES, TERMINAL, decide, lost_event, submit_entry
+from holdfast.core.lifecycle import STATE_ROWS, STATES, TERMINAL, WORKERS_LOST, decide, lost_event, submit_entry
 from holdfast.core.model import Applied, Change, Error, Event, Job, State, StepState, Time, WaitKind
 from holdfast.engines.file.checkpoint import Checkpoint, Row
 from holdfast.engines.file.form import EDIT, shown
@@ -252,7 +252,7 @@ def _lose(rows: Rows, job: Job, now: Time, by: str, why: str, note: dict[str, ob
     error = None
     if event is Event.ABANDON:
         error = Error(
-            "WorkerLost", f"{job.recoveries + 1} workers in a row were lost over it, the last was {job.worker}"
+            WORKERS_LOST, f"{job.recoveries + 1} workers in a row were lost over it, the last was {job.worker}"
         )
     told = {"lost": job.worker, "why": why, "steps": sum(step.state is StepState.DONE for step in steps)}
     _commit(rows, decide(job, event, now, by=by, error=error, progressed=progressed, note=told | (note or {})))

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.core.errors import StoreError
 from holdfast.core.model import Beat, Presence, Time
+from holdfast.core.unreadable import presence_of
 from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import is_job_topic
 from holdfast.engines.hub import Hub, endless
@@ -47,7 +48,6 @@ once; more are told as "everything".
 """
 
 _TOPIC_SIZE = 8
-_presence = msgspec.json.Decoder(Presence).decode
 
 
 def short(topic: str) -> str:
@@ -260,11 +260,12 @@ class Live:
         connected = self._db is not None and not self._db.is_closed()
         watched_ms = (time.monotonic() - self._since) * 1_000 if connected else 0.0
         was_lost = self._remade or (self._db is not None and not connected)
-        for worker, text, beat_at, _, _, signs, signed, now, up_ms in found:
+        for worker, text, beat_at, beat_ms, lease_ms, signs, signed, now, up_ms in found:
             if signed and connected:
                 self._seen.add(worker)
             steady_ms = min(up_ms, watched_ms if was_lost else ALWAYS)
-            one = msgspec.structs.replace(_presence(text), beat_at=beat_at)
+            pace = {"beat_at": beat_at, "beat_ms": beat_ms, "lease_ms": lease_ms}
+            one = msgspec.structs.replace(presence_of(text, worker), **pace)
             # Who only looks has no lasting connection, and none that was lost.
             sees = connected or self._db is None
             missing = sees and signs and not signed and worker not in self._workers

@@ -13,6 +13,7 @@ from redis.asyncio.connection import Connection
 from redis.exceptions import MovedError
 
 from holdfast.core.model import Beat, Presence, Time
+from holdfast.core.unreadable import presence_of, raw_text
 from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.hub import Hub, endless
 from holdfast.engines.redis import rows
@@ -30,7 +31,7 @@ TOPICS_LIMIT = 4_096
 LISTEN_SECONDS = 10.0
 """How long the server may take to note what we listen to."""
 
-_presence = msgspec.json.Decoder(Presence).decode
+_beat = msgspec.msgpack.Decoder(tuple[Time, int, int, str], strict=False).decode
 
 
 class News:
@@ -165,12 +166,18 @@ def beat_of(presence: Presence, answer: list[Any]) -> Beat:
 
 
 class Seen:
-    """A worker as its last beat told it. `client` is that beat's connection on the server of `generation`."""
+    """A worker as its last beat told it. `client` is that beat's connection on the server of `generation`.
+
+    Of a beat that can't be read at all neither is known, nor when it was: nobody sees such a worker die.
+    """
 
     def __init__(self, worker: bytes, beat: bytes) -> None:
-        at, client, generation, text = rows.unpack(beat)
-        self.client, self._generation = int(client), int(generation)
-        self._presence = msgspec.structs.replace(_presence(text), beat_at=int(at))
+        name = raw_text(worker)
+        try:
+            at, self.client, self._generation, text = _beat(beat)
+        except ValueError:
+            at, self.client, self._generation, text = 0, 0, -1, ""
+        self._presence = msgspec.structs.replace(presence_of(text, name), beat_at=at)
 
     def is_suspect(self, now: Time, generation: int, steady_ms: float) -> bool:
         """Whether the absence of its connection would mean its death: only a beat on this very server counts."""

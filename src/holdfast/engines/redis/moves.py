@@ -108,12 +108,7 @@ async def all_records(look: Look) -> list[Record]:
     while True:
         cursor, *page = await look("all_records", cursor, RECORDS_PAGE)
         for name, ever, text in zip(page[::3], page[1::3], page[2::3], strict=True):
-            if text is None:
-                version, _, at = ever.partition(b" ")
-                record = Record(name.decode(), "", int(version), int(at or 0))
-            else:
-                version, at, value = rows.unpack(text)
-                record = Record(name.decode(), value, version, at)
+            record = rows.record_of(name, ever, text)
             found[record.name] = record
         if int(cursor) == 0:
             return [found[name] for name in sorted(found)]

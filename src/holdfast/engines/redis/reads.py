@@ -162,9 +162,7 @@ class Reads(Engine):
         if not prefix.startswith(WORKER):
             after = ""
             while page := await self._look("records", prefix, after, PAGE):
-                for name, text in zip(page[::2], page[1::2], strict=True):
-                    version, at, value = rows.unpack(text)
-                    found.append(Record(name.decode(), value, version, at))
+                found += (rows.record_of(*one) for one in zip(page[::3], page[1::3], page[2::3], strict=True))
                 after = found[-1].name
         if prefix.startswith(WORKER) or WORKER.startswith(prefix):
             _, present = await self._presences()

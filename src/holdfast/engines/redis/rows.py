@@ -25,6 +25,7 @@ from holdfast.core.model import (
     Event,
     Job,
     Options,
+    Record,
     Signal,
     State,
     Step,
@@ -35,6 +36,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.unreadable import (
     UNREADABLE_ARGS,
+    raw_text,
     unreadable_error,
     unreadable_note,
     unreadable_options,
@@ -476,3 +478,20 @@ def _is_unicode(one: str) -> bool:
 def score(text: Any) -> Time | None:
     """A time that is a score in the store."""
     return None if text is None else int(float(text))
+
+
+# Records.
+
+_record = msgspec.msgpack.Decoder(tuple[int, Time, str], strict=False).decode
+
+
+def record_of(name: bytes, ever: bytes | None, text: bytes | None) -> Record:
+    """A record; of a removed one its last version. One that can't be read keeps its raw text, and its version."""
+    version, _, at = (ever or b"0").partition(b" ")
+    if text is None:
+        return Record(name.decode(), "", int(version), int(at or 0))
+    try:
+        found, written_at, value = _record(text)
+    except ValueError:
+        return Record(name.decode(), raw_text(text), int(version), 0)
+    return Record(name.decode(), value, found, written_at)

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.model import Presence, Time
+from holdfast.core.unreadable import presence_of
 from holdfast.engines.bell import EVERYTHING
 from holdfast.safe import logger
 
@@ -29,9 +30,10 @@ LOCK_TRIES, LOCK_RETRY_SECONDS = 50, 0.005
 RESEND_TRIES, RESEND_SECONDS = 400, 0.005
 """A listener whose queue is full (the system allows about ten datagrams) is tried again for two seconds."""
 
-log = logger("holdfast.sqlite")
+READ_TRIES = 2
+"""How often a beat is read that can't be read: it may just be written."""
 
-_presence = msgspec.json.Decoder(Presence).decode
+log = logger("holdfast.sqlite")
 
 
 class Live:
@@ -145,7 +147,7 @@ class Live:
                 self._make_folder()
                 descriptor = self._beats[presence.worker] = _lock(self._folder / f"{presence.worker}.worker")
         text = msgspec.json.encode(presence)
-        # A reader may see half of a longer text; it then keeps to what it knew (`presences`).
+        # A reader may see half of a longer text; it then reads again.
         os.pwrite(descriptor, text + b"\n", 0)
         os.ftruncate(descriptor, len(text) + 1)
 
@@ -302,9 +304,12 @@ def _is_free(descriptor: int) -> bool:
 
 
 def _read(descriptor: int, worker: str) -> Presence:
-    text = os.pread(descriptor, max(1, os.fstat(descriptor).st_size), 0).split(b"\n", 1)[0]
-    try:
-        return _presence(text)
-    except msgspec.DecodeError:
+    for left in reversed(range(READ_TRIES)):
+        text = os.pread(descriptor, max(1, os.fstat(descriptor).st_size), 0).split(b"\n", 1)[0]
         beat_at: Time = os.fstat(descriptor).st_mtime_ns // 1_000_000
-        return Presence(worker, beat_at=beat_at)
+        if not text:  # its first beat is about to be written
+            return Presence(worker, beat_at=beat_at)
+        found = presence_of(text, worker, beat_at)
+        if not found.unreadable or not left:
+            break
+    return found

@@ -1,8 +1,9 @@
--- Remove traces of the dead, once none of their jobs is left to be rescued: {worker, the beat that was seen …}.
+-- Remove traces of the dead, once none of their jobs is left to be rescued: {worker, the beat that was seen, 0 for one that
+-- can't be read …}.
 for place = FIRST_ARG, #ARGV, 2 do
   local worker = ARGV[place]
   local text = call('HGET', K .. 'w', worker)
-  if text and unpack_(text)[1] == tonumber(ARGV[place + 1]) and call('EXISTS', K .. 'h:' .. worker) == 0 then
+  if text and (list_in(text)[1] or 0) == tonumber(ARGV[place + 1]) and call('EXISTS', K .. 'h:' .. worker) == 0 then
     call('HDEL', K .. 'w', worker)
   end
 end

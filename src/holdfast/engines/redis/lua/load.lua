@@ -28,7 +28,7 @@ function load.r(name, version, at, value)
   local ever = version_ever(name)
   if ever > 0 then
     local text = call('HGET', K .. 'd', name)
-    local held = text and unpack_(text)[3]
+    local held = text and list_in(text)[3]
     if held == value and ever >= version then return end
     version = math.max(version, ever + 1)
   end

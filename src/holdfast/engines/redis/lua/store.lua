@@ -261,6 +261,12 @@ local function version_ever(name)
   return tonumber(string.match(call('HGET', K .. 'dv', name) or '0', '^%d+'))
 end
 
+-- What a packed list says; nothing if somebody wrote something else in its place.
+local function list_in(text)
+  local is_read, found = pcall(unpack_, text)
+  return is_read and type(found) == 'table' and found or {}
+end
+
 -- Write a record, or remove it (false).
 local function put_record(name, version, at, value)
   if value then
