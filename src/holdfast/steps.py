@@ -22,7 +22,15 @@ from holdfast.worker.blame import Watch
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
 from holdfast.worker.isolation.place import check_importable
 from holdfast.worker.maps import Tally, map_async, map_sync
-from holdfast.worker.registry import STEPS, UNDOABLE, StepSpec, check_function
+from holdfast.worker.registry import (
+    NO_GENERATOR,
+    STEPS,
+    UNDOABLE,
+    StepSpec,
+    check_function,
+    is_generator,
+    place_of,
+)
 from holdfast.worker.steps import in_thread, on_loop, run_async, run_sync
 from holdfast.worker.transactions import call_of, whole_body
 
@@ -468,6 +476,8 @@ def check_callable(what: str, function: Any) -> Any:
         raise Invalid(f"{what}={function!r}: give a plain function; it is recorded without being a step")
     if function is not None and not callable(function):
         raise Invalid(f"{what}={function!r}: give a function")
+    if is_generator(function):
+        raise Invalid(f"{what}={place_of(function)}: {NO_GENERATOR}")
     return function
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.cli import ailments, overview, premises
 from holdfast.conformance.given import HOUR, StoreClock, job, step
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Event, Job, Presence, Running, State
+from holdfast.core.model import Event, Job, Options, Presence, Running, State, Wait, WaitKind
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs import Jobs, Order, new_job
@@ -162,6 +162,47 @@ def test_where_no_worker_serves_a_queue_its_types_are_not_told_as_well(cli: Cli,
 
     assert doctor == ["ok every type that waits in a served queue is known there"]
     assert status == []
+
+
+async def undo_at_rest(jobs: Jobs) -> str:
+    """A cancelled job whose undo was claimed once by a worker of another app, and rests."""
+    engine = jobs.engine
+    (accepted,) = await jobs.submit([Order(type="make_video", queue="video", options=Options(cleanup=True))])
+    (mine,) = await engine.claim("w-gone", ["video"], 1)
+    now = await engine.now()
+    await engine.commit([decide(mine, Event.SUSPEND, now, by="w-gone", waits=(Wait(WaitKind.SIGNAL, "never"),))])
+    await jobs.cancel(accepted.id, by="ada")
+    (undo,) = await engine.claim("w-0", ["video"], 1)
+    assert undo.type == "holdfast.undo"
+    await engine.commit([decide(undo, Event.REST, now, by="w-0", run_at=now + 1_000)])
+    return undo.id
+
+
+@pytest.mark.parametrize(
+    "types",
+    [[("draw", "holdfast.undo")], [("draw",), ("make_video",)], [None], []],
+    ids=["none", "one", "old", "unserved"],
+)
+def test_an_undo_whose_jobs_type_no_living_worker_knows_is_told(types, cli: Cli):
+    async def look(jobs: Jobs) -> tuple[str, list[str]]:
+        id = await undo_at_rest(jobs)
+        for n, known in enumerate(types):
+            await jobs.engine.beat(Presence(worker=f"w-{n}", queues=("video",), slots=1, types=known))
+        told = [f"{one.level} {one.text}" for one in await ailments.look_at_jobs(jobs) if one.name == "undo"]
+        for n, _ in enumerate(types):
+            await jobs.engine.beat(Presence(worker=f"w-{n}", leaving=True))
+        return id, told
+
+    id, (told,) = in_store(cli.path, look)
+
+    if types == [("draw", "holdfast.undo")]:
+        assert told == (
+            f"warn 1 undo job waits ({id[-8:]}), and no living worker knows the type of the job to undo (make_video): "
+            "start a worker whose App has the code; one that hasn't runs an undo when it is an hour old, and names "
+            "what is left in review"
+        )
+    else:
+        assert told.startswith("ok ")
 
 
 def test_queues_that_nobody_serves_are_told_with_one_worker_for_all(cli: Cli):

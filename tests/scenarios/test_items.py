@@ -373,6 +373,35 @@ def test_a_wrong_call_is_one_clear_error_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def chapters(item: str) -> Any:
+    yield f"chapter {item}"
+
+
+async def chapters_async(item: str) -> Any:
+    yield f"chapter {item}"
+
+
+class Chapters:
+    def __call__(self, item: str) -> Any:
+        yield f"chapter {item}"
+
+
+@pytest.mark.parametrize("function", [chapters, chapters_async, functools.partial(chapters), Chapters()])
+def test_a_generator_function_is_refused_at_the_call(tmp_path: Path, function: Any):
+    """Its body would never run, and every item would count as done."""
+    with pytest.raises(Invalid, match="run_items with .*a generator can't be recorded; return a list"):
+        run_items(tmp_path / "book.json", CHAPTERS, function)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("function", [chapters, chapters_async])
+def test_an_item_for_which_a_generator_comes_back_is_not_done(where: str, function: Any):
+    counts = run_items(where, ["one"], lambda item: function(item), name="made", backoff=0.01, quiet=True)
+
+    assert (counts.done, counts.failed) == (0, 1)
+
+
 def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path, desk: Desk):
     (tmp_path / "book.json").write_text('{"mine": 1}')
 

@@ -181,11 +181,28 @@ async def test_a_worker_that_put_an_undo_to_rest_lets_others_claim_it_first(app,
         assert UNDO_TYPE not in asked[-1]
 
 
-async def test_an_undo_that_no_app_knows_comes_to_a_person_in_the_end(app, other, engine, clock):
+async def test_an_undo_that_no_app_knows_is_logged_once_and_comes_to_a_person_in_the_end(
+    app, other, engine, clock, caplog
+):
+    async def clean(n: int) -> None: ...
+
+    async def making(n: int) -> None:
+        await wait_for("never")
+
     app.job(double)
-    undo = await undo_of(other, app)
+    runs = await other.job(name="other.making", cleanup=clean)(making).submit_many([3, 4])
+    async with other.worker():
+        for run in runs:
+            await in_state(app, run, State.PENDING)
+    for run in runs:
+        await run.cancel()
+    undo, second = [await app.run(derived_id(run.id, "undo")) for run in runs]
     async with app.worker():
         await in_state(app, undo, State.SCHEDULED)
+        await in_state(app, second, State.SCHEDULED)
+        (told,) = [one.getMessage() for one in caplog.records if "which this worker doesn't know" in one.getMessage()]
+        assert "undoes a job of type other.making" in told
+        assert "for up to 1 h" in told
         clock.advance(3_700)
         job = await in_state(app, undo, State.REVIEW, State.RETRYABLE, seconds=20)
 

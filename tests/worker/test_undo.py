@@ -11,6 +11,7 @@ from holdfast import App, current, sleep, step
 from holdfast.core.errors import Invalid, NotAllowed
 from holdfast.core.keys import derived_id, idempotency_key
 from holdfast.core.model import Event, Retry, State, StepState, Where
+from holdfast.worker import registry
 from holdfast.worker import undo as undo_module
 from tests.worker.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, until
 
@@ -245,6 +246,75 @@ async def test_an_undo_or_cleanup_that_raises_no_exception_holds_up_no_other(app
         assert kind.__name__ in job.error.message.partition(what)[2]
 
 
+@pytest.mark.parametrize("which", ["an undo", "a cleanup"])
+async def test_an_undo_or_cleanup_that_cancels_its_own_task_holds_up_no_other(app, clock, monkeypatch, which):
+    monkeypatch.setattr(undo_module, "_SPEC", replace(undo_module._SPEC, retry=Retry(retries=0)))
+
+    async def cancels_itself(*_: object) -> None:
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    def sweep() -> None:
+        DID.append(("delete", "folder"))
+
+    @step(name="cut", undo=cancels_itself if which == "an undo" else delete_audio)
+    async def cut() -> str:
+        return "cut.mp4"
+
+    @app.job(cleanup=cancels_itself if which == "a cleanup" else sweep)
+    async def film() -> None:
+        await draw(1)
+        await cut()
+        await sleep("1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+        await run.cancel()
+        job = await undone(app, run, State.RETRYABLE, State.REVIEW)
+    assert deletes() == (["1.png", "folder"] if which == "an undo" else ["cut.mp4", "1.png"])
+    assert job.error.type.endswith("UndoFailed")
+    what = "cut#" if which == "an undo" else "cleanup ("
+    assert "CancelledError: cancelled from inside" in job.error.message.partition(what)[2]
+
+
+async def test_an_undo_is_stopped_with_its_worker_and_goes_on_with_the_next(app):
+    """In a task of its own it is still part of its job."""
+    begun, stopped = asyncio.Event(), []
+
+    async def slow(value: object) -> None:
+        if begun.is_set():
+            DID.append(("delete", value))
+            return
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            stopped.append(value)
+            raise
+
+    @step(name="cut", undo=slow)
+    async def cut() -> str:
+        return "cut.mp4"
+
+    @app.job
+    async def film() -> None:
+        await cut()
+        await sleep("1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+        await run.cancel()
+        await asyncio.wait_for(begun.wait(), 10)
+    assert stopped == ["cut.mp4"]
+    assert deletes() == []
+    async with app.worker():
+        job = await undone(app, run, State.COMPLETED)
+    assert deletes() == ["cut.mp4"]
+    assert job.attempt == 1, "to be stopped is no failed attempt"
+
+
 async def test_a_failing_undo_holds_up_no_other_and_names_what_is_left(app, clock):
     BROKEN.add("1.png")
 
@@ -351,6 +421,68 @@ def test_undo_is_a_plain_function():
 def lambda_free() -> None: ...
 
 
+def yields(value: object) -> Any:
+    yield DID.append(("delete", value))
+
+
+async def yields_async(value: object) -> Any:
+    yield DID.append(("delete", value))
+
+
+@pytest.mark.parametrize("function", [yields, yields_async])
+def test_a_generator_undoes_nothing_and_is_refused(function):
+    with pytest.raises(Invalid, match="undo=.*yields.*a generator can't be recorded; return a list"):
+        step(name="x", undo=function)(lambda_free)
+    with pytest.raises(Invalid, match="cleanup=.*yields.*a generator can't be recorded"):
+        App("memory:").job(cleanup=function)(lambda_free)
+
+
+class Deletes:
+    async def __call__(self, value: object) -> None:
+        DID.append(("delete", value))
+
+
+@pytest.mark.parametrize("undo", [lambda value: Deletes()(value), Deletes()], ids=["a lambda", "an object"])
+async def test_what_an_undo_gives_to_await_is_awaited(app, undo):
+    @step(name="cut", undo=undo)
+    async def cut() -> str:
+        return "cut.mp4"
+
+    @app.job
+    async def film() -> None:
+        await cut()
+        await sleep("1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+        await run.cancel()
+        await undone(app, run, State.COMPLETED)
+    assert deletes() == ["cut.mp4"]
+
+
+@pytest.mark.parametrize("function", [yields, yields_async])
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+async def test_an_undo_that_comes_back_with_a_generator_has_failed(app, monkeypatch, function):
+    monkeypatch.setattr(undo_module, "_SPEC", replace(undo_module._SPEC, retry=Retry(retries=0)))
+
+    @step(name="cut", undo=lambda value: function(value))
+    async def cut() -> str:
+        return "cut.mp4"
+
+    @app.job
+    async def film() -> None:
+        await cut()
+        await sleep("1h")
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+        await run.cancel()
+        job = await undone(app, run, State.RETRYABLE, State.REVIEW)
+    assert "returned a generator: a generator can't be recorded" in job.error.message
+
+
 async def test_the_history_of_an_undo_tells_who_stopped(app):
     @app.job
     async def film() -> None:
@@ -449,3 +581,47 @@ async def test_a_cleanup_that_nobody_here_knows_is_left_over(app, engine, clock)
 
         job = await until(in_review, 20)
     assert "cleanup (no job 'film' with a cleanup is known to this worker)" in job.error.message
+
+
+@pytest.mark.parametrize("gone", ["the undo of a step", "the step itself", "the cleanup"])
+async def test_what_a_deploy_removed_is_named_at_once_among_what_is_left(app, engine, clock, monkeypatch, gone):
+    """A worker that knows the job's type has all the code that there is: it leaves the undo to nobody."""
+    monkeypatch.setattr(undo_module, "_SPEC", replace(undo_module._SPEC, retry=Retry(retries=0)))
+
+    @step(name="cut", undo=delete_audio)
+    async def cut() -> str:
+        return "cut.mp4"
+
+    def sweep() -> None:
+        DID.append(("delete", "folder"))
+
+    async def film() -> None:
+        await draw(1)
+        await cut()
+        await sleep("1h")
+
+    run = await app.job(cleanup=sweep)(film).submit()
+    async with app.worker():
+        await in_state(app, run, State.SCHEDULED)
+    deployed = App("memory:", settings=QUICK, engine=engine)
+    deployed.job(cleanup=None if gone == "the cleanup" else sweep)(film)
+    if gone != "the cleanup":
+        monkeypatch.delitem(registry.UNDOABLE, "cut")
+    if gone == "the step itself":
+        monkeypatch.delitem(registry.STEPS, "cut")
+    await run.cancel()
+    async with deployed.worker():
+
+        async def in_review():
+            (job,) = await app.engine.get([derived_id(run.id, "undo")])
+            if job is not None and job.state is State.RETRYABLE:
+                clock.advance(400)
+            return job if job is not None and job.state is State.REVIEW else None
+
+        job = await until(in_review, 25)
+    history = await app.engine.history(job.id)
+    assert Event.REST not in [entry.event for entry in history]
+    left, kept = ("cleanup (", "cut#") if gone == "the cleanup" else ("cut#", "cleanup")
+    assert left in job.error.message
+    assert kept not in job.error.message
+    assert deletes() == (["cut.mp4", "1.png"] if gone == "the cleanup" else ["1.png", "folder"])

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.app import App
-from holdfast.cli.overview import QueueSummary, how_alive, summaries, type_words
+from holdfast.cli.overview import QueueSummary, how_alive, named_types, summaries, type_words
 from holdfast.cli.words import counted, one_line, short, span
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Time, Where
@@ -106,6 +106,7 @@ async def look_at_jobs(jobs: Jobs) -> list[Finding]:
         *_queues(queues),
         *_types(queues),
         *_unreadable_workers(await jobs.workers()),
+        await _resting_undos(jobs, now),
         *await _drained(jobs),
         await _vanished(jobs, now),
         _review(queues),
@@ -352,6 +353,29 @@ def _types(queues: Sequence[QueueSummary]) -> list[Finding]:
         if queue.unknown
     ]
     return findings or [Finding("types", Level.OK, "every type that waits in a served queue is known there")]
+
+
+async def _resting_undos(jobs: Jobs, now: Time) -> Finding:
+    """Undo jobs that their workers have put to rest, and no living worker knows the type of the job to undo."""
+    alive = [worker for worker in await jobs.workers() if how_alive(worker, now) == "alive"]
+    page = await jobs.engine.find(Where(states=(State.AVAILABLE, State.SCHEDULED), type=UNDO_TYPE))
+    rested = [job for job in page if job.epoch]
+    undone = await jobs.engine.get([job.parent or "" for job in rested])
+    left: list[Job] = []
+    types: set[str] = set()
+    for undo, job in zip(rested, undone, strict=True):
+        serving = [worker.types for worker in alive if undo.queue in worker.queues]
+        if job is not None and serving and not any(known is None or job.type in known for known in serving):
+            left.append(undo)
+            types.add(job.type)
+    if not left:
+        return Finding("undo", Level.OK, "every undo job that waits has a worker with the code, or needs none")
+    text = (
+        f"{counted(len(left), 'undo job waits', 'undo jobs wait')} ({_named(left)}), and no living worker knows the "
+        f"type of the job to undo ({named_types(sorted(types))}): start a worker whose App has the code; one that "
+        "hasn't runs an undo when it is an hour old, and names what is left in review"
+    )
+    return Finding("undo", Level.WARN, text)
 
 
 def _unserved(queues: Sequence[QueueSummary]) -> Finding:

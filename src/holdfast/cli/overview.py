@@ -232,8 +232,14 @@ def unknown_lines(queues: Sequence[QueueSummary]) -> Iterator[Text]:
 
 def type_words(types: Sequence[str]) -> str:
     """Types of jobs that wait, named."""
-    named = [*types[:TYPES_SHOWN], *([f"{len(types) - TYPES_SHOWN:,} more"] if len(types) > TYPES_SHOWN else [])]
-    return f"{'the type' if len(types) == 1 else 'the types'} of waiting jobs {', '.join(named)}"
+    return f"{'the type' if len(types) == 1 else 'the types'} of waiting jobs {named_types(types)}"
+
+
+def named_types(types: Sequence[str]) -> str:
+    """Types in a row, but not too many."""
+    return ", ".join(
+        [*types[:TYPES_SHOWN], *([f"{len(types) - TYPES_SHOWN:,} more"] if len(types) > TYPES_SHOWN else [])]
+    )
 
 
 def running_lines(one: Status, *, lost: bool) -> Iterator[RenderableType]:

@@ -27,6 +27,7 @@ from holdfast.items.words import Counts, Teller, name_of
 from holdfast.items.work import Work
 from holdfast.jobs.orders import KEY_LIMIT
 from holdfast.worker.context import loop_here
+from holdfast.worker.registry import NO_GENERATOR, is_generator, place_of
 
 I = TypeVar("I")  # noqa: E741
 
@@ -155,6 +156,8 @@ def _check_call(items: object, function: object, at_once: int) -> None:
         raise Invalid(f"items is {a_or_an(type(items).__name__)}: give a list of items")
     if not callable(function):
         raise Invalid(f"function={function!r}: give the function to call for each item")
+    if is_generator(function):
+        raise Invalid(f"run_items with {place_of(function)}: {NO_GENERATOR}")
     if _whole(at_once, "at_once") < 1:
         raise Invalid(f"at_once={at_once}: at least one item must run at once")
     try:

@@ -20,6 +20,7 @@ from holdfast.engines.contract import job_topic
 from holdfast.items.words import NAMED_LIMIT, Counts, Teller, error_of, in_figures, label_of, name_of, number_of
 from holdfast.jobs import Order, history_of
 from holdfast.worker.context import ATTEMPT
+from holdfast.worker.registry import NO_GENERATOR, is_generator
 from holdfast.worker.steps import in_thread
 
 LOOK_SECONDS = 0.1
@@ -191,6 +192,8 @@ class Work:
             ok, answer = answer
             if not ok:
                 raise answer if isinstance(answer, Exception) else RuntimeError(str(answer))
+        if is_generator(answer):  # whatever made it has not begun its work
+            raise Invalid(f"{name_of(self._function)} returned a generator: {NO_GENERATOR}")
         try:
             return parse(canonical(answer))  # A person reads it, and no code: plain values will do.
         except BadValue as error:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from holdfast import forking
+from holdfast.core.durations import in_words
 from holdfast.core.errors import BadValue, HoldfastError, Invalid, Moved, StoreError, StoreLost
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, Time
@@ -46,7 +47,7 @@ from holdfast.worker.outcomes import outcome
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.timers import watch_timers
-from holdfast.worker.undo import is_known, undo_spec
+from holdfast.worker.undo import foreign_type, undo_spec
 
 log = logger("holdfast.worker")
 
@@ -131,6 +132,8 @@ class Worker:
         self._quiet = False
         self._no_undo_until = 0.0
         """By the clock of the loop: until then undo jobs are left to other workers."""
+        self._foreign: set[str] = set()
+        """The types of job whose undo was left to other workers, and the log says so."""
         self._captures = False
         self._tasks: list[asyncio.Task[None]] = []
         self._releases: set[asyncio.Task[None]] = set()
@@ -463,9 +466,13 @@ class Worker:
         try:
             now = await self._engine.now()
             waited = now - job.created_at
-            if waited > UNDO_ELSEWHERE_MS or await is_known(job, self._engine, self._registry):
+            foreign = None
+            if waited <= UNDO_ELSEWHERE_MS:
+                foreign = await foreign_type(job, self._engine, self._registry)
+            if foreign is None:
                 self._start(job, spec, claimed)
                 return
+            self._say_foreign(job, foreign)
             low, high = UNDO_REST_MS
             rest = max(low, min(high, waited))
             why = {"why": f"worker {self.id} doesn't have the code that undoes job {job.parent}"}
@@ -477,6 +484,16 @@ class Worker:
         except StoreError as error:
             log.warning("job %s: %s", job.id, error)
             await self._giving_up.release(job.lease, "the store was away when it began")
+
+    def _say_foreign(self, job: Job, type: str) -> None:
+        """Once for each type: apps that share a queue meet each other's undo jobs all the time."""
+        if type not in self._foreign:
+            self._foreign.add(type)
+            told = (
+                "%s: job %s undoes a job of type %s, which this worker doesn't know: it leaves such undo jobs to "
+                "workers that do, for up to %s each"
+            )
+            log.warning(told, self.id, job.id, type, in_words(UNDO_ELSEWHERE_MS))
 
     def _go_on(self, lease: Lease, work: Coroutine[Any, Any, None]) -> None:
         """Do something for a job that holds its slot meanwhile."""

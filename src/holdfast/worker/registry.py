@@ -60,6 +60,10 @@ made by a step that has been renamed or removed since.
 """
 
 
+NO_GENERATOR = "a generator can't be recorded; return a list"
+"""Why a function with `yield` is refused wherever a plain one is asked for."""
+
+
 class Registry:
     """The jobs of one app, by type."""
 
@@ -92,14 +96,22 @@ def check_function(function: Any, kind: str, name: str | None) -> Callable[..., 
     where = place_of(function)
     if function.__name__ == "<lambda>":
         raise Invalid(f"@{kind} on a lambda ({where}): write a function, so that it has a name")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise Invalid(f"@{kind} on {where}: a generator can't be recorded; return a list")
+    if is_generator(function):
+        raise Invalid(f"@{kind} on {where}: {NO_GENERATOR}")
     parameters = list(inspect.signature(function).parameters)
     if parameters and parameters[0] in ("self", "cls"):
         raise Invalid(f"@{kind} on {where}: a method has no identity of its own; use a module-level function")
     if kind == "step" and "<locals>" in function.__qualname__ and name is None:
         raise Invalid(f"@{kind} on {where}, a function inside a function: give it name='…', so that it is known again")
     return function
+
+
+def is_generator(made: object) -> bool:
+    """Whether this is a generator, or something whose call only makes one: its body would never run."""
+    if inspect.isgenerator(made) or inspect.isasyncgen(made):
+        return True
+    calls = (made, getattr(made, "__call__", None))  # noqa: B004 (an object's own, if it isn't a function)
+    return any(inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call) for call in calls)
 
 
 def type_of(function: Callable[..., Any], name: str | None) -> str:

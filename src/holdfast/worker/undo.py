@@ -4,6 +4,7 @@ Must not decide when it starts (`lifecycle.undo_job`): by then the owner has sto
 that a crash in the middle goes on, and one that fails holds up no other.
 """
 
+import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.codec import Signature
-from holdfast.core.errors import NotFound, UndoFailed
+from holdfast.core.errors import Invalid, NotFound, UndoFailed
 from holdfast.core.model import Job, Options, Retry, Step, StepState
 from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Engine
@@ -20,7 +21,15 @@ from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE, cancel_children
 from holdfast.worker.attempt import record_info
 from holdfast.worker.context import UNDONE, attempt_here
 from holdfast.worker.faults import text_of, type_name
-from holdfast.worker.registry import UNDOABLE, JobSpec, Registry, StepSpec
+from holdfast.worker.registry import (
+    NO_GENERATOR,
+    UNDOABLE,
+    JobSpec,
+    Registry,
+    StepSpec,
+    is_generator,
+    place_of,
+)
 from holdfast.worker.steps import Call, in_thread, run_async
 from holdfast.worker.transactions import call_of, whole_body
 
@@ -41,16 +50,18 @@ def undo_spec(job: Job, engine: Engine, registry: Registry) -> JobSpec | None:
     )
 
 
-async def is_known(job: Job, engine: Engine, registry: Registry) -> bool:
-    """Whether this worker has all that an undo job calls: of apps that share a queue, each knows its own."""
+async def foreign_type(job: Job, engine: Engine, registry: Registry) -> str | None:
+    """The type of the job that an undo job undoes, if this worker has neither that type nor all that the undo calls.
+
+    Then it belongs to another app. A worker that knows the type runs the undo, even if its code has lost an undo since:
+    no other worker of this app has more, and what is missing must reach a person.
+    """
     (undone,) = await engine.get([job.parent or ""])
-    if undone is None:
-        return True
-    spec = registry.get(undone.type)
-    if undone.options.cleanup and (spec is None or spec.cleanup is None):
-        return False
+    if undone is None or registry.get(undone.type) is not None:
+        return None
     intents = [step for step in await engine.steps(undone.id) if step.path.startswith(UNDO_PATH)]
-    return all(record_info(intent)["step"] in UNDOABLE for intent in intents)
+    calls_known = all(record_info(intent)["step"] in UNDOABLE for intent in intents)
+    return None if calls_known and not undone.options.cleanup else undone.type
 
 
 class _Undo:
@@ -127,11 +138,26 @@ class _Undo:
 
 
 async def _called(function: Any, *args: Any, **kwargs: Any) -> None:
-    """Call an undo or a cleanup of either colour."""
-    if inspect.iscoroutinefunction(function):
-        await function(*args, **kwargs)
-    else:
-        await in_thread(contextvars.copy_context(), lambda: function(*args, **kwargs))
+    """Call an undo or a cleanup of either colour, in a task of its own: one that cancels its own task must not cancel
+    those that follow.
+    """
+
+    async def alone() -> BaseException | None:
+        try:
+            if inspect.iscoroutinefunction(function):
+                await function(*args, **kwargs)
+                return None
+            answer = await in_thread(contextvars.copy_context(), lambda: function(*args, **kwargs))
+            if inspect.isawaitable(answer):  # from a lambda, or an object whose `__call__` is async
+                await answer
+            if is_generator(answer):
+                raise Invalid(f"{place_of(function)} returned a generator: {NO_GENERATOR}")
+        except BaseException as error:  # as a value: a task that raises SystemExit ends the event loop
+            return error
+        return None
+
+    if (error := await asyncio.create_task(alone(), name="holdfast undo")) is not None:
+        raise error
 
 
 def _undo(path: str) -> None: ...
