@@ -18,10 +18,12 @@ import holdfast.steps
 import holdfast.submit
 import holdfast.worker.giving_up
 import holdfast.worker.outcomes
+import holdfast.worker.steps
 from holdfast.core.model import Event, State, StepState
 from holdfast.engines import tables
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.tables import Tables
+from holdfast.forking import OwnLoop
 from holdfast.upkeep.keeper import Keeper
 from holdfast.upkeep.look import Looks
 from holdfast.upkeep.rescue import Rescue
@@ -32,7 +34,7 @@ from holdfast.worker.leases import Leases
 from holdfast.worker.loop import Worker
 from holdfast.worker.maps import Tally
 from holdfast.worker.timers import Timers
-from tests.simulation.plan import Plan, drowsy
+from tests.simulation.plan import Plan, drowsy, shared, unruly
 from tests.simulation.run import patched
 
 
@@ -121,7 +123,7 @@ def _(take: Any) -> Any:
     return lambda self, queue, types, limit, now: take(self, queue, None, limit, now)
 
 
-@bug("foreign jobs stand in the way", "L7", Tables, "_take")
+@bug("foreign jobs stand in the way", "L7", Tables, "_take", shared)
 def _(take: Any) -> Any:
     def filters_late(self: Any, queue: str, types: Any, limit: int, now: int) -> Any:
         first = take(self, queue, None, limit, now)
@@ -301,7 +303,22 @@ def _(is_stopped: Any) -> Any:
     return lambda self: False
 
 
-@bug("a worker whose loop ends hands its jobs over", "S16c", Worker, "_note_cut")
+@bug("sys.exit in a step ends the worker", "exits", Watch, "is_stop")
+def _(is_stop: Any) -> Any:
+    return lambda self, raised: isinstance(raised, SystemExit) or is_stop(self, raised)
+
+
+@bug("a step's timeout is not heeded", "timeouts", holdfast.worker.steps, "timed")
+def _(timed: Any) -> Any:
+    return lambda call, body: body(call)
+
+
+@bug("a forked child goes on", "forks", OwnLoop, "leave_behind")
+def _(leave_behind: Any) -> Any:
+    return lambda self: None
+
+
+@bug("a worker whose loop ends hands its jobs over", "S16c", Worker, "_note_cut", unruly)
 def _(note_cut: Any) -> Any:
     return lambda self: None
 

@@ -114,6 +114,7 @@ class Cast:
         )
         node = Node(process, worker, keeper, hand, self.world.now)
         self.nodes.append(node)
+        process.when_loop_ends = partial(self.unloop, node)
         process.begin(self._work(node))
 
     async def _work(self, node: Node) -> None:
@@ -132,13 +133,9 @@ class Cast:
         self._disturb(node)
 
     def attend(self) -> None:
-        """Some jobs kill the process that they run in, end its event loop, or tell it to stop."""
+        """Some jobs kill the process that they run in, or tell it to stop."""
         scene = self.stage.scene
-        for processes, strike in (
-            (scene.poisoned, self.kill),
-            (scene.unlooped, self.unloop),
-            (scene.resigned, self.resign),
-        ):
+        for processes, strike in ((scene.poisoned, self.kill), (scene.resigned, self.resign)):
             while processes:
                 process = processes.pop()
                 node = next(node for node in self.nodes if node.process is process)
@@ -147,6 +144,8 @@ class Cast:
 
     def unloop(self, node: Node) -> None:
         """As asyncio does it when something ends the loop: it cancels all tasks, and runs until they have ended."""
+        if node.died is not None or node.unlooped is not None:
+            return
         if not node.leaving:
             node.unlooped = self.world.now
         self._disturb(node)

@@ -191,6 +191,23 @@ def drowsy(plan: Plan) -> Plan:
     )
 
 
+def shared(plan: Plan) -> Plan:
+    """A plan in which nothing goes wrong, and the workers of two apps share the queues."""
+    errands = [one for one in plan.errands if one.shape not in VIOLENT]
+    names = sorted({one.shape for one in errands})
+    apps = (tuple(names[::2]), tuple(names[1::2]))
+    hands = tuple(Hand(QUEUES, 1, unsaid) for unsaid in apps)
+    return replace(
+        plan, odds=Odds(quick_seconds=0.005), hands=hands, apps=apps, errands=tuple(errands), asks=(), blows=()
+    )
+
+
+def unruly(plan: Plan) -> Plan:
+    """A plan in which every other job ends the event loop of its worker."""
+    errands = [replace(one, shape="unloop") if number % 2 else one for number, one in enumerate(plan.errands)]
+    return replace(plan, errands=tuple(errands), asks=())
+
+
 def smaller(plan: Plan) -> list[Plan]:
     """The plans that are a piece smaller, the largest pieces first."""
     faults = [name for name in WIRE_FAULTS if getattr(plan.odds, name)]

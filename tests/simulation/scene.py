@@ -84,8 +84,10 @@ class Scene:
     """What all jobs of a process wait for together, such as a token that is being refreshed."""
     poisoned: list[Process] = field(default_factory=list)
     """Processes that a job has killed."""
-    unlooped: list[Process] = field(default_factory=list)
-    """Processes whose event loop a job has ended, as `sys.exit` in a task or a callback and `loop.stop()` do."""
+    unlooped: set[str] = field(default_factory=set)
+    """Processes whose event loop a job has ended on purpose."""
+    forks: list[int] = field(default_factory=list)
+    """How each child of a job that forked has ended: its exit code."""
     resigned: list[Process] = field(default_factory=list)
     """Processes that a job has told to stop, as a deploy does."""
 
@@ -111,6 +113,13 @@ class Scene:
         if name not in self.shared or self.shared[name].done():
             self.shared[name] = asyncio.ensure_future(asyncio.sleep(0.3))
         await self.shared[name]
+
+    def fork(self) -> None:
+        """Fork, and let the child return into the job: what a person forgets who calls `os.fork()` in a step."""
+        ended = self.world.fork()
+        if ended is not None:
+            self.forks.append(ended)
+            self.trace.add(round(self.world.now * 1e6), "forks", ended)
 
     def begin(self, given: tuple[Any, ...]) -> Effect:
         here = current()

@@ -4,6 +4,7 @@ Must not check anything, and must not know who runs them or what goes wrong.
 """
 
 import asyncio
+import sys
 from typing import Any
 
 from holdfast import (
@@ -30,6 +31,10 @@ ONCE_MORE = Retry(retries=1, strategy="constant", initial_ms=200, jitter=False)
 STEP_TRIES = Retry(retries=3, strategy="constant", initial_ms=150)
 STALE_SECONDS = 2.5
 TIMEOUT_SECONDS = 1.5
+TIMELY_SECONDS = 3.0
+"""The timeout of a step that may take a little less."""
+LATE_SECONDS = 20.0
+"""How long something takes that a timeout cuts off."""
 NAP_SECONDS = 3.0
 HURRY_SECONDS = 2.5
 HURRIED = "hurried"
@@ -91,11 +96,13 @@ async def hang(n: int, epochs: int) -> str:
 
 @step(retries=STEP_TRIES)
 async def shaky(n: int) -> str:
-    """Code that is cancelled from inside, in a way that the number gives; or because another one shares its fate."""
+    """Code that is cancelled from inside, in a way that the number gives; or because another one shares its fate; or
+    that exits.
+    """
     here = scene()
     effect = here.begin((n,))
     try:
-        match n % 6:
+        match n % 7:
             case 1:
                 await here.share()
             case 2:
@@ -113,10 +120,39 @@ async def shaky(n: int) -> str:
                 assert task is not None
                 task.cancel()
                 await asyncio.sleep(1.0)
+            case 6:
+                sys.exit("this is no worker's business")
     except BaseException:
         effect.failed = True
         raise
     return await here.finish(effect)
+
+
+@step(timeout=TIMELY_SECONDS, retries=STEP_TRIES)
+async def timely(n: int) -> str:
+    """Takes longer than its timeout, the first time."""
+    here = scene()
+    effect = here.begin((n,))
+    before = [one for one in here.effects if (one.job, one.path) == (effect.job, effect.path)]
+    try:
+        return await here.finish(effect, None if len(before) > 1 else LATE_SECONDS)
+    except BaseException:
+        effect.failed = True
+        raise
+
+
+@step
+async def endless(n: int) -> str:
+    return await scene().effect(n, seconds=LATE_SECONDS)
+
+
+@step
+async def forked(n: int) -> str:
+    """Forks while others run beside it; the child returns into the job."""
+    effect = scene().begin((n,))
+    await asyncio.sleep(scene().random.random())
+    scene().fork()
+    return await scene().finish(effect)
 
 
 CANCELS_ITSELF = 5
@@ -271,6 +307,24 @@ async def tardy(n: int, m: int) -> list[str]:
     return [token]
 
 
+@shape(0.8)
+async def rushed(n: int, m: int) -> list[str]:
+    """Steps that are cut off by their own timeout, or by one that the job's code has set around them."""
+    if m == 1:
+        return [await timely(n)]
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return list(await asyncio.gather(endless(n), timely(n)) if m == 2 else [await endless(n)])
+    except TimeoutError:
+        return [await make(n, "late")]
+
+
+@shape(0.5)
+async def split(n: int, m: int) -> list[str]:
+    """Forks, and its children return into it."""
+    return list(await asyncio.gather(*(forked(place) for place in range(min(n, 2))), make(m)))
+
+
 @shape(0.6, timeout=TIMEOUT_SECONDS)
 async def deaf(n: int, m: int) -> list[str]:
     token = await make(n)
@@ -296,12 +350,19 @@ async def poison(n: int, m: int) -> list[str]:
 
 @shape(0.4)
 async def unloop(n: int, m: int) -> list[str]:
-    """Ends the event loop of its worker."""
+    """Ends the event loop of its worker: by `sys.exit` in a task or a callback, or by `loop.stop()`."""
     token = await make(n)
     if current().epoch <= m + (2 if n == 4 else -1):
-        scene().unlooped.append(program())
+        scene().unlooped.add(program().name)
+        loop = asyncio.get_running_loop()
+        ways = [lambda: loop.create_task(exits()), lambda: loop.call_soon(sys.exit, 1), loop.stop]
+        ways[n % 3]()
         await asyncio.sleep(3_600)
     return [token]
+
+
+async def exits() -> None:
+    sys.exit(1)
 
 
 @shape(0.4)
@@ -316,10 +377,10 @@ async def resign(n: int, m: int) -> list[str]:
 
 @shape(0.3)
 async def block(n: int, m: int) -> list[str]:
-    """Holds the event loop of its worker for longer than a lease."""
+    """Holds the event loop of its worker for longer than a lease, or all threads, as code does that keeps the GIL."""
     token = await make(n)
     if current().epoch == 1:
-        scene().world.later(BLOCK_SECONDS, program().hold(("main",)))
+        scene().world.later(BLOCK_SECONDS, program().hold(() if m == 3 else ("main",)))
         await asyncio.sleep(0)
     return [token, await make(n, "end")]
 

@@ -7,9 +7,11 @@ next timer. Must not know jobs or stores.
 
 import asyncio
 import contextvars
+import os
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -17,6 +19,9 @@ from typing import Any
 
 CALLS_LIMIT = 60_000
 """More callbacks than this in one run is a storm: something asks again and again without a pause."""
+
+WENT_ON = 99
+"""The exit code of a forked child that nobody has ended before it waits for something."""
 
 END_ROUNDS = 50
 """How often what is left at the end is cancelled before it is left alone."""
@@ -132,10 +137,18 @@ class Strand(asyncio.AbstractEventLoop):
             return
         try:
             call.run()
-        except (SystemExit, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
+        except SystemExit:
+            self.stop()
         except BaseException as error:
             self.call_exception_handler({"message": f"a callback of {self.name} failed", "exception": error})
+
+    def stop(self) -> None:
+        """Something ends this loop: `sys.exit` in a task or a callback, or code that calls this."""
+        if not self.world.over:
+            assert self.process.when_loop_ends is not None, f"the loop of {self.process.name}, {self.name} was ended"
+            self.process.when_loop_ends()
 
     def call_exception_handler(self, context: Any) -> None:
         self.world.trouble(f"{self.process.name}: {context.get('message')}: {context.get('exception')!r}")
@@ -161,6 +174,8 @@ class Process:
         self.name = name
         self.alive = True
         self.strands: dict[str, Strand] = {}
+        self.when_loop_ends: Callable[[], None] | None = None
+        """What happens to this process when something ends its event loop."""
         self._offset = offset
         self._rate = rate
         world.processes.append(self)
@@ -211,6 +226,8 @@ class World:
         self.numbers = count(1)
         self.running: Strand | None = None
         self.over = False
+        self.is_copy = False
+        """Whether this is the world of a forked child."""
         self.troubles: list[str] = []
         self.done = 0
         self._random = order.random
@@ -259,7 +276,25 @@ class World:
                 else:
                     strand.due(what)
         finally:
+            if self.is_copy:
+                os._exit(WENT_ON)
             self._set_running(None)
+
+    def fork(self) -> int | None:
+        """Fork for real, in the thread that runs now. The answer is the child's exit code; in the child it is None.
+
+        Of all threads the child has only this one. It must have ended before it has to wait for anything.
+        """
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        self.is_copy = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        for process in self.processes:
+            for strand in process.strands.values():
+                strand.held += strand is not self.running
+        self.timers[:] = [(self.now, 0, None, partial(os._exit, WENT_ON))]
+        return None
 
     def _run_one(self, ready: list[Strand]) -> None:
         place = int(self._random() * len(ready)) if len(ready) > 1 else 0
