@@ -139,10 +139,16 @@ def presence(running: Job, worker: str = "w-live", at: int = 0) -> Presence:
     return Presence(worker=worker, host="here", pid=42, queues=queues, slots=8, started_at=at, running=(doing,))
 
 
-def suspended(path: Path, asked: dict[str, dict[str, Any]], waits: tuple[tuple[Wait, int | None], ...] = ()) -> str:
+def suspended(
+    path: Path,
+    asked: dict[str, dict[str, Any]],
+    waits: tuple[tuple[Wait, int | None], ...] = (),
+    *,
+    keeps_slot: bool = False,
+) -> str:
     """A job that waits for signals, with the records that a worker leaves; and for other things. Answer with its id.
 
-    `until` in a record, and the number beside a wait, are milliseconds from now.
+    `until` in a record, and the number beside a wait, are milliseconds from now. With `keeps_slot` it is still active.
     """
 
     async def work(jobs: Jobs) -> str:
@@ -159,6 +165,9 @@ def suspended(path: Path, asked: dict[str, dict[str, Any]], waits: tuple[tuple[W
             )
             for name, one in asked.items()
         ]
+        if keeps_slot:
+            await jobs.engine.record(records)
+            return job.id
         all_waits = (
             *(Wait(WaitKind.SIGNAL, name, until) for name, until in ends.items()),
             *(replace(wait, until=None if left is None else now + left) for wait, left in waits),

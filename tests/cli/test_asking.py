@@ -110,6 +110,27 @@ def test_an_answer_lets_the_job_go_on(cli: Cli, id: str):
     assert cli("ask", id, "--answer", ANSWER).exit_code == 1  # it is not open any more
 
 
+def test_a_question_of_a_job_that_keeps_its_slot_is_listed_shown_and_answered(cli: Cli):
+    id = suspended(cli.path, {"ask:1a2b3c4d": DRAFT}, keeps_slot=True)
+
+    assert "1 open question\n" in cli.ok("ask")
+    (question,) = cli.json("ask", id)["questions"]
+    assert question["schema"] == FORM
+    for verb in ("status", "show"):
+        shown = cli.ok(verb, id)
+        assert "waits for a person's answer, 1 h 29 min left\n" in shown, verb
+        assert f"answer it: holdfast ask {id[-8:]}\n" in shown, verb
+    wait = {"kind": "signal", "name": "ask:1a2b3c4d", "until": question["until"]}
+    assert cli.json("show", id)["job"]["waits"] == [wait]
+    assert cli("ask", id, "--answer", '{"ok": true, "tone": "hot"}').exit_code == 1
+
+    assert cli.ok("ask", id, "--answer", ANSWER) == f"answered {id[-8:]}: it goes on\n"
+
+    assert cli.json("status", id)["state"] == "active"
+    assert cli.json("ask")["questions"] == []
+    assert cli("ask", id, "--answer", ANSWER).exit_code == 1  # it is not open any more
+
+
 def test_json_of_an_answer_is_the_jobs_new_status(cli: Cli, id: str):
     assert cli.json("ask", id, "--answer", ANSWER) == cli.json("status", id)
 

@@ -43,7 +43,7 @@ doesn't fit the form is refused, and the question stays open.
 --json with --answer is the job's new status.
 """
 )
-@click.argument("id", required=False, shell_complete=job_ids(State.PENDING))
+@click.argument("id", required=False, shell_complete=job_ids(State.PENDING, State.ACTIVE))
 @click.option("--answer", metavar="JSON", help="The answer.")
 @click.option("--name", metavar="NAME", help="Which question, where a job asks several.")
 @json_option
@@ -159,5 +159,6 @@ def _answer(id: str, value: object, name: str | None, as_json: bool, url: str | 
     if as_json:
         say_json(status_shape(status))
     else:
-        told = "it goes on" if status.state == State.AVAILABLE else f"it is {status.state}"
+        goes_on = status.state in (State.AVAILABLE, State.ACTIVE)
+        told = "it goes on" if goes_on else f"it is {status.state}"
         console().print(f"answered {short(status.id)}: {told}")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import click
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -29,7 +30,7 @@ from holdfast.cli.words import (
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Where
 from holdfast.jobs import Jobs, Status
 from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE
-from holdfast.jobs.questions import refusals_of
+from holdfast.jobs.questions import refusals_of, waits_now
 from holdfast.safe import clean
 
 STEPS_SHOWN = 40
@@ -68,7 +69,7 @@ def show(id: str, as_json: bool, url: str | None) -> None:
         if as_json:
             say_json(
                 {
-                    "job": job_shape(job),
+                    "job": job_shape(replace(job, waits=waits_now(job, records))),
                     "history": [entry_shape(entry) for entry in history],
                     "before_import": [entry_shape(entry) for entry in before],
                     "steps": [step_shape(step) for step in steps],

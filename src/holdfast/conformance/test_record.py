@@ -28,6 +28,30 @@ async def test_nothing_recorded_is_nothing_answered(engine: Engine, clock: Store
     assert await engine.steps(job(clock).id) == []
 
 
+async def test_steps_are_found_by_what_their_paths_begin_with(engine: Engine, clock: StoreClock) -> None:
+    held = await claimed(engine, clock)
+    paths = [
+        "~wait/z",
+        "a",
+        "~wait",
+        "~wait/a",
+        "~wait0",
+        "~Wait/b",
+        "~wait/a#2",
+        "é",
+        "\U0010ffff",
+        "~",
+        "%wait/",
+        "~wait/%",
+    ]
+    await engine.record([step(held, path) for path in paths])
+
+    for prefix in ("~wait/", "~wait", "~wait/a", "~", "é", "\U0010ffff", "%", "_", ""):
+        found = await engine.steps_under(held.id, prefix)
+        assert found == [step(held, path) for path in paths if path.startswith(prefix)], prefix
+    assert await engine.steps_under(job(clock).id, "") == []
+
+
 async def test_a_step_makes_no_version_and_no_entry(engine: Engine, clock: StoreClock) -> None:
     held = await claimed(engine, clock)
 

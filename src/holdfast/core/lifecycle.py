@@ -4,7 +4,7 @@ Must not read a clock, draw a random number or know a store. The diagram, the do
 and the names that other systems use are all made from the two tables here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -379,12 +379,22 @@ def first_state(now: Time, run_at: Time | None, waits: tuple[Wait, ...]) -> tupl
     return State.AVAILABLE, now
 
 
-def deliver(job: Job, name: str, value: str, now: Time, *, by: str = "") -> Change:
+def deliver(
+    job: Job,
+    name: str,
+    value: str,
+    now: Time,
+    *,
+    by: str = "",
+    untaken: Sequence[Signal] | None = None,
+    is_awaited: bool = False,
+) -> Change:
     """Decide what a signal makes of a job: it wakes one that waits for it, and else waits in the inbox.
 
     A job whose waits can't be read may have waited for just this one: it wakes, too. An inbox that is full takes no
-    more, except for what wakes its job. The change expects the version that was looked at, so that racing senders
-    can't pass the bound together.
+    more, except for what its job waits for: a pending one says so itself, of others the caller knows it (`is_awaited`).
+    `untaken` are the signals that count, where those that the job has taken are still in the inbox. The change expects
+    the version that was looked at, so that racing senders can't pass the bound together.
     """
     if job.state in TERMINAL:
         raise NotAllowed(f"job {job.id}: a signal is not possible while it is {job.state}; it has ended")
@@ -392,8 +402,8 @@ def deliver(job: Job, name: str, value: str, now: Time, *, by: str = "") -> Chan
         (w.kind is WaitKind.SIGNAL and w.name == name) or w.is_unreadable for w in job.waits
     ):
         return decide(job, Event.ACTIVATE, now, by=by, signal=(name, value), note={"signal": name})
-    if not name.startswith("~"):
-        _check_inbox(job, name, value)
+    if not name.startswith("~") and not is_awaited:
+        _check_inbox(job, job.inbox if untaken is None else untaken, name, value)
     return Change(
         event=SIGNAL,
         before=job.state,
@@ -406,8 +416,8 @@ def deliver(job: Job, name: str, value: str, now: Time, *, by: str = "") -> Chan
     )
 
 
-def _check_inbox(job: Job, name: str, value: str) -> None:
-    waiting = [signal for signal in job.inbox if not signal.name.startswith("~")]
+def _check_inbox(job: Job, untaken: Sequence[Signal], name: str, value: str) -> None:
+    waiting = [signal for signal in untaken if not signal.name.startswith("~")]
     size = sum(len(signal.name) + len(signal.value) for signal in waiting) + len(name) + len(value)
     if len(waiting) >= INBOX_SIGNALS or size > INBOX_CHARACTERS:
         raise NotAllowed(

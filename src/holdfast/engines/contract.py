@@ -332,6 +332,13 @@ class Engine(ABC):
     async def steps(self, job: str) -> list[Step]:
         """All step records of a job, in the order in which they were first written."""
 
+    async def steps_under(self, job: str, prefix: str) -> list[Step]:
+        """The step records whose paths begin with `prefix`, in the same order.
+
+        An engine that can read them without the others does so.
+        """
+        return [step for step in await self.steps(job) if step.path.startswith(prefix)]
+
     @abstractmethod
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """The entries of a job with a version above `after`. Law: one entry for each version, without a gap."""

@@ -27,7 +27,9 @@ from holdfast.core.model import (
     Lease,
     Presence,
     State,
+    Step,
     Time,
+    WaitKind,
     Where,
 )
 from holdfast.core.outcome import in_doubt
@@ -35,7 +37,7 @@ from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import PAUSE, WORKER, Engine, worker_in
 from holdfast.jobs.family import cancel_children, ended, presence_of, running_of, tell_others
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
-from holdfast.jobs.questions import ASK, Question, check_signal, questions_of
+from holdfast.jobs.questions import WAIT_PATH, Question, check_signal, open_waits, questions_of, untaken
 from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, spoken_of, with_words
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.waiters import CHANGE_TRIES
@@ -45,7 +47,7 @@ __all__ = ["LOG_PATH", "Jobs", "Order", "Pause", "Status", "history_of", "new_jo
 LOG_PATH = "~log"
 """The record under which a job's log lines are kept. No step's path begins with a tilde."""
 
-_WAITING = Where(states=(State.PENDING,))
+_ASKING = Where(states=(State.PENDING, State.ACTIVE))
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,19 +185,30 @@ class Jobs:
             )
         if name.startswith("~"):
             raise Invalid(f"signal {name[:40]!r}: names that begin with ~ are Holdfast's own; choose another one")
-        job = await self.get(id)
-        if job.state is State.PENDING:
-            check_signal(job, await self.engine.steps(id), name, msgspec.json.decode(text))
-        return await self._change(id, lambda job, now: deliver(job, name, text, now, by=by))
+
+        async def sent(job: Job, now: Time) -> Change:
+            waits = await self._waits(job)
+            check_signal(job, waits, name, msgspec.json.decode(text))
+            is_awaited = any(info["name"] == name for _, info in open_waits(job, waits))
+            left = {one.version: one for one in untaken(job, waits)}
+            change = deliver(job, name, text, now, by=by, untaken=tuple(left.values()), is_awaited=is_awaited)
+            # A job that stays in its slot commits nothing: what it has taken leaves its inbox with what comes.
+            return replace(change, takes=tuple(one.version for one in job.inbox if one.version not in left))
+
+        return await self._change(id, sent)
 
     async def questions(self, id: str | None = None) -> list[Question]:
-        """The open questions of all waiting jobs, or of one."""
+        """The open questions of all jobs that wait, with or without a slot; or of one job."""
         found: list[Question] = []
-        jobs = [await self.get(id)] if id is not None else [job async for job in self.walk(_WAITING)]
+        jobs = [await self.get(id)] if id is not None else [job async for job in self.walk(_ASKING)]
         for job in jobs:
-            if any(wait.name.startswith(ASK) for wait in job.waits):
-                found += questions_of(job, await self.engine.steps(job.id))
+            found += questions_of(job, await self._waits(job))
         return found
+
+    async def _waits(self, job: Job) -> list[Step]:
+        """The records of a job's waits. One that never ran has none, nor has one that waits for no signal."""
+        waits_for_none = job.state is State.PENDING and all(wait.kind is not WaitKind.SIGNAL for wait in job.waits)
+        return [] if not job.epoch or waits_for_none else await self.engine.steps_under(job.id, WAIT_PATH)
 
     async def answer(self, id: str, value: object, *, name: str | None = None, by: str = "person") -> Job:
         """Answer a job's open question; with several, `name` tells which."""

@@ -1,20 +1,25 @@
 """What waiting jobs ask for: the records of their waits, and the questions that a person answers.
 
-Must not change a job. A wait is recorded when the job suspends over it, with the schema of what it takes.
+Must not change a job. A wait is recorded when the job suspends over it, or keeps its slot for a while, with the schema
+of what it takes. The record stays open until the wait is answered or the job gives it up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core.errors import BadValue
 from holdfast.core.forms import check_form
-from holdfast.core.model import Job, State, Step, StepState, Time, WaitKind
+from holdfast.core.lifecycle import SETTLED
+from holdfast.core.model import Job, Signal, State, Step, StepState, Time, Wait, WaitKind
 from holdfast.core.unreadable import told
 
 WAIT_PATH = "~wait/"
 """Where waits are recorded, beside the job's own steps."""
+
+WITHDRAWN = "withdrawn"
+"""What the record of a wait says that the job gave up while it kept its slot. Its code may ask again, from the top."""
 
 ASK = "ask:"
 """Signals of this name answer a question that a job asked."""
@@ -43,7 +48,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def questions_of(job: Job, steps: Sequence[Step]) -> list[Question]:
-    """The open questions of a waiting job."""
+    """The open questions of a job."""
     return [
         Question(
             job=job.id,
@@ -55,22 +60,22 @@ def questions_of(job: Job, steps: Sequence[Step]) -> list[Question]:
             until=info.get("until"),
             refused=_refusal(info),
         )
-        for step, info in _open_waits(job, steps)
+        for step, info in open_waits(job, steps)
         if "question" in info
     ]
 
 
 def refusals_of(job: Job, steps: Sequence[Step]) -> list[Refusal]:
     """What a waiting job refused of what it was sent, for each wait the last."""
-    found = [_refusal(info) for _, info in _open_waits(job, steps)]
+    found = [_refusal(info) for _, info in open_waits(job, steps)]
     return [one for one in found if one is not None]
 
 
 def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> None:
-    """Refuse a signal that isn't what the waiting job asked for; BadValue says why."""
+    """Refuse a signal that isn't what the job asks for, as far as that is recorded; BadValue says why."""
     where = "the answer" if name.startswith(ASK) else f"signal {name}"
     trouble: BadValue | None = None
-    for info in [info for _, info in _open_waits(job, steps) if info.get("name") == name]:
+    for info in [info for _, info in open_waits(job, steps) if info["name"] == name]:
         try:
             check_form(value, info.get("schema", {}), where)
         except BadValue as error:
@@ -86,8 +91,46 @@ def _refusal(info: dict[str, Any]) -> Refusal | None:
     return Refusal(name=info["name"], by=told["by"], why=told["why"]) if told else None
 
 
-def _open_waits(job: Job, steps: Sequence[Step]) -> list[tuple[Step, dict[str, Any]]]:
-    names = {wait.name for wait in job.waits if wait.kind is WaitKind.SIGNAL} if job.state is State.PENDING else set()
-    begun = [step for step in steps if step.path.startswith(WAIT_PATH) and step.state is StepState.STARTED]
-    infos = [(step, told(step.result)) for step in begun]
-    return [(step, info) for step, info in infos if info.get("name") in names]
+def waits_now(job: Job, steps: Sequence[Step]) -> tuple[Wait, ...]:
+    """What a job waits for, also while it keeps its slot."""
+    if job.state is not State.ACTIVE:
+        return job.waits
+    asked = [Wait(WaitKind.SIGNAL, info["name"], info.get("until")) for _, info in open_waits(job, steps)]
+    return tuple(dict.fromkeys([*job.waits, *asked]))
+
+
+def open_waits(job: Job, steps: Iterable[Step]) -> list[tuple[Step, dict[str, Any]]]:
+    """The recorded waits for signals that nothing has come for yet, with what their records say.
+
+    A pending job says itself what it waits for. Any other asks again for what is recorded, or is asking right now.
+    """
+    if job.state in SETTLED:
+        return []
+    steps = [step for step in steps if step.path.startswith(WAIT_PATH)]
+    names = {wait.name for wait in job.waits if wait.kind is WaitKind.SIGNAL}
+    coming = [signal.name for signal in untaken(job, steps)]
+    found: list[tuple[Step, dict[str, Any]]] = []
+    for step, info in _begun(steps):
+        name = info["name"]
+        if WITHDRAWN in info or (job.state is State.PENDING and name not in names):
+            continue
+        if name in coming:  # the job takes the oldest first, each for one wait
+            coming.remove(name)
+        else:
+            found.append((step, info))
+    return found
+
+
+def untaken(job: Job, steps: Iterable[Step]) -> list[Signal]:
+    """The signals in the inbox that the job has neither taken nor refused: while it runs, those stay for a while."""
+    if not job.inbox:
+        return []
+    steps = list(steps)
+    taken = {told(step.result).get("signal") for step in steps if step.state is StepState.DONE}
+    refused = {info["name"]: info.get("refused", {}).get("signal", 0) for _, info in _begun(steps)}
+    return [one for one in job.inbox if one.version not in taken and one.version > refused.get(one.name, 0)]
+
+
+def _begun(steps: Iterable[Step]) -> list[tuple[Step, dict[str, Any]]]:
+    begun = [(step, told(step.result)) for step in steps if step.state is StepState.STARTED]
+    return [(step, info) for step, info in begun if "name" in info]

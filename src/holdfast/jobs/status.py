@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.core.durations import in_words
 from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait
+from holdfast.jobs.questions import waits_now
 
 PROGRESS_PATH = "~progress"
 """How far a job was when it last stopped running is kept under this, beside the records of its steps."""
@@ -115,6 +116,7 @@ def status_of(job: Job, records: Sequence[Step], running: Running | None, now: T
     The worker's word ends with the job. Then counts how far it was when it stopped running. Of a job that completed
     and said nothing in its last attempt, each step or item that was run counts.
     """
+    waits = waits_now(job, records)
     steps = [step for step in records if not step.path.startswith("~")]
     done_steps = [step for step in steps if step.state is StepState.DONE]
     stage = running.stage if running is not None else ""
@@ -149,7 +151,7 @@ def status_of(job: Job, records: Sequence[Step], running: Running | None, now: T
         worker=job.worker,
         steps=len(done_steps),
         error=job.error,
-        waits=job.waits,
+        waits=waits,
         run_at=job.run_at,
         created_at=job.created_at,
         finished_at=job.finished_at,

@@ -445,10 +445,10 @@ class Attempt(Identity):
         self.check()
         await self._recorded(intents)
         for intent in intents:
-            if intent.path.startswith("~"):
-                self.waits[intent.path] = intent
-            else:
+            if not intent.path.startswith("~"):
                 self.records[intent.path] = intent
+            elif (known := self.waits.get(intent.path)) is None or known.state is StepState.STARTED:
+                self.waits[intent.path] = intent  # it may have been answered meanwhile
 
     def has_made(self) -> bool:
         """Whether this attempt has recorded any step of its own."""

@@ -31,6 +31,7 @@ from holdfast.core.model import (
 )
 from holdfast.engines.contract import job_topic
 from holdfast.jobs.family import go_on
+from holdfast.jobs.questions import WITHDRAWN
 from holdfast.jobs.waiters import awaited, break_circle, waiters_of
 from holdfast.safe import logger
 from holdfast.worker.attempt import ENDED, LOST, STORE_RETRY_SECONDS, SUSPENDED, Attempt, record_info
@@ -73,6 +74,8 @@ class Parked(Generic[T]):
         self.info = info or {}
         self.future: asyncio.Future[None] | None = None
         self.root = False
+        self.since = 0.0
+        """When it was first parked, by the loop's clock."""
         self.dropped = False
         """Whether the job itself gave it up before: it takes nothing, and nobody wakes the job for it."""
 
@@ -89,8 +92,8 @@ class Parking:
         self.patience_seconds = CHILD_TASKS_SECONDS
         self.refused: list[str] = []
         """Signals that did not fit what the job waited for, for the history."""
-        self.refusals: dict[str, dict[str, str]] = {}
-        """The last of them under each name: who sent it, and why it did not fit. The wait's record tells the sender."""
+        self.refusals: dict[str, dict[str, Any]] = {}
+        """The last of them under each name: which, from whom, and why it did not fit. The wait's record tells that."""
 
     @classmethod
     def of(cls, attempt: Attempt) -> "Parking":
@@ -108,6 +111,8 @@ class Parking:
             raise Invalid(f"step {step}: a wait inside a step would hold its slot; wait in the job, between its steps")
         if len(self._parked) >= WAITS:
             raise Invalid(f"a job waits for at most {WAITS:,} things at once; wait for some of them after others")
+        parked.root = root or not attempt.spec.is_async or asyncio.current_task() is attempt.root
+        parked.since = attempt.loop.time()
         while True:
             self._check()
             with attempt.at_work():
@@ -115,26 +120,52 @@ class Parking:
             if answer is not None:
                 return answer[0]
             self._check()
-            parked.future = attempt.loop.create_future()
-            parked.root = root or not attempt.spec.is_async or asyncio.current_task() is attempt.root
-            timer = None
-            if parked.wait.until is not None:
-                seconds = max(0.0, (parked.wait.until - attempt.now()) / 1_000)
-                timer = attempt.loop.call_later(seconds, _wake, parked.future, context=_outside())
-            self._parked.append(parked)
-            attempt.stirred = self.stir
-            self.stir()
             try:
-                await parked.future
+                await self._park(parked)
             except asyncio.CancelledError:
                 if attempt.stop is None and parked.path:
                     self._dropped.append(parked.path)
+                    if self._given_up():
+                        await asyncio.shield(attempt.loop.create_task(self._withdraw(), context=_outside()))
                 raise
-            finally:
-                self._parked.remove(parked)
-                attempt.stirred = self.stir if self._parked else None
-                if timer is not None:
-                    timer.cancel()
+
+    async def _park(self, parked: Parked[Any]) -> None:
+        """Stand still until there may be something to see."""
+        attempt = self._attempt
+        parked.future = attempt.loop.create_future()
+        timer = None
+        if parked.wait.until is not None:
+            seconds = max(0.0, (parked.wait.until - attempt.now()) / 1_000)
+            timer = attempt.loop.call_later(seconds, _wake, parked.future, context=_outside())
+        self._parked.append(parked)
+        attempt.stirred = self.stir
+        self.stir()
+        try:
+            await parked.future
+        finally:
+            self._parked.remove(parked)
+            attempt.stirred = self.stir if self._parked else None
+            if timer is not None:
+                timer.cancel()
+
+    def _given_up(self) -> list[Step]:
+        """The records that still ask for what the job gave up."""
+        known = [record for path in self._dropped if (record := self._attempt.waits.get(path)) is not None]
+        return [
+            one
+            for one in known
+            if one.state is StepState.STARTED and record_info(one).keys() & {"name", WITHDRAWN} == {"name"}
+        ]
+
+    async def _withdraw(self) -> None:
+        """Nobody is to answer any more what the job gave up, though it runs on.
+
+        The record says so in a way that can be taken back: only a suspend settles what the job's code has decided.
+        """
+        attempt = self._attempt
+        with attempt.at_work():
+            if given_up := self._given_up():
+                await attempt.begin([self._record(one.path, {**record_info(one), WITHDRAWN: True}) for one in given_up])
 
     def _check(self) -> None:
         """Raise unless the job may still wait. To a task that the job left behind its end is a cancel."""
@@ -172,7 +203,7 @@ class Parking:
             self._changed.clear()
             hold = LISTEN_SECONDS if self._attempt.is_busy() else self._hold()
             if hold is not None:
-                await self._fix_ends()
+                hold = min(hold, await self._tell())
                 mark = await self._listen(mark, hold)
                 continue
             if not any(parked.root for parked in self._parked):
@@ -189,13 +220,25 @@ class Parking:
         quiet = self._parked and not self._changed.is_set() and not self._attempt.is_busy()
         return bool(quiet) and self._hold() is None
 
-    async def _fix_ends(self) -> None:
-        """Write when the waits end that stay in the slot: after a crash they would be counted anew. Short ones may."""
-        soon = self._attempt.now() + round(SHORT_SECONDS * 1_000)
-        long = [parked for parked in self._parked if parked.end is not None and parked.end > soon]
-        begun = self._asked(long)
-        if begun:
-            await self._attempt.begin(begun)
+    async def _tell(self) -> float:
+        """Write what the waits ask that stay in the slot, and when they end; the seconds until there is more to write.
+
+        Others see and answer what is written, and after a crash the time counts on. Short waits are not worth it.
+        """
+        attempt, now = self._attempt, self._attempt.loop.time()
+        soon = attempt.now() + round(SHORT_SECONDS * 1_000)
+        until_kept = 0.0 if attempt.kept_slot else SHORT_SECONDS
+        told, wait = [], LISTEN_SECONDS
+        for parked in self._parked:
+            left = parked.since + until_kept - now
+            if (parked.end is not None and parked.end > soon) or (parked.info and left <= 0):
+                told.append(parked)
+            elif parked.info:
+                wait = min(wait, max(0.01, left))
+        if begun := self._asked(told):
+            await attempt.begin(begun)
+            await self._withdraw()  # what was given up meanwhile
+        return wait
 
     def _hold(self) -> float | None:
         """For how many seconds the job stays in its slot, because something is over so soon; None when it may go."""
@@ -351,9 +394,12 @@ class Parking:
         for one in [one for one in parked if one.path and not one.dropped]:
             refused = self.refusals.get(one.wait.name) or known.get(one.path, {}).get("refused")
             asked.append((one.path, {**one.info, "until": one.end, **({"refused": refused} if refused else {})}))
-        return [
-            self._attempt.wait_record(path, StepState.STARTED, info) for path, info in asked if known.get(path) != info
-        ]
+        return [self._record(path, info) for path, info in asked if known.get(path) != info]
+
+    def _record(self, path: str, info: dict[str, Any]) -> Step:
+        """The record of what a wait asks. It was asked when it was first asked."""
+        record, before = self._attempt.wait_record(path, StepState.STARTED, info), self._attempt.waits.get(path)
+        return record if before is None else replace(record, started_at=before.started_at)
 
 
 # Kinds of waits.
@@ -411,7 +457,7 @@ def _first_fitting(attempt: Attempt, name: str, read: Callable[[str], Any]) -> S
             attempt.spent.add(signal.version)
             parking, by = Parking.of(attempt), signal.by or "nobody"
             parking.refused.append(f"{name} from {by}: {error}")
-            parking.refusals[name] = {"by": by, "why": str(error)}
+            parking.refusals[name] = {"signal": signal.version, "by": by, "why": str(error)}
             attempt.log(f"signal {name} was refused: {error}")
         else:
             return signal

@@ -464,6 +464,14 @@ select name.id, step.epoch, step.path, step.name, step.state, step.result, step.
 from {schema}.name cross join lateral (select * from {schema}.step where step.n = name.n offset 0) as step
 where name.id = $1 order by step.place;
 
+-- name: steps_under
+select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
+  step.tries
+from {schema}.name cross join lateral (
+  select * from {schema}.step where step.n = name.n and step.path >= $2 and pg_catalog.starts_with(step.path, $2) offset 0
+) as step
+where name.id = $1 order by step.place;
+
 -- name: prune
 select {schema}.prune($1, $2);
 

@@ -104,6 +104,10 @@ class Reads(Movable):
         """See Engine.steps."""
         return [step_of(row) for row in await self._fetch(self._sql.steps, job)]
 
+    async def steps_under(self, job: str, prefix: str) -> list[Step]:
+        """See Engine.steps_under."""
+        return [step_of(row) for row in await self._fetch(self._sql.steps_under, job, prefix)]
+
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """See Engine.history."""
         found = await self._fetch(self._sql.history, job, after, at_most(limit, PAGE_LIMIT))

@@ -145,6 +145,12 @@ class Reads(Engine):
             return []
         return rows.steps_of(job, await self._read("HGETALL", self._key(f"s:{job}")))
 
+    async def steps_under(self, job: str, prefix: str) -> list[Step]:
+        """See Engine.steps_under."""
+        if len(rows.storable([job, prefix])) < 2:
+            return []
+        return rows.steps_of(job, await self._look("steps_under", job, prefix))
+
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """See Engine.history."""
         most = at_most(limit, PAGE_LIMIT)

@@ -513,6 +513,11 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         """See Engine.steps."""
         return await self._look("look", lambda db: [step_of(row) for row in db.execute(SQL.steps, {"job": job})])
 
+    async def steps_under(self, job: str, prefix: str) -> list[Step]:
+        """See Engine.steps_under."""
+        params = {"job": job, "prefix": prefix}
+        return await self._look("look", lambda db: [step_of(row) for row in db.execute(SQL.steps_under, params)])
+
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """See Engine.history."""
         params = {"job": job, "after": after, "limit": at_most(limit, PAGE_LIMIT)}

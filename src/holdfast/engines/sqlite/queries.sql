@@ -153,6 +153,11 @@ from step join job on job.n = step.job where job.id = :job and path = :path;
 select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at, tries
 from step join job on job.n = step.job where job.id = :job order by step.n;
 
+-- name: steps_under
+select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at, tries
+from step join job on job.n = step.job where job.id = :job
+  and path >= :prefix and substr(path, 1, length(:prefix)) = :prefix order by step.n;
+
 -- name: old
 -- prune: terminal jobs whose time has come and who have no live kin
 select n, id, queue, state, type, key from job join body using (n)
