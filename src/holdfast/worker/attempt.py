@@ -105,6 +105,10 @@ class Attempt(Identity):
     """Signals that a wait of this job has taken or is taking, by their versions."""
     spent: set[int] = made(set)
     """Those that are recorded with a wait, or that fitted none: they leave the inbox with the next change."""
+    turns: dict[int, int] = made(dict)
+    """Of signals that went from wait to wait, because one was cancelled before its code had the signal: whose turn it
+    is, counted from 1. Only the wait that took the signal in its last turn has it.
+    """
     once: dict[str, concurrent.futures.Future[Step]] = made(dict)
     """Effects that are under way, by their paths: who asks for one again waits for it."""
     tasks: set[asyncio.Task[Any]] = made(set)
@@ -238,11 +242,23 @@ class Attempt(Identity):
 
     def _know_wait(self, record: Step) -> None:
         self.waits[record.path] = record
-        if record.state is StepState.DONE:
-            signal = record_info(record).get("signal")
-            if signal is not None:
+        if record.state is StepState.DONE and "signal" in (info := record_info(record)):
+            signal, turn = info["signal"], info.get("turn", 1)
+            if turn > 1:
+                self.turns[signal] = max(turn, self.turns.get(signal, 1))
+            if not self.is_given_up(info):
                 self.used.add(signal)
                 self.spent.add(signal)
+
+    def is_given_up(self, info: dict[str, Any]) -> bool:
+        """Whether the job gave up a wait, by its record. It may hold a signal that went to another wait."""
+        return bool(info.get("dropped")) or info.get("turn", 1) < self.turns.get(info.get("signal", 0), 1)
+
+    def give_back(self, signal: Signal) -> None:
+        """The wait that took a signal ends before its code has it: the next wait of that name takes it."""
+        self.turns[signal.version] = self.turns.get(signal.version, 1) + 1
+        self.used.discard(signal.version)
+        self.spent.discard(signal.version)
 
     # Effects that an earlier lease began. The code may have changed since: the step may have lost its effect="once" or
     # its key, or have another name, or be gone.

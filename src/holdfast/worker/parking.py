@@ -349,6 +349,7 @@ class Parking:
                 run_at=min(ends) if at_rest else None,
                 takes=attempt.taken(),
                 steps=(*self._begun(parked), *attempt.log_record(), *attempt.progress_record(now)),
+                drops=self._undelivered(),
                 note=note,
             )
             (answer,) = await attempt.persist(lambda: attempt.engine.commit([change]))
@@ -386,6 +387,21 @@ class Parking:
         given_up = [path for path in dict.fromkeys(self._dropped) if path not in asked]
         dropped = [self._attempt.wait_record(path, StepState.DONE, {"dropped": True}) for path in given_up]
         return self._asked(parked) + dropped
+
+    def _undelivered(self) -> tuple[str, ...]:
+        """Waits that the job gave up and whose records hold a signal all the same: they make room for `_begun`."""
+        records = [self._attempt.waits.get(path) for path in dict.fromkeys(self._dropped)]
+        return tuple(one.path for one in records if one is not None and "signal" in record_info(one))
+
+    def give_back(self, path: str, signal: Signal | None) -> None:
+        """A wait is cancelled before its code has the answer. The signal, if it took one, is the next wait's."""
+        if self._attempt.stop is None:
+            self._dropped.append(path)
+        if signal is not None:
+            self._attempt.give_back(signal)
+            for parked in self._parked:
+                if parked.wait.name == signal.name:
+                    _wake(parked.future)
 
     def _asked(self, parked: list[Parked[Any]]) -> list[Step]:
         """The records of what these waits ask, as far as they are not written yet."""
@@ -429,19 +445,25 @@ def signal_wait(
     async def look() -> list[T] | None:
         record = attempt.waits.get(path)
         if record is not None and record.state is StepState.DONE:
-            if record_info(record).get("dropped"):
+            if attempt.is_given_up(record_info(record)):
                 parked.dropped = True
                 return None
             return [_answer(record, name, within_ms, read)]
         late = until is not None and attempt.now() >= until
-        if late:
-            await Parking.of(attempt).read_inbox()
-        signal = _first_fitting(attempt, name, read)
-        if signal is None and not late:
-            return None
-        # To its end, even if the wait is cancelled meanwhile: a signal is either recorded or still there.
-        settling = asyncio.ensure_future(_settle(attempt, path, signal))
-        return [_answer(await asyncio.shield(settling), name, within_ms, read)]
+        signal = None
+        try:
+            if late:
+                await Parking.of(attempt).read_inbox()
+            signal = _first_fitting(attempt, name, read)
+            if signal is None and not late:
+                return None
+            # To its end, even if the wait is cancelled meanwhile: the job doesn't suspend before that.
+            turn = attempt.turns.get(signal.version, 1) if signal is not None else 1
+            settled = await asyncio.shield(attempt.loop.create_task(_settle(attempt, path, signal, turn)))
+        except asyncio.CancelledError:
+            Parking.of(attempt).give_back(path, signal)
+            raise
+        return [_answer(settled, name, within_ms, read)]
 
     parked = Parked(path, Wait(WaitKind.SIGNAL, name, until), look, info)
     return parked
@@ -473,14 +495,17 @@ def until_of(attempt: Attempt, path: str, milliseconds: int | None) -> Time | No
     return None if milliseconds is None else attempt.now() + milliseconds
 
 
-async def _settle(attempt: Attempt, path: str, signal: Signal | None) -> Step:
+async def _settle(attempt: Attempt, path: str, signal: Signal | None, turn: int) -> Step:
+    """Record that a wait has taken a signal, which was taken in vain `turn - 1` times before; or that it was late."""
     info: dict[str, Any] = {"late": True}
     if signal is not None:
-        info = {"signal": signal.version, "value": parse(signal.value)}
+        info = {"signal": signal.version, "value": parse(signal.value)} | ({"turn": turn} if turn > 1 else {})
     try:
-        return await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, info))
+        with attempt.at_work():
+            return await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, info))
     except BaseException:
-        attempt.used -= set() if signal is None else {signal.version}
+        if signal is not None and not attempt.is_given_up(info):
+            attempt.used.discard(signal.version)
         raise
 
 

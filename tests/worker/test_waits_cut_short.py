@@ -1,0 +1,336 @@
+"""Waits that are cancelled while their answer is on its way: no signal is lost, none is delivered twice."""
+
+import asyncio
+import random
+
+import msgspec
+import pytest
+
+from holdfast import ask, step, wait_for
+from holdfast.core.lifecycle import decide
+from holdfast.core.model import Event, State
+from tests.worker.given import in_state, until
+
+ENGINES = ("memory", "sqlite", "postgres", "redis")
+
+SIGNALS = 150
+QUESTION = "ask:7cc91c33"
+TURNS = 30
+"""Over how many turns of the loop a cancel is tried: a record in memory takes fewer."""
+
+
+class Held:
+    """Holds up the first record of a wait, before the store has it or after."""
+
+    def __init__(self, engine, moment):
+        self.here, self.free = asyncio.Event(), asyncio.Event()
+        self._engine, self._moment = engine, moment
+        engine.before = self._before
+
+    async def _before(self, name, args):
+        if name != "record" or self.here.is_set() or not args[0][0].path.startswith("~wait/"):
+            return
+        if self._moment == "after":
+            await self._engine.engine.record(*args)
+        self.here.set()
+        await self.free.wait()
+
+
+@pytest.fixture(params=["before", "after"])
+def moment(request):
+    """Whether the store has the record when the wait is cancelled."""
+    return request.param
+
+
+async def turns(number=5):
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def alarms(run):
+    """What the history says that a person should look at."""
+    return {word for entry in await run.history() for word in entry.note} & {"drift", "never_asked_for", "forgets"}
+
+
+async def lapse(app, run):
+    """Take the job from its worker, as if that had died."""
+    job = await app.jobs.get(run.id)
+    await app.engine.commit([decide(job, Event.LAPSE, await app.engine.now(), by="test")])
+
+
+async def test_the_signal_of_a_cancelled_wait_answers_the_next_one(app, engine, moment):
+    held = Held(engine, moment)
+
+    @app.job(retries=0)
+    async def film() -> list[str]:
+        first = asyncio.ensure_future(wait_for("s", as_=str))
+        await held.here.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        held.free.set()
+        return [await wait_for("s", as_=str), await wait_for("s", as_=str)]
+
+    run = await film.submit()
+    await run.signal("s", "one")
+    await run.signal("s", "two")
+    async with app.worker():
+        assert await run.result(10) == ["one", "two"]
+
+
+async def test_a_wait_may_be_cancelled_at_any_turn_of_the_loop(app):
+    @app.job(retries=0)
+    async def film(turn: int) -> str:
+        first = asyncio.ensure_future(wait_for("s", as_=str))
+        await turns(turn)
+        first.cancel()
+        await asyncio.wait([first])
+        return await wait_for("s", as_=str) if first.cancelled() else first.result()
+
+    runs = [await film.submit(turn) for turn in range(TURNS)]
+    for number, run in enumerate(runs):
+        await run.signal("s", f"for {number}")
+    async with app.worker(at_once=TURNS):
+        assert [await run.result(10) for run in runs] == [f"for {number}" for number in range(TURNS)]
+    for run in runs:
+        infos = [msgspec.json.decode(one.result) for one in await app.engine.steps(run.id)]
+        took = [info.get("turn", 1) for info in infos]
+        assert sorted(took) == list(range(1, len(took) + 1)), "a replay can tell which wait has the signal"
+
+
+async def test_a_cancelled_wait_stays_cancelled_when_the_job_goes_on_after_a_suspend(app, engine, moment):
+    held, gone_on = Held(engine, moment), asyncio.Event()
+
+    @step(name="cut")
+    async def cut() -> None:
+        await held.here.wait()
+
+    @app.job(retries=0)
+    async def film() -> str:
+        first = asyncio.ensure_future(wait_for("s", as_=str))
+        await cut()
+        await turns()
+        came = "in time" if first.done() else "too late"
+        first.cancel()
+        gone_on.set()
+        await wait_for("go")
+        return f"{came} {await wait_for('s', as_=str)}"
+
+    run = await film.submit()
+    await run.signal("s", "now")
+    async with app.worker():
+        await gone_on.wait()
+        held.free.set()
+        job = await in_state(app, run, State.PENDING)
+        assert [signal.name for signal in job.inbox] == ["s"]
+        await run.signal("go")
+        assert await run.result(10) == "too late now"
+    assert await alarms(run) == set()
+
+
+async def test_a_cancelled_wait_stays_cancelled_after_a_crash_once_another_has_its_signal(app, engine, moment):
+    held, delivered, ran = Held(engine, moment), asyncio.Event(), []
+
+    @step(name="cut")
+    async def cut() -> None:
+        await held.here.wait()
+
+    @app.job(retries=0)
+    async def film() -> str:
+        first = asyncio.ensure_future(wait_for("s", as_=str))
+        await cut()
+        await turns()
+        came = "in time" if first.done() else "too late"
+        first.cancel()
+        held.free.set()
+        told = f"{came} {await wait_for('s', as_=str)}"
+        ran.append(told)
+        if len(ran) == 1:
+            delivered.set()
+            await asyncio.sleep(30)
+        return told
+
+    run = await film.submit()
+    await run.signal("s", "now")
+    async with app.worker():
+        await delivered.wait()
+        await lapse(app, run)
+        assert await run.result(10) == "too late now"
+    assert ran == ["too late now"] * 2
+    assert await alarms(run) == set()
+
+
+async def test_a_signal_that_no_code_got_before_a_crash_is_delivered_after_it(app, engine, moment):
+    held, cancelled, runs = Held(engine, moment), asyncio.Event(), []
+
+    @app.job(retries=0)
+    async def film() -> str:
+        runs.append(1)
+        first = asyncio.ensure_future(wait_for("s", as_=str))
+        if len(runs) == 1:
+            await held.here.wait()
+            first.cancel()
+            held.free.set()
+            await until(recorded)
+            cancelled.set()
+            await asyncio.sleep(30)
+        return await first
+
+    async def recorded():
+        return any(one.path == "~wait/s" for one in await app.engine.steps(run.id))
+
+    run = await film.submit()
+    await run.signal("s", "now")
+    async with app.worker():
+        await cancelled.wait()
+        await lapse(app, run)
+        assert await run.result(10) == "now"
+
+
+@pytest.mark.parametrize("taker", ["first", "second"])
+async def test_of_two_waits_at_once_the_other_one_gets_it(app, engine, moment, taker):
+    """Whichever of them took it; and a crash doesn't change that."""
+    held, delivered, ran = Held(engine, moment), asyncio.Event(), []
+
+    @step(name="cut")
+    async def cut() -> None:
+        await held.here.wait()
+
+    @app.job(retries=0)
+    async def film() -> str:
+        waits = [wait_for("s", as_=str), wait_for("s", as_=str)]
+        order = [0, 1] if taker == "first" else [1, 0]
+        one, other = (asyncio.ensure_future(waits[place]) for place in order)
+        await cut()
+        await turns()
+        came = "in time" if one.done() else "too late"
+        one.cancel()
+        held.free.set()
+        told = f"{came} {await other}"
+        ran.append(told)
+        if len(ran) == 1:
+            delivered.set()
+            await asyncio.sleep(30)
+        return told
+
+    run = await film.submit()
+    await run.signal("s", "now")
+    async with app.worker():
+        await delivered.wait()
+        await lapse(app, run)
+        assert await run.result(10) == "too late now"
+    assert ran == ["too late now"] * 2
+
+
+async def test_a_signal_that_several_waits_in_a_row_did_not_deliver_is_delivered_once(app, engine):
+    """Also when the record of one of those in between never comes to the store."""
+    taken, delivered, runs = [], asyncio.Event(), []
+
+    async def hold(name, args):
+        if name == "record" and args[0][0].path.startswith("~wait/") and len(taken) < 3:
+            taken.append(args[0][0].path)
+            if len(taken) != 2:
+                await engine.engine.record(*args)
+            await asyncio.Event().wait()
+
+    @step(name="cut")
+    async def cut(number: int) -> None:
+        await until(lambda: len(taken) > number)
+
+    @app.job(retries=0)
+    async def film() -> str:
+        runs.append(1)
+        late = 0
+        for number in range(3):
+            one = asyncio.ensure_future(wait_for("s", as_=str))
+            await cut(number)
+            await turns()
+            late += not one.done()
+            one.cancel()
+        told = await wait_for("s", as_=str)
+        if len(runs) == 1:
+            delivered.set()
+            await asyncio.sleep(30)
+        return f"{late} {told}"
+
+    engine.before = hold
+    run = await film.submit()
+    await run.signal("s", "now")
+    async with app.worker():
+        await delivered.wait()
+        assert taken == ["~wait/s", "~wait/s#2", "~wait/s#3"]
+        await lapse(app, run)
+        assert await run.result(10) == "3 now"
+
+
+async def test_an_answer_that_came_as_the_question_was_given_up_stays_in_the_inbox(app, engine, moment):
+    held, gone_on = Held(engine, moment), asyncio.Event()
+
+    @step(name="cut")
+    async def cut() -> None:
+        await held.here.wait()
+
+    @app.job(retries=0)
+    async def film() -> str:
+        first = asyncio.ensure_future(ask("Publish?", form=str))
+        await cut()
+        await turns()
+        came = "in time" if first.done() else "too late"
+        first.cancel()
+        gone_on.set()
+        return f"{came} {await ask('Publish?', form=str)}"
+
+    run = await film.submit()
+    await run.signal(QUESTION, "yes")
+    async with app.worker():
+        await gone_on.wait()
+        held.free.set()
+        job = await in_state(app, run, State.PENDING)
+        assert [(signal.name, signal.value) for signal in job.inbox] == [(QUESTION, '"yes"')]
+        (question,) = await app.jobs.questions()
+        assert question.name == f"{QUESTION}.2"
+        await app.jobs.answer(run.id, "no")
+        assert await run.result(10) == "too late no"
+
+
+# As many signals as it takes to hit every moment, on real stores.
+
+
+async def by_timeout():
+    async with asyncio.timeout(0.02):
+        return await wait_for("s", as_=int)
+
+
+async def by_cancel():
+    task = asyncio.create_task(wait_for("s", as_=int))
+    await asyncio.wait([task], timeout=0.02)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+    if task.cancelled():
+        raise TimeoutError
+    return task.result()
+
+
+async def by_wait_for():
+    return await asyncio.wait_for(wait_for("s", as_=int), 0.02)
+
+
+@pytest.mark.parametrize("way", [by_timeout, by_cancel, by_wait_for])
+async def test_a_job_that_listens_with_short_timers_hears_every_signal_once(app, way):
+    @app.job(retries=0)
+    async def film() -> list[int]:
+        heard: list[int] = []
+        while len(heard) < SIGNALS:
+            try:
+                heard.append(await way())
+            except TimeoutError:
+                pass
+        return heard
+
+    chance = random.Random(7)
+    run = await film.submit()
+    async with app.worker():
+        for number in range(SIGNALS):
+            await asyncio.sleep(chance.random() * 0.03)
+            await run.signal("s", number)
+        assert await run.result(15) == list(range(SIGNALS))
