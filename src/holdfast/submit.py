@@ -7,7 +7,7 @@ the same however often the job is run, and a wait for it parks the job.
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -18,13 +18,13 @@ from holdfast.core.codec import Changed, Signature, canonical
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import BadValue, Invalid, LeaseLost, WrongColour
 from holdfast.core.keys import derived_id
-from holdfast.core.model import Inserted, Time
-from holdfast.jobs import Jobs, Order
+from holdfast.core.model import Entry, Inserted, Time
+from holdfast.jobs import Jobs, Order, Status
 from holdfast.runs import Run, failure_of
 from holdfast.steps import Key, _AsyncOne, _SyncOne, check_map
 from holdfast.worker.attempt import LOST, Attempt, Stopped
 from holdfast.worker.blame import Watch
-from holdfast.worker.children import child_wait, group_wait, known_children, run_wait
+from holdfast.worker.children import check_other, child_wait, group_wait, known_children, run_wait
 from holdfast.worker.context import PATH, attempt_here, check_no_tx, loop_here, plain_call
 from holdfast.worker.maps import Tally, map_async
 from holdfast.worker.parking import Parking
@@ -354,6 +354,14 @@ class JobRun(Run[R]):
             raise failure_of(outcome.job)
         value: R = self._codec.decode(outcome.result or "null")
         return value
+
+    async def follow(self) -> AsyncIterator[Entry | Status]:
+        """See Run.follow."""
+        attempt = attempt_here()
+        if attempt is not None:
+            check_other(attempt, self.id)
+        async for one in super().follow():
+            yield one
 
     async def _is_within(self, attempt: Attempt) -> bool:
         """Whether it is in the store of the job that waits for it: nobody wakes a job for the end of one elsewhere."""

@@ -53,7 +53,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import TypedDict
 
-from holdfast.core.canonical import KINDS_KEPT, QUOTE_LIMIT
+from holdfast.core.canonical import KINDS_KEPT, QUOTE_LIMIT, a_or_an
 from holdfast.core.codec import (
     DEPTH_LIMIT,
     PAYLOAD_LIMIT,
@@ -1458,3 +1458,31 @@ def test_plain_arguments_are_read_in_one_go_and_to_the_same_values(text: str):
 
     assert quick._plain_types == [int, float, str, bool]
     assert read(quick) == read(thorough)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "a list",
+        "an int",
+        "an AsyncJob",
+        "an M",
+        "an SE",
+        "an S",
+        "an HTTPError",
+        "an X1",
+        "a UUID",
+        "a Size",
+        "a URL",
+        "a Model",
+        "a Union",
+        "an Item",
+        "a B",
+        "a WSGIServer",
+        "an LLMCall",
+        "a Film",
+        "a _Hidden",
+    ],
+)
+def test_a_name_has_the_article_with_which_it_is_spoken(words):
+    assert a_or_an(words.partition(" ")[2]) == words

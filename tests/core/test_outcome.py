@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Job, Options, Retry, State
-from holdfast.core.outcome import STRATEGIES, check_retry, failure_event, never_retried, next_delay, retry_at
+from holdfast.core.outcome import (
+    STRATEGIES,
+    check_retry,
+    doubt_text,
+    failure_event,
+    never_retried,
+    next_delay,
+    retry_at,
+)
 
 NOW = 1_700_000_000_000
 retries = st.builds(
@@ -200,3 +208,13 @@ def test_so_many_retries_mean_one_attempt_more(retries, outcomes):
 )
 def test_a_final_error_leaves_no_try_at_the_first_attempt(job, retryable):
     assert failure_event(job, "Boom", retryable=retryable) == "exhaust"
+
+
+def test_one_effect_in_doubt_and_several_are_told_in_whole_sentences():
+    assert doubt_text(["pay#k1"]).startswith(
+        "pay#k1 was begun and not recorded: it may have happened; look, then holdfast"
+    )
+    told = doubt_text(iter(["pay#k1", "pay#k2"]))
+    assert told.startswith(
+        "pay#k1, pay#k2 were begun and not recorded: they may have happened; look, then for each holdf"
+    )

@@ -221,6 +221,15 @@ def test_the_doctor_and_status_tell_what_was_removed(path, run, opened):
         assert f"{LOG} was removed or replaced while in use" in told.output
 
 
+def test_two_files_that_were_removed_are_told_in_one_sentence(path, run, opened):
+    first = opened()
+    run(submitted(first))
+    for name in (LOG, MEMORY):
+        (path.parent / name).unlink()
+    with pytest.raises(StoreLost, match="jobs.db-wal and jobs.db-shm were removed or replaced while in use"):
+        run(submitted(first))
+
+
 def test_trouble_that_closes_the_last_connection_is_no_loss(path, run, opened, monkeypatch):
     first = opened()
     run(submitted(first))
@@ -357,7 +366,7 @@ def test_workers_whose_files_were_removed_end_with_3_and_no_job_is_lost(tmp_path
         (tmp_path / name).unlink(missing_ok=True)
     assert [process.wait(60) for process in begun] == [3, 3]
     logs = (tmp_path / "log-0").read_text() + (tmp_path / "log-1").read_text()
-    assert "was removed or replaced while in use" in logs
+    assert "removed or replaced while in use" in logs
     assert "goes on" not in logs
     if what == "log":
         (tmp_path / "go").touch()

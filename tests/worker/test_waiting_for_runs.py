@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast import App, JobCancelled, JobFailed, NotFound, step, wait_for
+from holdfast import App, JobCancelled, JobFailed, NotFound, current, step, wait_for
 from holdfast.core.errors import Outrun
 from holdfast.core.lifecycle import deliver
 from holdfast.core.model import Applied, Event, State, Where
@@ -415,6 +415,18 @@ async def test_a_job_that_waits_for_itself_is_refused(app):
     async with app.worker():
         job = await in_state(app, run, State.REVIEW)
     assert f"job {run.id} (selfish) can't wait for itself" in job.error.message
+
+
+async def test_a_job_that_follows_itself_is_refused(app):
+    @app.job(retries=3)
+    async def vain() -> int:
+        return len([one async for one in (await app.run(current().job_id)).follow()])
+
+    run = await vain.submit()
+    async with app.worker():
+        job = await in_state(app, run, State.REVIEW)
+    assert f"job {run.id} (vain) can't wait for itself" in job.error.message
+    assert [one.event async for one in run.follow()] == ["submit", "claim", "exhaust"]
     assert await events(run) == ["submit", "claim", "exhaust"]
 
 

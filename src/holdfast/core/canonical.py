@@ -146,9 +146,13 @@ def clipped(text: str) -> str:
     return text if len(text) <= QUOTE_LIMIT else f"{text[: QUOTE_LIMIT - 20]}…{text[-19:]}"
 
 
+_SPOKEN_WITH_AN = re.compile(r"[aeio]|[AEFHILMNORSX](?![a-z])|[AEIO]")
+"""A vowel, or a capital that is read as a letter, because no small one follows: M, SE, HTTPError."""
+
+
 def a_or_an(name: str) -> str:
-    """A noun with its article: "a list", "an AsyncJob"."""
-    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+    """A noun with its article: "a list", "an AsyncJob", "an SE", "a UUID"."""
+    return f"{'an' if _SPOKEN_WITH_AN.match(name) else 'a'} {name}"
 
 
 def sized(text: str, where: str) -> str:

@@ -88,7 +88,9 @@ def in_doubt(steps: Iterable[Step]) -> list[str]:
 
 def doubt_text(paths: Iterable[str]) -> str:
     """What a person is told of effects in doubt."""
+    named = list(paths)
+    were, they, each = ("was", "it", "") if len(named) == 1 else ("were", "they", "for each ")
     return (
-        f"{', '.join(paths)} was begun and not recorded: it may have happened; look, then holdfast resolve ID "
-        "--step STEP with --result VALUE if it did, or --again if it did not"
+        f"{', '.join(named)} {were} begun and not recorded: {they} may have happened; look, then {each}"
+        "holdfast resolve ID --step STEP with --result VALUE if it did, or --again if it did not"
     )

@@ -480,7 +480,7 @@ def _check_field(name: str, value: object) -> None:
     elif isinstance(value, Struct | tuple | Mapping):
         _check_nested(name, value)
     else:
-        raise BadValue(f"{name}: a {type(value).__name__} can't be stored there")
+        raise BadValue(f"{name}: a value of type {type(value).__name__} can't be stored there")
 
 
 def _is_unicode(text: str) -> bool:

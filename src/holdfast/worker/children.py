@@ -62,10 +62,15 @@ def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> Parked[Outco
     return _bounded(attempt, id, within_ms, look)
 
 
-def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> Parked[Outcome]:
-    """A wait for any other job to settle."""
+def check_other(attempt: Attempt, id: str) -> None:
+    """Refuse that a job waits for its own end."""
     if id == attempt.job.id:
         raise Invalid(f"job {id} ({attempt.job.type}) can't wait for itself; submit it under another key")
+
+
+def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> Parked[Outcome]:
+    """A wait for any other job to settle."""
+    check_other(attempt, id)
 
     async def look(until: Time | None) -> tuple[Outcome | None, Wait]:
         outcome = await _outcome(attempt, id)

@@ -121,7 +121,8 @@ class Files:
 
     def loss(self, missing: list[str], kept: bool) -> StoreLost:
         """What to say of files that are missing. `kept` tells that all that was acknowledged is there."""
-        what = f"{self._path}: {' and '.join(missing)} was removed or replaced while in use"
+        were = "was" if len(missing) == 1 else "were"
+        what = f"{self._path}: {' and '.join(missing)} {were} removed or replaced while in use"
         if self._path.name in missing:
             now = "put the database back, or begin with a new one; then restart this process"
         elif kept:

@@ -308,4 +308,6 @@ def _value(value: Any) -> Any:
         return str.__str__(value)
     if isinstance(value, int | float):
         return int.__int__(value) if isinstance(value, int) else float.__float__(value)
-    raise Invalid(f"tx(): SQLite can't keep a {type(value).__name__}; give a number, a text, bytes or None")
+    raise Invalid(
+        f"tx(): SQLite can't keep a value of type {type(value).__name__}; give a number, a text, bytes or None"
+    )
