@@ -201,10 +201,30 @@ def test_under_nohup_a_closed_terminal_stops_nothing(started, tmp_path):
 # After two signals, always.
 
 
-def test_two_sigterms_end_a_worker_while_its_jobs_fork(cli: Cli, started, tmp_path):
+@pytest.fixture(params=["sqlite", "postgres", "redis", "file"])
+def store(request: pytest.FixtureRequest, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each kind of store that a worker's process can use; the App and the verbs take it from the environment."""
+    match request.param:
+        case "sqlite":
+            url = f"sqlite:///{cli.path}"
+        case "file":
+            url = f"file:{tmp_path}/jobs.json"
+        case name:
+            url = request.getfixturevalue(f"{name}_store")
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    return url
+
+
+def begun(started: Callable[..., "subprocess.Popen[bytes]"], folder: Path, job: str) -> "subprocess.Popen[bytes]":
+    """A worker that runs this job. It was submitted before: a file belongs to one process at a time."""
+    submit(folder, job)
     running = started("worker")
-    submit(tmp_path, "storm")
-    wait_until(lambda: bool(notes(tmp_path)), tmp_path)
+    wait_until(lambda: bool(notes(folder)), folder)
+    return running
+
+
+def test_two_sigterms_end_a_worker_while_its_jobs_fork(store: str, cli: Cli, started, tmp_path):
+    running = begun(started, tmp_path, "storm")
 
     running.terminate()
     time.sleep(0.2)  # two signals of one kind at once are one
@@ -214,10 +234,8 @@ def test_two_sigterms_end_a_worker_while_its_jobs_fork(cli: Cli, started, tmp_pa
     assert [job["state"] for job in cli.json("jobs")["jobs"]] == ["available"]
 
 
-def test_two_sigterms_end_a_worker_whose_store_does_not_answer(started, tmp_path):
-    running = started("worker")
-    submit(tmp_path, "stuck")
-    wait_until(lambda: bool(notes(tmp_path)), tmp_path)
+def test_two_sigterms_end_a_worker_whose_store_does_not_answer(store: str, started, tmp_path):
+    running = begun(started, tmp_path, "stuck")
 
     running.terminate()
     time.sleep(0.2)

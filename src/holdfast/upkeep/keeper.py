@@ -1,6 +1,6 @@
 """The keeper: one in each process that has a worker. All of them look for the dead; one, the leader, does the rest.
 
-Must not run jobs. A round never holds up the looks, and a backlog never holds up a round: it is worked off beside it.
+Must not run jobs. A backlog never holds up a round for longer than one batch: the rest is worked off beside the rounds.
 Leadership is a record with the name of a worker; it is taken over as soon as that worker is gone.
 """
 
@@ -45,8 +45,8 @@ PRUNE_SECONDS = 1.0
 STOP_SECONDS = 5.0
 """How long to wait for a keeper that is stopped."""
 
-ROUND_SECONDS = 4.0
-"""How long a stopped keeper waits for the round and the batches under way before it resigns."""
+BATCH_SECONDS = 4.0
+"""How long a stopped keeper waits for the batches under way before it resigns."""
 
 
 class Keeper:
@@ -73,7 +73,7 @@ class Keeper:
         self._wake = Wake(engine)
         self._gone: set[str] = set()
         self._beside: dict[str, asyncio.Task[None]] = {}
-        """What goes on beside the looks, by name: the round under way, and the backlogs that are worked off."""
+        """The backlogs that are worked off beside the rounds, by name."""
         self._look_seconds = look_seconds
         self._upkeep_seconds = upkeep_seconds
         self._spawn = spawn
@@ -112,10 +112,9 @@ class Keeper:
                     self._wake.soon()
                 self._gone = gone
                 self._tell(await self._rescue.dead(self._worker, look))
-                if lost:
-                    tidy_at = loop.time()
-                if loop.time() >= tidy_at and self._begin("round", self._round, look):
+                if lost or loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds
+                    await self._round(look)
                 self._trouble.pass_by()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
@@ -127,7 +126,7 @@ class Keeper:
                 log.exception("upkeep: unexpected trouble; it goes on")
             await self._rest(self._look_seconds)
         if self._beside:
-            _, late = await asyncio.wait(self._beside.values(), timeout=ROUND_SECONDS)
+            _, late = await asyncio.wait(self._beside.values(), timeout=BATCH_SECONDS)
             for task in late:
                 task.cancel()
         await self._resign()
@@ -141,7 +140,7 @@ class Keeper:
             pass
 
     def _begin(self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
-        """Let this go on beside the looks; False if it is still under way."""
+        """Let this go on beside the rounds; False if it is still under way."""
         before = self._beside.get(name)
         if before is not None and not before.done():
             return False
@@ -153,12 +152,10 @@ class Keeper:
             if await self.lead(look):
                 await self.tidy(look)
             self._tidying.pass_by()
-        except (StoreLost, Moved):  # the next look hears of it, or the worker beside us
-            pass
+        except (StoreLost, Moved):
+            raise
         except HoldfastError as error:
             self._tidying.say(error)
-        except Exception:
-            log.exception("upkeep: unexpected trouble; it goes on")
 
     async def lead(self, look: Look) -> bool:
         """Whether we lead: we do already, nobody does, the one who did is dead, or nobody can read who that is."""
