@@ -47,6 +47,12 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	@$(BIN)/python benchmarks/spine.py
 	@$(BIN)/python benchmarks/isolation.py
 	@$(BIN)/python benchmarks/parked.py
+	@$(BIN)/python benchmarks/pruning.py sqlite:///jobs.db
+	@$(BIN)/python benchmarks/known_types.py sqlite:///jobs.db
+	@$(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/pruning.py {url}
+	@$(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/known_types.py {url}
+	@$(BIN)/python -m tests.redis_server $(BIN)/python benchmarks/pruning.py {url}
+	@$(BIN)/python -m tests.redis_server $(BIN)/python benchmarks/known_types.py {url}
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 huey==3.5.4; then \
 	  $(BIN)/python benchmarks/running.py --peers $(PEERS)/bin/python; \

@@ -17,6 +17,7 @@ from typing import Any
 
 import holdfast.worker.loop
 import tests.simulation.laws
+import tests.simulation.laws_code
 import tests.simulation.laws_ends
 import tests.simulation.laws_outside  # noqa: F401 (entered into the list by being imported)
 from holdfast.conformance.dump import Dump, dump

@@ -166,14 +166,14 @@ def main() -> int:
         return int(bool(outcome.broken))
     failed = 0
     for kind in KINDS:
-        for strikes in ((CANCEL, KILL), (FORK,)):
+        for struck in ((CANCEL, KILL), (FORK,)):
             searched = 0
-            for outcome in search(kind, strikes):
+            for outcome in search(kind, struck):
                 searched += 1
                 if outcome.broken:
                     failed += 1
                     print(*outcome.broken, command(outcome), sep="\n")
-            print(f"{kind}, {' and '.join(strikes)}: {searched} schedules")
+            print(f"{kind}, {' and '.join(struck)}: {searched} schedules")
     return int(failed > 0)
 
 

@@ -31,10 +31,6 @@ ONCE_MORE = Retry(retries=1, strategy="constant", initial_ms=200, jitter=False)
 STEP_TRIES = Retry(retries=3, strategy="constant", initial_ms=150)
 STALE_SECONDS = 2.5
 TIMEOUT_SECONDS = 1.5
-TIMELY_SECONDS = 3.0
-"""The timeout of a step that may take a little less."""
-LATE_SECONDS = 20.0
-"""How long something takes that a timeout cuts off."""
 NAP_SECONDS = 3.0
 HURRY_SECONDS = 2.5
 HURRIED = "hurried"
@@ -126,33 +122,6 @@ async def shaky(n: int) -> str:
         effect.failed = True
         raise
     return await here.finish(effect)
-
-
-@step(timeout=TIMELY_SECONDS, retries=STEP_TRIES)
-async def timely(n: int) -> str:
-    """Takes longer than its timeout, the first time."""
-    here = scene()
-    effect = here.begin((n,))
-    before = [one for one in here.effects if (one.job, one.path) == (effect.job, effect.path)]
-    try:
-        return await here.finish(effect, None if len(before) > 1 else LATE_SECONDS)
-    except BaseException:
-        effect.failed = True
-        raise
-
-
-@step
-async def endless(n: int) -> str:
-    return await scene().effect(n, seconds=LATE_SECONDS)
-
-
-@step
-async def forked(n: int) -> str:
-    """Forks while others run beside it; the child returns into the job."""
-    effect = scene().begin((n,))
-    await asyncio.sleep(scene().random.random())
-    scene().fork()
-    return await scene().finish(effect)
 
 
 CANCELS_ITSELF = 5
@@ -305,24 +274,6 @@ async def tardy(n: int, m: int) -> list[str]:
     token = await make(n)
     await asyncio.sleep(10.0 if current().attempt < min(m, 3) else 0.01)
     return [token]
-
-
-@shape(0.8)
-async def rushed(n: int, m: int) -> list[str]:
-    """Steps that are cut off by their own timeout, or by one that the job's code has set around them."""
-    if m == 1:
-        return [await timely(n)]
-    try:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            return list(await asyncio.gather(endless(n), timely(n)) if m == 2 else [await endless(n)])
-    except TimeoutError:
-        return [await make(n, "late")]
-
-
-@shape(0.5)
-async def split(n: int, m: int) -> list[str]:
-    """Forks, and its children return into it."""
-    return list(await asyncio.gather(*(forked(place) for place in range(min(n, 2))), make(m)))
 
 
 @shape(0.6, timeout=TIMEOUT_SECONDS)

@@ -28,10 +28,7 @@ CAUGHT_WITHIN = 400
 TOLD = 3
 """How many failing seeds of one item are told in full."""
 
-KNOWN: dict[str, str] = {
-    r"^L1: holdfast.undo \w+ is still scheduled": "where two apps share a queue, workers without the code of an undo "
-    "may claim it again and again; each puts it to rest for twice as long as the one before (worker/loop)"
-}
+KNOWN: dict[str, str] = {}
 """Bugs of the product that are found and not yet repaired: what the broken law says, and what is wrong and where."""
 
 
