@@ -10,14 +10,14 @@ from holdfast.cli import main
 from holdfast.core.errors import Invalid, NotAllowed
 from holdfast.core.lifecycle import decide
 from holdfast.core.limits import (
-    INBOX_CHARACTERS,
+    INBOX_BYTES,
     INBOX_SIGNALS,
     NOTE_CHARACTERS,
     NOTE_ITEMS,
     PATH_CHARACTERS,
     PROGRESS_CHARACTERS,
     REASON_CHARACTERS,
-    SIGNAL_CHARACTERS,
+    SIGNAL_BYTES,
     WAITS,
 )
 from holdfast.core.model import UNREADABLE, Event, Job, State, Wait, WaitKind
@@ -45,14 +45,33 @@ async def test_an_inbox_holds_so_many_signals_and_no_more(app, waiter):
     assert len((await app.jobs.get(run.id)).inbox) == INBOX_SIGNALS
 
 
-async def test_an_inbox_holds_so_many_characters_and_no_more(app, waiter):
+async def test_an_inbox_holds_so_many_bytes_and_no_more(app, waiter):
     run = await waiter.submit()
-    large = "x" * (SIGNAL_CHARACTERS - 2)
-    for _ in range(INBOX_CHARACTERS // SIGNAL_CHARACTERS - 1):
+    large = "x" * (SIGNAL_BYTES - 2)
+    for _ in range(INBOX_BYTES // SIGNAL_BYTES - 1):
         await run.signal("other", large)
     with pytest.raises(NotAllowed, match="its inbox is full"):
         for _ in range(2):
             await run.signal("other", large)
+
+
+async def test_a_signals_value_is_measured_in_bytes(app, waiter):
+    run = await waiter.submit()
+    wide = "\N{GRINNING FACE}"
+    with pytest.raises(Invalid, match=r"a value at most 512 KiB") as told:
+        await run.signal("other", wide * (SIGNAL_BYTES // 4))  # and two quotes
+    assert "\n" not in str(told.value)
+    await run.signal("other", wide * (SIGNAL_BYTES // 4 - 1))
+
+
+async def test_an_inbox_is_measured_in_bytes(app, waiter):
+    run = await waiter.submit()
+    large = "\N{GRINNING FACE}" * (SIGNAL_BYTES // 4 - 1)
+    with pytest.raises(NotAllowed, match="its inbox is full"):
+        for _ in range(INBOX_BYTES // SIGNAL_BYTES):
+            await run.signal("\N{GRINNING FACE}" * 100, large)
+    held = (await app.jobs.get(run.id)).inbox
+    assert sum(len((signal.name + signal.value).encode()) for signal in held) <= INBOX_BYTES
 
 
 async def test_a_flood_of_other_signals_keeps_no_job_from_the_one_it_waits_for(app, waiter):
@@ -188,9 +207,9 @@ def test_the_command_line_refuses_in_one_line(tmp_path):
         async def waiter() -> None: ...
 
         run = await waiter.submit()
-        for _ in range(INBOX_CHARACTERS // SIGNAL_CHARACTERS - 1):
-            await run.signal("other", "x" * (SIGNAL_CHARACTERS - 2))
-        await run.signal("other", "x" * (SIGNAL_CHARACTERS - 100))
+        for _ in range(INBOX_BYTES // SIGNAL_BYTES - 1):
+            await run.signal("other", "x" * (SIGNAL_BYTES - 2))
+        await run.signal("other", "x" * (SIGNAL_BYTES - 100))
         await app.close()
         return run.id
 

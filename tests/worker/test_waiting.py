@@ -1,6 +1,8 @@
 """Waiting: a parked job gives up its slot, loses nothing, and goes on when what it waits for is here."""
 
 import asyncio
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from pydantic import BaseModel, Field, field_validator
@@ -224,6 +226,29 @@ async def test_who_answers_what_only_the_job_can_refuse_sees_it_beside_the_quest
         assert "an even number, please" in question.refused.why
         await app.jobs.answer(run.id, {"stars": 4})
         assert await run.result(5) == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"x", "signal s: a bytes would come back as a str; "),
+        ({1: 2}, "signal s: .*1.* come back as "),
+        ({"at": [Decimal(1)]}, r"signal s: \.at\[0\]: a Decimal would come back as a str; "),
+        ((1, 2), "signal s: a tuple would come back as a list; "),
+        (datetime(2026, 1, 1, tzinfo=UTC), "signal s: a datetime would come back as a str; "),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_a_signal_that_would_come_back_as_another_value_is_refused(app, value, why):
+    @app.job
+    async def film() -> None:
+        await wait_for("s")
+
+    run = await film.submit()
+    with pytest.raises(BadValue, match=why) as told:
+        await run.signal("s", value)
+    assert "\n" not in str(told.value)
+    assert (await app.jobs.get(run.id)).inbox == ()
 
 
 async def test_a_waiting_job_refuses_a_signal_of_another_type_at_the_door(app):

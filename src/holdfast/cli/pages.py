@@ -317,19 +317,24 @@ src/holdfast/cli/pages.py. -->
 # Limits
 
 Whatever a caller can make grow has a bound, the same on every store, in Python and on the command line. What is too
-large is refused with one line before anything is written. Texts that only people read are cut instead.
+large is refused with one line before anything is written. Texts that only people read are cut instead. KiB and MiB are
+measured in bytes of UTF-8.
 
 {limits}
 
 An inbox counts the signals that the job has not taken by `wait_for`. However many senders race, it never holds more: a
-sender that was overtaken looks again before it writes. A signal that wakes its job always gets in, so that a flood of
-other signals can't keep a job from the one that it waits for.
+sender that was overtaken looks again before it writes. A flood of other signals can't keep a job from the one that it
+waits for: the first of that name is accepted for each wait, whether or not the job has given up its slot. A wait in a
+kept slot counts once it is recorded: at once under a timer of asyncio that has more than a second left, and otherwise
+after a second.
 
 These have no bound of their own:
 
 - the children of a job and the items of a `map`: each is a row of its own, and they are read page by page;
 - the recorded steps of a job: each is a row of its own. A job that goes on reads all of them, so that for more than
   about 100,000 items it is better to submit several jobs;
+- the history of a job, and the records of its waits: a job that loops over `wait_for` writes an entry and a record for
+  each signal, and reads all of its records when it goes on. After some 10,000, let it end and submit the next one;
 - the jobs of a store, except in a `file:` store: [engines](engines.md).
 """
 

@@ -26,7 +26,7 @@ from holdfast.conformance.given import (
 from holdfast.conformance.race import RACERS, Lap, run_race, until_raced
 from holdfast.core.errors import NotAllowed
 from holdfast.core.lifecycle import deliver
-from holdfast.core.limits import INBOX_CHARACTERS
+from holdfast.core.limits import INBOX_BYTES
 from holdfast.core.model import Applied, Conflict, Event, Inserted, Job, Lease, Record, Recorded, State, Wait, WaitKind
 from holdfast.engines.contract import Engine
 
@@ -48,8 +48,8 @@ def winners(laps: Sequence[Lap[list[Applied | Conflict]]]) -> list[Applied]:
 
 
 async def test_racing_senders_never_fill_an_inbox_beyond_its_bound(engines: list[Engine], clock: StoreClock) -> None:
-    large = "x" * (INBOX_CHARACTERS // 6)
-    most = INBOX_CHARACTERS // (len(large) + len("s"))
+    large = "x" * (INBOX_BYTES // 6)
+    most = INBOX_BYTES // (len(large) + len("s"))
 
     async def one_round(number: int) -> list[Lap[list[Applied | Conflict]]]:
         held = await inserted(engines[0], clock)

@@ -157,9 +157,14 @@ def a_or_an(name: str) -> str:
 
 def sized(text: str, where: str) -> str:
     """The text, or BadValue when it is too large."""
-    if len(text) > PAYLOAD_LIMIT or (not text.isascii() and len(text.encode()) > PAYLOAD_LIMIT):
+    if size_of(text) > PAYLOAD_LIMIT:
         raise BadValue(f"{where}: {_TOO_LARGE}")
     return text
+
+
+def size_of(text: str) -> int:
+    """How many bytes a text has as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 def written(value: Any, where: str, depth: int = 0) -> str:

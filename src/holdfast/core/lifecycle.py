@@ -11,9 +11,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.canonical import size_of
 from holdfast.core.errors import NotAllowed
 from holdfast.core.keys import derived_id
-from holdfast.core.limits import INBOX_CHARACTERS, INBOX_SIGNALS, NOTE_CHARACTERS, NOTE_ITEMS
+from holdfast.core.limits import INBOX_BYTES, INBOX_SIGNALS, NOTE_CHARACTERS, NOTE_ITEMS
 from holdfast.core.model import (
     LEASE_LOST,
     NO_SUCH_JOB,
@@ -418,11 +419,11 @@ def deliver(
 
 def _check_inbox(job: Job, untaken: Sequence[Signal], name: str, value: str) -> None:
     waiting = [signal for signal in untaken if not signal.name.startswith("~")]
-    size = sum(len(signal.name) + len(signal.value) for signal in waiting) + len(name) + len(value)
-    if len(waiting) >= INBOX_SIGNALS or size > INBOX_CHARACTERS:
+    size = sum(size_of(signal.name) + size_of(signal.value) for signal in waiting) + size_of(name) + size_of(value)
+    if len(waiting) >= INBOX_SIGNALS or size > INBOX_BYTES:
         raise NotAllowed(
             f"job {job.id}: its inbox is full: it has not taken {len(waiting):,} signals, and holds at most "
-            f"{INBOX_SIGNALS:,} of {INBOX_CHARACTERS >> 20} MiB in all; signal {name[:40]!r} was not sent: "
+            f"{INBOX_SIGNALS:,} of {INBOX_BYTES >> 20} MiB in all; signal {name[:40]!r} was not sent: "
             "send it when the job has taken some, or keep the values elsewhere and send a path"
         )
 

@@ -21,11 +21,11 @@ LABELS, TAG_CHARACTERS, META_CHARACTERS = 50, 100, 4_000
 OPTIONS_BYTES = 1 << 20
 """The largest options of a job as JSON text: tags, meta, stages, errors that are never retried."""
 
-SIGNAL_NAME_CHARACTERS, SIGNAL_CHARACTERS = 200, 512 << 10
-"""How long a signal's name may be, and its value as JSON text."""
+SIGNAL_NAME_CHARACTERS, SIGNAL_BYTES = 200, 512 << 10
+"""How long a signal's name may be, and how large its value as JSON text."""
 
-INBOX_SIGNALS, INBOX_CHARACTERS = 1_000, 2 << 20
-"""How many signals that nobody took may wait in a job's inbox, and how long their names and values may be in all."""
+INBOX_SIGNALS, INBOX_BYTES = 1_000, 2 << 20
+"""How many signals that nobody took may wait in a job's inbox, and how large their names and values may be in all."""
 
 WAITS = 10_000
 """How many things a job may wait for at once."""
@@ -71,20 +71,22 @@ _REFUSED, _CUT = "refused", "cut"
 LIMITS: tuple[Limit, ...] = (
     Limit("arguments or result of a job or step, as JSON", f"{PAYLOAD_BYTES >> 20} MiB", "refused (`BadValue`)"),
     Limit("idempotency key", f"{JOB_KEY_CHARACTERS} characters", _REFUSED),
+    Limit("priority", f"from -{PRIORITIES} to {PRIORITIES}", _REFUSED),
     Limit("tags", f"{LABELS} of {TAG_CHARACTERS} characters each", _REFUSED),
     Limit("meta", f"{LABELS} entries of {META_CHARACTERS:,} characters each, name and value", _REFUSED),
     Limit("all options of a job, as JSON", f"{OPTIONS_BYTES >> 20} MiB", _REFUSED),
     Limit("name of a signal", f"{SIGNAL_NAME_CHARACTERS} characters", _REFUSED),
-    Limit("value of a signal, as JSON", f"{SIGNAL_CHARACTERS >> 10} KiB", _REFUSED),
+    Limit("value of a signal, as JSON", f"{SIGNAL_BYTES >> 10} KiB", _REFUSED),
     Limit(
         "inbox of a job: signals that it has not taken",
-        f"{INBOX_SIGNALS:,} signals, and {INBOX_CHARACTERS >> 20} MiB of names and values",
-        "refused (`NotAllowed`), unless the job waits for just this signal",
+        f"{INBOX_SIGNALS:,} signals, and {INBOX_BYTES >> 20} MiB of names and values",
+        "refused (`NotAllowed`), unless the job waits for this signal and none has come yet",
     ),
     Limit("waits of a job at once", f"{WAITS:,}", _REFUSED),
     Limit("jobs that wait for the end of one job, besides its parent", f"{WAITERS:,}", "refused (`NotAllowed`)"),
     Limit("path of a step, with the steps around it", f"{PATH_CHARACTERS:,} characters", "refused before it runs"),
     Limit("reason of a cancel, replay, resolve, discard or pause", f"{REASON_CHARACTERS:,} characters", _REFUSED),
+    Limit("name of whoever asks for a change (`by`)", f"{ACTOR_CHARACTERS} characters", "refused (`BadValue`)"),
     Limit("a text, and a list, in a history entry", f"{NOTE_CHARACTERS:,} characters; {NOTE_ITEMS} items", _CUT),
     Limit("error message; traceback", f"{ERROR_CHARACTERS:,}; {TRACEBACK_CHARACTERS:,} characters", _CUT),
     Limit(
@@ -93,5 +95,9 @@ LIMITS: tuple[Limit, ...] = (
         "the oldest go first",
     ),
     Limit("text of `progress()`", f"{PROGRESS_CHARACTERS} characters", _CUT),
-    Limit("a document of the store, such as a pause", f"{RECORD_BYTES >> 20} MiB", _REFUSED),
+    Limit(
+        "a document of the store, such as a pause",
+        f"{RECORD_BYTES >> 20} MiB; a name of {RECORD_NAME_CHARACTERS} characters",
+        _REFUSED,
+    ),
 )

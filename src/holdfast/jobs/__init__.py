@@ -15,7 +15,7 @@ from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid, NotAllowed, NotFound, Outrun
 from holdfast.core.keys import check_id, check_queue, digest
 from holdfast.core.lifecycle import decide, deliver
-from holdfast.core.limits import REASON_CHARACTERS, SIGNAL_CHARACTERS, SIGNAL_NAME_CHARACTERS
+from holdfast.core.limits import REASON_CHARACTERS
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -37,7 +37,7 @@ from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import PAUSE, WORKER, Engine, worker_in
 from holdfast.jobs.family import cancel_children, ended, presence_of, running_of, tell_others
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
-from holdfast.jobs.questions import WAIT_PATH, Question, check_signal, open_waits, questions_of, untaken
+from holdfast.jobs.questions import WAIT_PATH, Question, check_signal, open_waits, questions_of, signal_text, untaken
 from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, spoken_of, with_words
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.waiters import CHANGE_TRIES
@@ -177,14 +177,7 @@ class Jobs:
 
     async def signal(self, id: str, name: str, value: object = None, *, by: str = "caller") -> Job:
         """Send a job a named value. It wakes one that waits for it, and else waits in the inbox."""
-        text = canonical(value)
-        if not 0 < len(name) <= SIGNAL_NAME_CHARACTERS or len(text) > SIGNAL_CHARACTERS:
-            raise Invalid(
-                f"signal {name[:40]!r}: a name has 1 to {SIGNAL_NAME_CHARACTERS} characters, a value at most "
-                f"{SIGNAL_CHARACTERS >> 10} KiB; keep what is larger elsewhere and send a path or URL"
-            )
-        if name.startswith("~"):
-            raise Invalid(f"signal {name[:40]!r}: names that begin with ~ are Holdfast's own; choose another one")
+        text = signal_text(name, value)
 
         async def sent(job: Job, now: Time) -> Change:
             waits = await self._waits(job)

@@ -9,10 +9,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import BadValue
+from holdfast.core.canonical import canonical, line, size_of
+from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.forms import check_form
 from holdfast.core.lifecycle import SETTLED
+from holdfast.core.limits import SIGNAL_BYTES, SIGNAL_NAME_CHARACTERS
 from holdfast.core.model import Job, Signal, State, Step, StepState, Time, Wait, WaitKind
+from holdfast.core.open_hints import change_in
 from holdfast.core.unreadable import told
 
 WAIT_PATH = "~wait/"
@@ -71,19 +74,42 @@ def refusals_of(job: Job, steps: Sequence[Step]) -> list[Refusal]:
     return [one for one in found if one is not None]
 
 
+def signal_text(name: str, value: object) -> str:
+    """A signal's value as text. Refuses a name that no signal may have, and a value that the job would get as another.
+
+    Whoever sends a signal names no type, so it is what JSON has: the job's own type makes more of it.
+    """
+    text = canonical(value)
+    if not 0 < len(name) <= SIGNAL_NAME_CHARACTERS or size_of(text) > SIGNAL_BYTES:
+        raise Invalid(
+            f"signal {name[:40]!r}: a name has 1 to {SIGNAL_NAME_CHARACTERS} characters, a value at most "
+            f"{SIGNAL_BYTES >> 10} KiB; keep what is larger elsewhere and send a path or URL"
+        )
+    if name.startswith("~"):
+        raise Invalid(f"signal {name[:40]!r}: names that begin with ~ are Holdfast's own; choose another one")
+    if (found := change_in(value, msgspec.json.decode(text))) is not None:
+        raise BadValue(
+            line(_where(name), found.path, f"{found.words}; send text, numbers, lists and dicts, as JSON has")
+        )
+    return text
+
+
 def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> None:
     """Refuse a signal that isn't what the job asks for, as far as that is recorded; BadValue says why."""
-    where = "the answer" if name.startswith(ASK) else f"signal {name}"
     trouble: BadValue | None = None
     for info in [info for _, info in open_waits(job, steps) if info["name"] == name]:
         try:
-            check_form(value, info.get("schema", {}), where)
+            check_form(value, info.get("schema", {}), _where(name))
         except BadValue as error:
             trouble = trouble or error
         else:
             return  # It fits one of the waits for it, and that one will take it.
     if trouble is not None:
         raise trouble
+
+
+def _where(name: str) -> str:
+    return "the answer" if name.startswith(ASK) else f"signal {name}"
 
 
 def _refusal(info: dict[str, Any]) -> Refusal | None:

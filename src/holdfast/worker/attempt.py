@@ -57,7 +57,7 @@ CANCEL_AGAIN_SECONDS = 10.0
 SHORT_ID = 8
 """How many characters of a job's id the log has where a line is long: the last ones, as on the command line."""
 
-PATH_CHARACTERS = 200
+TOLD_PATH_CHARACTERS = 200
 """How much of a step's path a beat tells."""
 
 ARGS_PATH = "~args/"
@@ -572,7 +572,7 @@ class Attempt(Identity):
         with self._lock:
             retrying = self._retrying = self._retrying or {}
             retrying.pop(path, None)
-            retrying[path] = Retrying(path[:PATH_CHARACTERS], tries + 1, of, told, next_at)
+            retrying[path] = Retrying(path[:TOLD_PATH_CHARACTERS], tries + 1, of, told, next_at)
         self._changed()
 
     def count(self, name: str, done: int, total: int | None) -> None:
