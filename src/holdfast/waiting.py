@@ -163,4 +163,4 @@ def _needed(attempt: Attempt | None, what: str) -> Attempt:
 
 
 def _blocked(attempt: Attempt, parked: Parked[T]) -> T:
-    return on_loop(attempt, Parking.of(attempt).wait(parked, root=True))
+    return on_loop(attempt, Parking.of(attempt).wait(parked))

@@ -213,6 +213,11 @@ def _(retry_at: Any) -> Any:
     return lambda job, now, chance: now
 
 
+@bug("a signal is lost when its wait is cancelled", "signals", Attempt, "give_back")
+def _(give_back: Any) -> Any:
+    return lambda self, signal: None
+
+
 @bug("a signal doesn't wake", "L1 signals", holdfast.jobs, "deliver")
 def _(deliver: Any) -> Any:
     def asleep(job: Any, name: str, value: str, now: int, *, by: str = "") -> Any:

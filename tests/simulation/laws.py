@@ -12,6 +12,7 @@ from tests.core.second_copy import EDGES
 from tests.simulation.callers import OK, REFUSED
 from tests.simulation.check import TERMINAL, UNDO, Run, law
 from tests.simulation.lives import OWNER, Life
+from tests.simulation.shapes import HEARD
 
 COUNTED = frozenset({"fail", "exhaust", "overrun"})
 RECOVERY_LIMIT = 3
@@ -311,7 +312,10 @@ def signals_are_kept_and_taken_once(run: Run) -> Iterator[str]:
         inbox = [msgspec.json.decode(signal.value) for signal in life.job.inbox if signal.name == "go"]
         answered = [step for path, step in life.steps.items() if path.startswith("~wait/") and step.state == "done"]
         infos = [msgspec.json.decode(step.result or "{}") for step in answered]
-        taken = [int(info["value"]) for info in infos if "value" in info]
+        turns = sorted((info["signal"], info.get("turn", 1), int(info["value"])) for info in infos if "value" in info)
+        if len({turn[:2] for turn in turns}) < len(turns):
+            yield f"signals: nobody can tell which wait of {life.name} has one"
+        taken = list({signal: value for signal, _, value in turns}.values())
         sent = [said for said in run.said if said.kind == "signal" and said.job == id]
         for said in sent:
             times = inbox.count(said.given)
@@ -329,6 +333,21 @@ def signals_are_kept_and_taken_once(run: Run) -> Iterator[str]:
             and set(inbox) - set(taken)
         ):
             yield f"signals: {life.name} waits for one that is there"
+
+
+@law
+def what_a_wait_has_taken_its_code_has_got(run: Run) -> Iterator[str]:
+    """Under timers of its own, too. A timer begins anew with the code: so this is about jobs that ran only once."""
+    for id, life in run.lives.items():
+        if life.job.type != "hurry" or life.job.state != "completed" or life.job.epoch != 1:
+            continue
+        infos = [msgspec.json.decode(step.result or "{}") for path, step in life.steps.items() if "~wait/" in path]
+        told = [one.given[1] for one in run.effects if one.job == id and str(one.given[1]).startswith(HEARD)]
+        heard = [int(word) for word in "".join(told[-1:]).removeprefix(HEARD).split(",") if word]
+        if told and {int(info["value"]) for info in infos if "value" in info} != set(heard):
+            yield f"signals: {life.name} has taken others than its code has got, {heard}"
+        if len(set(heard)) < len(heard):
+            yield f"signals: {life.name} got one twice: {heard}"
 
 
 @law

@@ -141,6 +141,15 @@ async def test_children_are_submitted_once_and_wake_it(app):
     assert (await app.engine.count())["default", State.COMPLETED] == 7
 
 
+async def test_timers_that_strike_as_signals_come_lose_none_of_them(app):
+    run = await jobs.listens.submit(100)
+    async with app.worker():
+        for number in range(100):
+            await run.signal("s", number)
+            await asyncio.sleep(0.007)
+        assert await run.result(20) == list(range(100))
+
+
 async def test_the_app_in_it_is_the_workers_store(app):
     waiting = await jobs.asks.submit()
     run = await jobs.looks.submit(waiting.id)

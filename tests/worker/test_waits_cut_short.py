@@ -1,7 +1,9 @@
 """Waits that are cancelled while their answer is on its way: no signal is lost, none is delivered twice."""
 
 import asyncio
+import contextvars
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from holdfast import ask, step, wait_for
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
-from tests.worker.given import in_state, until
+from tests.worker.given import entry_of, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
@@ -334,3 +336,60 @@ async def test_a_job_that_listens_with_short_timers_hears_every_signal_once(app,
             await asyncio.sleep(chance.random() * 0.03)
             await run.signal("s", number)
         assert await run.result(15) == list(range(SIGNALS))
+
+
+# Timers of threads.
+
+
+async def test_a_suspend_tells_that_it_forgets_a_timeout_of_the_jobs_own_thread(app, caplog):
+    """A thread's timer can't be seen. That the function was not in the wait itself can."""
+
+    @app.job(retries=0)
+    def film() -> str:
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(contextvars.copy_context().run, wait_for.sync, "approved", as_=str)
+            try:
+                return answer.result(timeout=60)
+            except TimeoutError:
+                return "nobody came"
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        told = (await entry_of(run, Event.SUSPEND)).note["forgets"]
+        assert told.startswith(
+            "what its own thread does beside the wait; a timeout there begins anew; give the wait within="
+        )
+        assert f"job {run.id}: suspends and forgets {told}" in caplog.text
+        await run.signal("approved", "yes")
+        assert await run.result(10) == "yes"
+
+
+async def test_a_short_timeout_of_the_jobs_own_thread_strikes(app):
+    @app.job(retries=0)
+    def film() -> str:
+        pool = ThreadPoolExecutor(1)
+        answer = pool.submit(contextvars.copy_context().run, wait_for.sync, "approved", as_=str)
+        try:
+            return answer.result(timeout=0.2)
+        except TimeoutError:
+            return "nobody came"
+        finally:
+            pool.shutdown(wait=False)
+
+    run = await film.submit()
+    async with app.worker():
+        assert await run.result(10) == "nobody came"
+
+
+async def test_a_def_job_that_waits_itself_forgets_nothing(app):
+    @app.job(retries=0)
+    def film() -> str:
+        return wait_for.sync("approved", as_=str)
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        assert await alarms(run) == set()
+        await run.signal("approved", "yes")
+        assert await run.result(10) == "yes"

@@ -134,6 +134,10 @@ class Attempt(Identity):
     stop: str | None = None
     threads = 0
     """Threads that run code of this job: they can't be stopped from outside."""
+    own_thread: int | None = None
+    """The thread that runs the function of a `def` job itself."""
+    own_call: asyncio.Task[Any] | None = None
+    """What that thread waits for, on the loop."""
     _stopped: threading.Event | None = None
     _cancel_again = 0.0
     _running: dict[str, StepSpec] = made(dict)

@@ -5,6 +5,7 @@ Must not decide what an error means (`core`). It runs in the worker, or in a pro
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -32,7 +33,12 @@ async def handled(attempt: Attempt) -> str:
     if spec.is_async:
         value = await spec.function(*args, **kwargs)
     else:
-        value = await in_thread(contextvars.copy_context(), lambda: spec.function(*args, **kwargs))
+
+        def work() -> Any:
+            attempt.own_thread = threading.get_ident()
+            return spec.function(*args, **kwargs)
+
+        value = await in_thread(contextvars.copy_context(), work)
     return spec.signature.result.encode(value)
 
 

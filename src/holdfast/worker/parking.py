@@ -74,6 +74,7 @@ class Parked(Generic[T]):
         self.info = info or {}
         self.future: asyncio.Future[None] | None = None
         self.root = False
+        """Whether the job itself waits, and not a task or a thread that it started."""
         self.since = 0.0
         """When it was first parked, by the loop's clock."""
         self.dropped = False
@@ -103,15 +104,15 @@ class Parking:
         assert isinstance(attempt.parking, cls)
         return attempt.parking
 
-    async def wait(self, parked: Parked[T], *, root: bool = False) -> T:
-        """Wait until it is answered. `root` tells that the job itself waits, not a task that it started."""
+    async def wait(self, parked: Parked[T]) -> T:
+        """Wait until it is answered."""
         attempt = self._attempt
         if PATH.get():
             step = PATH.get().rpartition("/")[2]
             raise Invalid(f"step {step}: a wait inside a step would hold its slot; wait in the job, between its steps")
         if len(self._parked) >= WAITS:
             raise Invalid(f"a job waits for at most {WAITS:,} things at once; wait for some of them after others")
-        parked.root = root or not attempt.spec.is_async or asyncio.current_task() is attempt.root
+        parked.root = asyncio.current_task() in (attempt.root, attempt.own_call)
         parked.since = attempt.loop.time()
         while True:
             self._check()
@@ -330,6 +331,9 @@ class Parking:
             note["kept_slot"] = attempt.kept_slot
         if attempt.timers.left(attempt.loop.time()):
             note["forgets"] = f"timers that its code sets again and again; they begin anew with the code; {INSTEAD}"
+            log.warning("job %s: suspends and forgets %s", attempt.job.id, note["forgets"])
+        elif not attempt.spec.is_async and not any(one.root for one in parked):
+            note["forgets"] = f"what its own thread does beside the wait; a timeout there begins anew; {INSTEAD}"
             log.warning("job %s: suspends and forgets %s", attempt.job.id, note["forgets"])
         if attempt.has_made():  # what was asked for anew may be what is recorded under another name
             note |= vanished_note(attempt)

@@ -455,15 +455,20 @@ def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
     except Invalid:
         work.close()
         raise
+    is_own = threading.get_ident() == attempt.own_thread
 
     async def adopted() -> T:
         task = asyncio.current_task()
         assert task is not None
         attempt.tasks.add(task)
+        if is_own:
+            attempt.own_call = task
         try:
             return await work
         finally:
             attempt.tasks.discard(task)
+            if is_own:
+                attempt.own_call = None
 
     try:
         return asyncio.run_coroutine_threadsafe(adopted(), attempt.loop).result()
