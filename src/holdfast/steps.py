@@ -18,6 +18,7 @@ from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, UnknownOption, WrongColour
 from holdfast.core.model import Retry
 from holdfast.core.outcome import TRANSACTION, check_retry
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.blame import Watch
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
 from holdfast.worker.isolation.place import check_importable
@@ -31,7 +32,7 @@ from holdfast.worker.registry import (
     is_generator,
     place_of,
 )
-from holdfast.worker.steps import in_thread, on_loop, run_async, run_sync
+from holdfast.worker.steps import Call, in_thread, on_loop, run_async, run_sync
 from holdfast.worker.transactions import call_of, whole_body
 
 P = ParamSpec("P")
@@ -70,23 +71,35 @@ class _Step(Generic[P, R]):
         return f"<step {self.name}>"
 
     def _for_async(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key, *, item: Watch | None = None
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: Key,
+        *,
+        item: Watch | None = None,
+        calls: list[Call] | None = None,
     ) -> Callable[[], Awaitable[Any]]:
-        """What to await for one call, whatever the step's colour. Its identity is settled here."""
+        """What to await for one call, whatever the step's colour. Its identity is settled here; `calls` notes it."""
         attempt = attempt_here()
         if attempt is not None:
             call = call_of(attempt, self.spec, args, kwargs, key, item=item)
+            if calls is not None:
+                calls.append(call)
             return lambda: run_async(call, whole_body(self.spec))
         plain = self._plain(args, kwargs)
         if self.spec.is_async:
             return plain
         return lambda: in_thread(contextvars.copy_context(), plain)
 
-    def _for_sync(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key) -> Callable[[], Any]:
+    def _for_sync(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key, calls: list[Call] | None = None
+    ) -> Callable[[], Any]:
         """What to call for one call in blocking code, whatever the step's colour."""
         attempt = attempt_here()
         if attempt is not None:
             call = call_of(attempt, self.spec, args, kwargs, key)
+            if calls is not None:
+                calls.append(call)
             if self.spec.is_async or self.spec.effect == TRANSACTION:
                 return lambda: on_loop(attempt, run_async(call, whole_body(self.spec)))
             return lambda: run_sync(call)
@@ -120,8 +133,15 @@ class _Step(Generic[P, R]):
         key = self.spec.key if key is None else key
         attempt = attempt_here()
         caller = Watch(attempt, asyncio.current_task())
-        tally = Tally(attempt, self.name, items, need, lambda item: self._for_async((item,), {}, key, item=caller))
-        return await map_async(tally, at_once, caller)
+        calls: list[Call] | None = None if attempt is None or need is None else []
+
+        def prepare(item: Any) -> Callable[[], Awaitable[Any]]:
+            return self._for_async((item,), {}, key, item=caller, calls=calls)
+
+        tally = Tally(attempt, self.name, items, need, prepare)
+        results = await map_async(tally, at_once, caller)
+        _overlook(attempt, calls)
+        return results
 
     def _map_sync(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
         attempt = attempt_here()
@@ -130,8 +150,17 @@ class _Step(Generic[P, R]):
             return on_loop(attempt, self._map_aio(list(items), at_once, key, need))
         check_map(self.name, at_once, need)
         key = self.spec.key if key is None else key
-        tally = Tally(attempt, self.name, items, need, lambda item: self._for_sync((item,), {}, key))
-        return map_sync(tally, at_once, Watch(attempt))
+        calls: list[Call] | None = None if attempt is None or need is None else []
+        tally = Tally(attempt, self.name, items, need, lambda item: self._for_sync((item,), {}, key, calls))
+        results = map_sync(tally, at_once, Watch(attempt))
+        _overlook(attempt, calls)
+        return results
+
+
+def _overlook(attempt: Attempt | None, calls: Sequence[Call] | None) -> None:
+    """A map has returned: whatever failed in it, its caller was not told. With `need=` that may be an effect."""
+    if attempt is not None and calls:
+        attempt.overlook(call.path for call in calls)
 
 
 class AsyncStep(_Step[P, R]):

@@ -17,7 +17,7 @@ from tests.cli.stores import MINUTE, in_store, step, suspended
 SEND = "send#order-42"
 
 
-def doubtful(cli: Cli, *paths: str, runs: bool = False) -> str:
+def doubtful(cli: Cli, *paths: str, runs: bool = False, raised: Error | None = None) -> str:
     """A job in review whose steps of these paths were begun and not recorded; or one that still runs."""
 
     async def work(jobs: Jobs) -> str:
@@ -25,6 +25,10 @@ def doubtful(cli: Cli, *paths: str, runs: bool = False) -> str:
         (job,) = await jobs.engine.claim("w-1", ["orders"], 1)
         begun = [replace(step(job, path, ONCE), state=StepState.STARTED, finished_at=None) for path in paths]
         await jobs.engine.record([step(job, "pack#1", '"box"'), *begun])
+        if raised is not None:
+            told = '{"attempt":1}'
+            failed = [replace(one, path=f"~failed/{one.path}", result=told, error=raised) for one in begun]
+            await jobs.engine.record(failed)
         if runs:
             return job.id
         error = Error("EffectInDoubt", "send may have happened")
@@ -50,6 +54,14 @@ def test_a_step_in_doubt_is_named_with_both_commands(verb: str, cli: Cli, id: st
     assert f"{SEND} may have happened: it was begun and not recorded\n" in shown
     assert f"it did:      {command} --result JSON\n" in shown
     assert f"it did not:  {command} --again\n" in shown
+
+
+@pytest.mark.parametrize("verb", ["show", "review"])
+def test_a_person_sees_what_the_step_in_doubt_raised(verb: str, cli: Cli):
+    id = doubtful(cli, SEND, raised=Error("builtins.ConnectionError", "line broke"))
+
+    shown = cli.ok(verb, *([id] if verb == "show" else []))
+    assert "it raised:   builtins.ConnectionError: line broke\n" in shown
 
 
 def test_show_marks_the_step_and_shows_no_result_of_it(cli: Cli, id: str):

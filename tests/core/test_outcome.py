@@ -211,10 +211,9 @@ def test_a_final_error_leaves_no_try_at_the_first_attempt(job, retryable):
 
 
 def test_one_effect_in_doubt_and_several_are_told_in_whole_sentences():
-    assert doubt_text(["pay#k1"]).startswith(
-        "pay#k1 was begun and not recorded: it may have happened; look, then holdfast"
+    assert doubt_text("j-1", ["pay#k1"]).startswith(
+        "pay#k1 was begun and not recorded: it may have happened; look, then holdfast resolve j-1 --step 'pay#k1' with"
     )
-    told = doubt_text(iter(["pay#k1", "pay#k2"]))
-    assert told.startswith(
-        "pay#k1, pay#k2 were begun and not recorded: they may have happened; look, then for each holdf"
+    assert doubt_text("j-1", ["pay#k1", "pay#k2"]).startswith(
+        "pay#k1, pay#k2 were begun and not recorded: they may have happened; look, then holdfast resolve j-1 --step"
     )

@@ -196,8 +196,7 @@ def test_one_round_prunes_all_that_is_due_and_becomes_due_meanwhile_in_batches_w
         store = Counted(engine, more)
         one = Keeper(store, "w-1", lease_seconds=15, look_seconds=60, upkeep_seconds=60)  # type: ignore[arg-type]
         await one.tidy()
-        assert one._pruning is not None
-        await one._pruning
+        await one._beside["prune"]
         gone = await engine.get([each.id for each in (*due, *soon)])
         return store, gone, await engine.get([each.id for each in staying])
 

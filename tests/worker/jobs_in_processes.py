@@ -349,6 +349,36 @@ async def pays(path: str, how: str) -> str:
     return await charge.aio(path, how)
 
 
+@step(effect="once", key="apart", isolate="process")
+def charge_apart(path: str) -> str:
+    told(path)
+    return "charged apart"
+
+
+@step(key=lambda n, path: n)
+async def part(n: int, path: str) -> str:
+    return await charge_apart.aio(path) + await charge.aio(path, "well")
+
+
+@app.job(isolate="process", retries=0)
+async def pays_in_parts(path: str) -> list[str]:
+    return list(await asyncio.gather(part(1, path), part(2, path), charge_apart.aio(path)))
+
+
+@app.job(isolate="process", retries=0)
+async def leaves_an_effect(path: str) -> str:
+    task = asyncio.create_task(stays(path))
+    await there(path)
+    return f"all fine, {task.done()}"
+
+
+@step(effect="once", key="stays")
+async def stays(path: str) -> str:
+    told(path)
+    await asyncio.sleep(60)
+    return "lingered"
+
+
 @app.job(isolate="process")
 def leaves_a_thread(path: str) -> int:
     told(path)

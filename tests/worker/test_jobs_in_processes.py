@@ -445,6 +445,26 @@ async def test_an_effect_that_is_recorded_is_not_in_doubt(app, tmp_path):
     assert (await finished(app, run)).state is State.COMPLETED
 
 
+async def test_an_effect_that_its_job_left_behind_is_in_doubt(app, tmp_path):
+    path = tmp_path / "ran"
+    run = await jobs.leaves_an_effect.submit(str(path))
+    job = await finished(app, run)
+    assert (job.state, job.error and job.error.type) == (State.REVIEW, "EffectInDoubt")
+    assert (await entry_of(run, Event.EXHAUST)).note["in_doubt"] == ["stays#stays"]
+    await run.resolve_step("stays#stays", "lingered")
+    assert (await finished(app, run)).state is State.COMPLETED
+    assert len(jobs.lines(path)) == 1
+
+
+async def test_one_key_is_one_effect_there_too(app, tmp_path):
+    path = tmp_path / "ran"
+    run = await jobs.pays_in_parts.submit(str(path))
+    job = await finished(app, run)
+    assert job.state is State.COMPLETED, job.error
+    assert await run.result() == ["charged apartcharged", "charged apartcharged", "charged apart"]
+    assert len(jobs.lines(path)) == 2
+
+
 @pytest.mark.parametrize("is_caught", [True, False])
 @pytest.mark.parametrize("has_steps", [True, False])
 async def test_what_an_older_version_began_is_in_doubt_there_too(app, tmp_path, is_caught, has_steps):

@@ -422,11 +422,13 @@ def lambda_free() -> None: ...
 
 
 def yields(value: object) -> Any:
-    yield DID.append(("delete", value))
+    DID.append(("delete", value))
+    yield
 
 
 async def yields_async(value: object) -> Any:
-    yield DID.append(("delete", value))
+    DID.append(("delete", value))
+    yield
 
 
 @pytest.mark.parametrize("function", [yields, yields_async])

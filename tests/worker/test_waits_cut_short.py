@@ -225,7 +225,9 @@ async def test_of_two_waits_at_once_the_other_one_gets_it(app, engine, moment, t
 
 async def test_a_signal_that_several_waits_in_a_row_did_not_deliver_is_delivered_once(app, engine):
     """Also when the record of one of those in between never comes to the store."""
-    taken, delivered, runs = [], asyncio.Event(), []
+    delivered = asyncio.Event()
+    taken: list[str] = []
+    runs: list[object] = []
 
     async def hold(name, args):
         if name == "record" and args[0][0].path.startswith("~wait/") and len(taken) < 3:

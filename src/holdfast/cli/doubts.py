@@ -1,12 +1,13 @@
 """Effects in doubt as a person sees them: which, and the two commands for each. Must not ask a store."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from holdfast.cli.words import one_line, short
+from holdfast.cli.words import error_line, one_line, short
 from holdfast.core.model import Entry, Job, State, Step
+from holdfast.core.outcome import failures_of
 from holdfast.jobs.replays import doubts_left, misfits
 from holdfast.safe import clean
 
@@ -17,9 +18,13 @@ RESULT_SHOWN = 60
 """How much of a result that may not fit is shown."""
 
 
-def doubts_of(job: Job, steps: Sequence[Step]) -> list[str]:
-    """The steps that a person is still asked about. While a job runs, one that was begun is simply under way."""
-    return doubts_left(job, steps) if job.state is State.REVIEW else []
+def doubts_of(job: Job, records: Sequence[Step]) -> dict[str, str]:
+    """The steps that a person is still asked about, by path, with what each of them raised, if that is known. While a
+    job runs, one that was begun is simply under way.
+    """
+    failures = failures_of(records)
+    paths = doubts_left(job, records) if job.state is State.REVIEW else []
+    return {path: error_line(failures.get(path)) for path in paths}
 
 
 def misfits_of(job: Job, steps: Sequence[Step], history: Sequence[Entry]) -> list[Step]:
@@ -35,14 +40,16 @@ def misfit_lines(id: str, steps: Sequence[Step]) -> Iterator[Text]:
         yield from _commands(id, step.path)
 
 
-def doubt_lines(id: str, paths: Sequence[str]) -> Iterator[Text]:
-    """Each step in doubt, with what to type if it happened, and if it did not."""
-    for path in paths[:DOUBTS_SHOWN]:
+def doubt_lines(id: str, doubts: Mapping[str, str]) -> Iterator[Text]:
+    """Each step in doubt, with what it raised, and what to type if it happened, and if it did not."""
+    for path, cause in list(doubts.items())[:DOUBTS_SHOWN]:
         yield Text(f"{clean(path)} may have happened: it was begun and not recorded", style="yellow")
+        if cause:
+            yield Text(f"  it raised:   {cause}")
         yield from _commands(id, path)
-    if len(paths) > DOUBTS_SHOWN:
-        yield Text(f"and {len(paths) - DOUBTS_SHOWN:,} more in doubt: --json", style="dim")
-    if len(paths) > 1:
+    if len(doubts) > DOUBTS_SHOWN:
+        yield Text(f"and {len(doubts) - DOUBTS_SHOWN:,} more in doubt: --json", style="dim")
+    if len(doubts) > 1:
         yield Text("say it of each: the job goes on after the last", style="dim")
 
 

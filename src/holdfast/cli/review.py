@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
     job: Job
     entry: Entry | None
-    doubts: list[str]
+    doubts: dict[str, str]
     misfits: list[Step]
 
 
@@ -105,7 +105,7 @@ def _shape(row: Row) -> dict[str, object]:
         "failed_attempts": job.attempt - 1,
         "recoveries": job.recoveries,
         "error": error_shape(job.error),
-        "in_doubt": doubts,
+        "in_doubt": list(doubts),
         "possible": list(POSSIBLE),
     }
 

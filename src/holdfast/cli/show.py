@@ -1,6 +1,6 @@
 """`holdfast show`: everything that is kept of one job. Must not change anything."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import click
 from msgspec.structs import replace
@@ -62,7 +62,7 @@ def show(id: str, as_json: bool, url: str | None) -> None:
         job = await find_job(jobs, id)
         records = await jobs.engine.steps(job.id)
         steps = [step for step in records if not step.path.startswith("~")]
-        doubts, intents = doubts_of(job, steps), [step for step in records if step.path.startswith(UNDO_PATH)]
+        doubts, intents = doubts_of(job, records), [step for step in records if step.path.startswith(UNDO_PATH)]
         history, log = await jobs.history(job.id), await jobs.log(job.id)
         before, refused = before_of(records), refusals_of(job, records)
         children = await jobs.engine.find(Where(parent=job.id))
@@ -73,7 +73,7 @@ def show(id: str, as_json: bool, url: str | None) -> None:
                     "history": [entry_shape(entry) for entry in history],
                     "before_import": [entry_shape(entry) for entry in before],
                     "steps": [step_shape(step) for step in steps],
-                    "in_doubt": doubts,
+                    "in_doubt": list(doubts),
                     "to_undo": [step.path.removeprefix(UNDO_PATH) for step in intents],
                     "refused": [refusal_shape(one) for one in refused],
                     "lost_workers": lost_workers([*before, *history]),
@@ -160,7 +160,7 @@ async def _undoing(jobs: Jobs, job: Job, made: int, children: Sequence[Job]) -> 
     return f"{things} to undo: job {short(undo.id)}, which is {undo.state}"
 
 
-def _next(out: Console, job: Job, doubts: Sequence[str], misfits: Sequence[Step]) -> None:
+def _next(out: Console, job: Job, doubts: Mapping[str, str], misfits: Sequence[Step]) -> None:
     if misfits:
         _heading(out, "Said of it: look whether that is right, or say it again")
         for line in misfit_lines(job.id, misfits):
@@ -174,7 +174,7 @@ def _next(out: Console, job: Job, doubts: Sequence[str], misfits: Sequence[Step]
     out.print(f"\nor, of the whole job: holdfast resolve {short(job.id)} --result JSON, or discard", style="dim")
 
 
-def _steps(out: Console, steps: Sequence[Step], doubts: Sequence[str]) -> None:
+def _steps(out: Console, steps: Sequence[Step], doubts: Collection[str]) -> None:
     if not steps:
         return
     done = sum(step.state is StepState.DONE for step in steps)

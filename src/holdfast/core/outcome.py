@@ -3,11 +3,12 @@
 Must not draw random numbers: jitter takes one as an argument.
 """
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from holdfast.core.errors import Invalid
-from holdfast.core.model import Event, Job, Retry, Step, StepState, Time
+from holdfast.core.model import Error, Event, Job, Retry, Step, StepState, Time
 
 STRATEGIES = ("none", "constant", "linear", "exponential")
 JITTER_LOW, JITTER_HIGH = 0.5, 1.5
@@ -86,11 +87,25 @@ def in_doubt(steps: Iterable[Step]) -> list[str]:
     return [step.path for step in steps if step.state is StepState.STARTED and step.result == ONCE]
 
 
-def doubt_text(paths: Iterable[str]) -> str:
-    """What a person is told of effects in doubt."""
-    named = list(paths)
-    were, they, each = ("was", "it", "") if len(named) == 1 else ("were", "they", "for each ")
+def failures_of(steps: Iterable[Step]) -> dict[str, Error]:
+    """What effects in doubt have raised, by their paths, as far as they lived to tell."""
+    failed = [step for step in steps if step.path.startswith(FAILED_ONCE_PATH)]
+    return {step.path.removeprefix(FAILED_ONCE_PATH): step.error for step in failed if step.error is not None}
+
+
+def doubt_text(job: str, paths: Sequence[str], cause: str = "") -> str:
+    """What a person is told of a job's effects in doubt: what went wrong, if that is known, and what to type."""
+    is_one = len(paths) == 1
+    were, they = ("was", "it") if is_one else ("were", "they")
+    which = ", ".join(paths)
+    told = f"{which}: {cause}; {they} {were} begun" if cause else f"{which} {were} begun"
+    step = shlex.quote(paths[0]) if is_one else "STEP, for each of them,"
     return (
-        f"{', '.join(named)} {were} begun and not recorded: {they} may have happened; look, then {each}"
-        "holdfast resolve ID --step STEP with --result VALUE if it did, or --again if it did not"
+        f"{told} and not recorded: {they} may have happened; look, then holdfast resolve {job} --step {step} "
+        "with --result VALUE if it did, or --again if it did not"
     )
+
+
+def failed_with(error: Error) -> str:
+    """An error as the cause of a doubt."""
+    return f"it failed with {error.type}: {error.message}"

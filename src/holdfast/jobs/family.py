@@ -3,7 +3,7 @@
 Must not decide what an end is (`lifecycle`). Each act looks first and may be repeated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -123,12 +123,17 @@ async def wake_if_in(engine: Engine, id: str, *, by: str) -> bool:
     return False
 
 
-async def say_stopped(engine: Engine, job: Job, *, by: str) -> None:
-    """The owner of a cancelled job has stopped: its undo may begin. The word of an earlier owner counts for nothing."""
+async def say_stopped(engine: Engine, job: Job, *, by: str, doubts: Sequence[str] = ()) -> None:
+    """The owner of a cancelled job has stopped: its undo may begin. The word of an earlier owner counts for nothing.
+    `doubts` are the effects that the stop has cut off: the undo's history names them.
+    """
     cancelled, undo = await engine.get([job.id, derived_id(job.id, "undo")])
     ours = cancelled is not None and cancelled.epoch == job.epoch
     if ours and undo is not None and undo.state is State.PENDING:
-        change = decide(undo, Event.ACTIVATE, await engine.now(), by=by, note={"stopped": job.id})
+        note: dict[str, Any] = {"stopped": job.id}
+        if doubts:
+            note["in_doubt"] = list(doubts)
+        change = decide(undo, Event.ACTIVATE, await engine.now(), by=by, note=note)
         await engine.commit([change])
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.core.lifecycle import WORKERS_LOST, decide, lost_event
 from holdfast.core.model import Change, Entry, Error, Event, Job, Running, Step, StepState, Time
-from holdfast.core.outcome import doubt_text, in_doubt
+from holdfast.core.outcome import doubt_text, failed_with, failures_of, in_doubt
 from holdfast.engines.contract import Engine
 from holdfast.jobs import history_of
 from holdfast.jobs.family import CHILD_PATH
@@ -86,7 +86,9 @@ def lost(
     event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
     error = None
     if doubts:
-        error = Error("EffectInDoubt", doubt_text(doubts))
+        failures = failures_of(past.records)
+        causes = [failed_with(failures[path]) for path in doubts if path in failures]
+        error = Error("EffectInDoubt", doubt_text(job.id, doubts, next(iter(causes), "")))
         note["in_doubt"] = doubts
     elif event is Event.ABANDON:
         told = f"{job.recoveries + 1} workers in a row were lost over this job: {why}"

@@ -152,7 +152,7 @@ class Rescue:
             note: dict[str, Any] = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
             doubts = in_doubt(await self._engine.steps(job.id))
             if doubts:
-                error = Error("EffectInDoubt", f"{doubt_text(doubts)}; {error.message}")
+                error = Error("EffectInDoubt", doubt_text(job.id, doubts, error.message))
                 note["in_doubt"] = doubts
             steps = progress_record(job, running_of(await presence_of(self._engine, job), job), now)
             run_at = None

@@ -33,7 +33,7 @@ from holdfast.worker.identity import Identity, above_of, made
 from holdfast.worker.lines import Lines
 from holdfast.worker.registry import STEPS, JobSpec, StepSpec
 from holdfast.worker.timers import Timers
-from holdfast.worker.together import Together
+from holdfast.worker.together import DONE_SECONDS, Together
 
 T = TypeVar("T")
 
@@ -97,6 +97,8 @@ class Attempt(Identity):
     """What earlier leases submitted, once it was asked for."""
     doubts: list[str] = made(list)
     """Effects that were begun and not recorded, by this attempt or an earlier one."""
+    heard: set[str] = made(set)
+    """Those whose own exception this attempt's code has heard: it may catch it, and answer for the effect."""
     drops: list[str] = made(list)
     """Effects whose intent was written, or may have been, and which were not begun: a release or a failure takes it
     back.
@@ -130,7 +132,6 @@ class Attempt(Identity):
     """While a suspend is being committed no step begins."""
     told: str | None = None
     """What a beat said of this attempt meanwhile: it counts, unless the suspend explains it."""
-    arguments: dict[str, str] = made(dict)
     stop: str | None = None
     threads = 0
     """Threads that run code of this job: they can't be stopped from outside."""
@@ -284,7 +285,9 @@ class Attempt(Identity):
         if self.is_bare or not self.unsettled:
             return
         open_ones = [path for path in self.unsettled if not self.is_inside_recorded(path)]
-        self._leave_in_doubt([path for path in open_ones if self.failure_of(path) is None])
+        if doubts := [path for path in open_ones if self.failure_of(path) is None]:
+            self._add_doubts(doubts)
+            self._stop(DOUBTED)
 
     def check_unsettled(self, spec: StepSpec) -> None:
         """Stop before a step runs that may be an effect in doubt under another path: one of the same name, or any step
@@ -300,16 +303,28 @@ class Attempt(Identity):
         place = record_info(failed).get("place") if failed is not None else None
         return any(place in (None, module_of(spec.function)) for spec in STEPS.get(name, {}).values())
 
-    def check_all_settled(self) -> None:
-        """The handler has returned. If it never asked for an effect in doubt, its result doesn't settle that effect."""
-        if self.is_bare or self.stop is not None or not vars(self).get("unsettled"):
-            return
-        self._leave_in_doubt([path for path in self.unsettled if not self.is_inside_recorded(path)])
+    def is_unsettled(self) -> bool:
+        """Whether the handler's result leaves an effect in doubt: one that it never asked for, or one that was cut off,
+        so that no code has heard what came of it. A look at what is known here, not a call to the store.
+        """
+        if self.is_bare:
+            return False
+        if vars(self).get("unsettled"):
+            self._add_doubts([path for path in self.unsettled if not self.is_inside_recorded(path)])
+        return self.has_unheard()
 
-    def _leave_in_doubt(self, paths: list[str]) -> None:
-        if paths:
-            self.doubts += paths
-            self._stop(DOUBTED)
+    def has_unheard(self) -> bool:
+        """Whether an effect is in doubt for which the code can't have answered."""
+        return bool(vars(self).get("doubts")) and not self.heard.issuperset(self.doubts)
+
+    def overlook(self, paths: Iterable[str]) -> None:
+        """The failures of these steps reached no code, nor did those of the steps inside them."""
+        if not self.is_bare and vars(self).get("heard"):
+            outer = set(paths)
+            self.heard = {path for path in self.heard if outer.isdisjoint((path, *above_of(path)))}
+
+    def _add_doubts(self, paths: Iterable[str]) -> None:
+        self.doubts += [path for path in paths if path not in self.doubts]
 
     def _is_inside_asked(self, path: str) -> bool:
         """Whether a step around it has a record, and this attempt's code has asked for that one."""
@@ -465,6 +480,8 @@ class Attempt(Identity):
         self.check()
         await self._recorded(intents)
         for intent in intents:
+            if intent.path.startswith(ARGS_PATH):
+                continue
             if not intent.path.startswith("~"):
                 self.records[intent.path] = intent
             elif (known := self.waits.get(intent.path)) is None or known.state is StepState.STARTED:
@@ -475,17 +492,23 @@ class Attempt(Identity):
         return not self.is_bare and bool(vars(self).get("_made"))
 
     def is_writing(self) -> bool:
-        """Whether records may be under way that nobody waits for any more."""
-        return self._together is not None
+        """Whether records may be under way that nobody waits for any more, or the intent of an effect."""
+        return self._together is not None or (not self.is_bare and bool(vars(self).get("once")))
 
     async def is_written(self) -> None:
-        """Wait for the records of steps that are done although nobody waits for them any more."""
+        """Wait for the records of steps that are done although nobody waits for them any more, and until effects that
+        are being stopped have said whether they had begun; but not for long.
+        """
         if self._together is not None:
             await self._together.done()
+        end = time.monotonic() + DONE_SECONDS
+        while not self.is_bare and vars(self).get("once") and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(FENCE_SECONDS / 10)
 
     def doubt(self, path: str) -> Stopped:
         """An effect may have happened: this attempt does nothing more, and a person is asked."""
-        self.doubts.append(path)
+        self._add_doubts([path])
+        self.heard.discard(path)
         self.halt(DOUBTED)
         return self.stopped()
 
@@ -513,18 +536,28 @@ class Attempt(Identity):
         """The record of a step is in the store: from now on it answers."""
         self.records[standing.path] = standing
         self._made[standing.name] += 1
-        if standing.path in self.doubts:
-            self.doubts.remove(standing.path)
+        self._settle(standing.path)
         self.move()
+
+    def _settle(self, path: str) -> None:
+        if path in self.doubts:
+            self.doubts.remove(path)
 
     async def _recorded(self, steps: list[Step]) -> Step:
         """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
-        if len(self._running) > 1:
+        may_be_cut = self._may_be_cut(steps[0])
+        if len(self._running) > 1 or may_be_cut:
             self._together = self._together or Together(self._write)
-            answer = await self._together.add(steps)
+            answer = await self._together.add(steps, at_once=may_be_cut)
         else:  # alone: nothing to wait for, and nothing to wait with
             answer, *_ = await self._write(steps)
         return self.granted(answer)
+
+    def _may_be_cut(self, step: Step) -> bool:
+        """Whether the handler may return while this effect is recorded, so that the record must not be cut off."""
+        if step.state is not StepState.DONE or step.path not in self.doubts:
+            return False
+        return self.spec.is_async and asyncio.current_task() is not self.root
 
     def granted(self, answer: Recorded | Conflict) -> Step:
         """The record that stands; or stop, because the lease is somebody else's."""
@@ -534,7 +567,12 @@ class Attempt(Identity):
         return answer.step
 
     async def _write(self, steps: Sequence[Step]) -> Sequence[Recorded | Conflict]:
-        return await self.persist(lambda: self.engine.record(steps))
+        answers = await self.persist(lambda: self.engine.record(steps))
+        if not self.is_bare and vars(self).get("doubts"):  # whoever waits for these records may have been cancelled
+            for step, answer in zip(steps, answers, strict=True):
+                if step.state is StepState.DONE and isinstance(answer, Recorded):
+                    self._settle(step.path)
+        return answers
 
     # What a person sees.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from holdfast.core.codec import canonical
 from holdfast.core.keys import digest
 from holdfast.worker.registry import STEPS
 
@@ -23,6 +24,9 @@ NEVER_ASKED = "never_asked_for"
 VANISHED_NAMES = 10
 """How many names of steps that the code never asked for are told."""
 
+ONCE_TAG = "once"
+"""The last of the stored tags of a call with effect="once". No hash looks like it."""
+
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -36,6 +40,21 @@ def arguments_key(text: str) -> str:
 def tags(text: str) -> list[str]:
     """A hash of each argument of a call, from its canonical text."""
     return [digest(bytes(raw).decode())[:IDENTITY_DIGITS] for raw in _raws(text)]
+
+
+def tags_text(text: str, *, once: bool = False) -> str:
+    """The tags of a call as they are stored beside its record; those of an effect say that it is one."""
+    return canonical([*tags(text), *([ONCE_TAG] if once else [])])
+
+
+def read_tags(stored: str) -> list[str]:
+    """The tags of a recorded call."""
+    return [tag for tag in stored.strip("[]").replace('"', "").split(",") if tag not in ("", ONCE_TAG)]
+
+
+def is_once(stored: str | None) -> bool:
+    """Whether a recorded call was made as an effect, whatever its step says today."""
+    return stored is not None and stored.endswith(f'"{ONCE_TAG}"]')
 
 
 def differing(names: Sequence[str], old: Sequence[str], new: Sequence[str]) -> str:

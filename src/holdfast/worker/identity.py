@@ -6,14 +6,14 @@ Must not run anything or write to a store: it is the part of an attempt that loo
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import quoted_name, step_path
 from holdfast.core.model import Job, Step, StepState
 from holdfast.jobs.family import UNDO_PATH
-from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, not_asked, other_key
+from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, is_once, not_asked, other_key
 from holdfast.worker.registry import StepSpec, place_of
 
 
@@ -55,6 +55,12 @@ class Identity:
     """Effects that an earlier lease began and that have no result, by path, with the step's name: those that this
     attempt's code has not asked for yet. What the store says counts, not what the step's decorator says today.
     """
+    arguments: dict[str, str] = made(dict)
+    """What the arguments of keyed calls were, as hashes, by their paths: see drift.tags."""
+    _effects: dict[str, str] = made(dict)
+    """The path of each effect that this attempt's code has asked for, by its name and key."""
+    _earlier: dict[str, str] | None = None
+    _earlier_once: dict[str, str] | None = None
     _calls: dict[str, int] = made(dict)
     _callers: dict[str, int] = made(dict)
     _named: dict[str, StepSpec] = made(dict)
@@ -103,6 +109,33 @@ class Identity:
                     return old, older
         return spec.name, path
 
+    # One key is one effect in a job, whichever step asks for it: the first call's path is that of all others.
+
+    def effect_path(self, spec: StepSpec, key: str, path: str) -> str:
+        """Where the effect of this name and key is recorded, or will be: at `path`, unless another step asked first."""
+        if path in self.records:
+            return path
+        if self.job.epoch > 1:
+            if self._earlier is None:
+                self._earlier = _by_call(self.records.values())
+            if (found := _found(self._earlier, spec, key)) is not None:
+                return found
+        return self._effects.setdefault(step_path("", spec.name, key), path)
+
+    def once_path(self, spec: StepSpec, key: str, path: str) -> str | None:
+        """Where an earlier version of a step, which was an effect then, recorded this call or began it. None if no
+        earlier lease has done so.
+        """
+        if self._earlier_once is None:
+            self._earlier_once = _by_call(step for step in self.records.values() if self._is_once(step))
+        if not self._earlier_once:
+            return None
+        here = self.records.get(path)
+        return path if here is not None and self._is_once(here) else _found(self._earlier_once, spec, key)
+
+    def _is_once(self, step: Step) -> bool:
+        return step.state is StepState.STARTED or is_once(self.arguments.get(step.path))
+
     def _known_paths(self) -> set[str]:
         """Where earlier leases have left something: a record, that of a step inside, or something to undo."""
         if self._paths is None:
@@ -117,7 +150,7 @@ class Identity:
         parts = (part.partition("#") for part in path.split("/"))
         return "/".join(f"{self._first_names.get(name, name)}{mark}{rest}" for name, mark, rest in parts)
 
-    def recorded(self, path: str, spec: StepSpec, *, keyed: bool) -> Step | None:
+    def recorded(self, path: str) -> Step | None:
         """The record of a step that is done or failed, if there is one. A look, not a call to the store."""
         step = self.records.get(path)
         if step is not None:
@@ -125,10 +158,12 @@ class Identity:
             if step.state is not StepState.STARTED:
                 return step
             self.unsettled.pop(path, None)
-            return None
+        return None
+
+    def note_run(self, path: str, spec: StepSpec, *, keyed: bool) -> None:
+        """The body of a call is about to run. It may be one that differs from what is recorded: see drift."""
         if self._left and len(self._new) < DRIFT_LINES and any(self._left.get(name) for name in spec.names):
             self._new.append((path, spec, keyed))
-        return None
 
     def unasked(self) -> list[str]:
         """The recorded steps that this attempt has not asked for, leaving out those inside a step that answers."""
@@ -166,6 +201,20 @@ class Identity:
         """Whether a step around it has a record, which answers for all that happened inside."""
         outer = (self.records.get(above) for above in above_of(path))
         return any(step is not None and step.state is not StepState.STARTED for step in outer)
+
+
+def _by_call(steps: Iterable[Step]) -> dict[str, str]:
+    """The paths of records by the last part of each: the name and key of the call, without the steps around it. Of
+    several, one that is done counts; one that failed never does.
+    """
+    kept = [step for step in list(steps) if step.state is not StepState.FAILED]
+    kept.sort(key=lambda step: step.state is StepState.DONE)
+    return {step.path.rpartition("/")[2]: step.path for step in kept}
+
+
+def _found(places: dict[str, str], spec: StepSpec, key: str) -> str | None:
+    """The path of a call, under whichever name its step has had."""
+    return next((found for name in spec.names if (found := places.get(step_path("", name, key))) is not None), None)
 
 
 def _check_twins(one: StepSpec, other: StepSpec, name: str) -> None:

@@ -29,6 +29,7 @@ from holdfast.trouble import Trouble
 from holdfast.worker.attempt import (
     CANCELLED,
     CUT,
+    DOUBTED,
     ENDED,
     LOG_SECONDS,
     LOST,
@@ -568,9 +569,8 @@ class Worker:
         if isinstance(error, asyncio.CancelledError) and attempt.stop is None and self._tasks[0].cancelling():
             self._note_cut()
             attempt.stop = self._why_stopped()  # not by the job: the loop is ending around us
-        if error is None:
-            attempt.check_all_settled()
-        if attempt.stop is not None or attempt.closing or attempt.is_writing():
+        is_doubted = error is None and attempt.is_unsettled()
+        if attempt.stop is not None or attempt.closing or attempt.is_writing() or is_doubted:
             self._go_on(attempt.lease, self._end(attempt, result, error))
             return
         attempt.end()
@@ -635,11 +635,16 @@ class Worker:
             stop = attempt.stop if attempt.stop != ENDED else None
             attempt.end()
             await attempt.is_written()
+            if stop is None and error is None and attempt.is_unsettled():
+                stop = DOUBTED
             now = await attempt.persist(self._engine.now)
             if stop in (LOST, CANCELLED, SUSPENDED):
                 if stop == LOST:
                     told = "job %s: lost its lease (epoch %s) and was stopped here; others go on"
                     log.warning(told, attempt.job.id, attempt.job.epoch)
+                if stop == CANCELLED and attempt.doubts:
+                    told = "job %s: cancelled; %s may have happened: begun and not recorded"
+                    log.warning(told, attempt.job.id, ", ".join(attempt.doubts))
                 if stop != SUSPENDED:
                     self._aside(self._say_stopped(attempt))
                 return
@@ -690,10 +695,13 @@ class Worker:
         attempt.let_go()
 
     async def _say_stopped(self, attempt: Attempt) -> None:
-        """Our job was cancelled, and nothing of it runs here any more: what it made may be undone."""
+        """Our job was cancelled, and nothing of it runs here any more: what it made may be undone. An effect that was
+        cut off stays in doubt, and that is told.
+        """
+        doubts = () if attempt.is_bare else tuple(attempt.doubts)
         try:
             await attempt.is_still()
-            await say_stopped(self._engine, attempt.job, by=self.id)
+            await say_stopped(self._engine, attempt.job, by=self.id, doubts=doubts)
         except HoldfastError as error:
             log.warning("job %s: its undo begins a little later: %s", attempt.job.id, error)
 

@@ -6,15 +6,13 @@ Must not commit it (`loop`).
 from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace
-
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import RELEASE_LIMIT, decide
-from holdfast.core.model import Change, Error, Event, Job, Step, Time
-from holdfast.core.outcome import doubt_text, failure_event, retry_at
+from holdfast.core.model import Change, Error, Event, Job, Time
+from holdfast.core.outcome import doubt_text, failed_with, failure_event, failures_of, retry_at
 from holdfast.jobs.lost import HANDED_OVER
 from holdfast.safe import logger
-from holdfast.worker.attempt import DOUBTED, Attempt
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.drift import NEVER_ASKED, vanished_text
 from holdfast.worker.faults import error_of, is_final
 
@@ -44,10 +42,11 @@ def outcome(
         note["kept_slot"] = attempt.kept_slot
     if error is None and stop is None:
         note |= vanished_note(attempt)
-        return decide(job, Event.COMPLETE, now, by=by, result=result, note=note, steps=steps)
-    if attempt.doubts and (stop == DOUBTED or error is not None):
-        return _doubted(attempt, error, now, by, note, steps)
+        drops = () if attempt.is_bare else tuple(attempt.drops)
+        return decide(job, Event.COMPLETE, now, by=by, result=result, note=note, steps=steps, drops=drops)
     drops = tuple(attempt.drops)
+    if attempt.doubts:
+        return _doubted(attempt, error, now, by, note, steps=steps, drops=drops)
     if stop is not None:
         note |= {HANDED_OVER: len(attempt.records), "why": stop}
         return released(job, row, now, by=by, note=note, steps=steps, drops=drops)
@@ -89,17 +88,17 @@ def vanished_note(attempt: Attempt) -> dict[str, Any]:
 
 
 def _doubted(
-    attempt: Attempt, error: BaseException | None, now: Time, by: str, note: dict[str, Any], steps: tuple[Step, ...]
+    attempt: Attempt, error: BaseException | None, now: Time, by: str, note: dict[str, Any], **cargo: Any
 ) -> Change:
     """An effect may have happened: nothing is tried again before a person has said so."""
-    told = Error("EffectInDoubt", doubt_text(attempt.doubts))
-    if isinstance(error, Exception):
-        failed = error_of(error)
-        told = replace(told, message=f"{told.message}; it failed with {failed.type}: {failed.message}")
+    job, failures = attempt.job, failures_of(attempt.waits.values())
+    causes = [error_of(error)] if isinstance(error, Exception) else []
+    causes += [failures[path] for path in attempt.doubts if path in failures]
+    cause = failed_with(causes[0]) if causes else ""
+    told = Error("EffectInDoubt", doubt_text(job.id, attempt.doubts, cause))
     note |= {"in_doubt": attempt.doubts, "error": told.message}
-    job = attempt.job
     log.error("job %s (%s): %s: %s; it needs a person: holdfast review", job.id, job.type, *_in_short(told))
-    return decide(job, Event.EXHAUST, now, by=by, error=told, note=note, steps=steps)
+    return decide(job, Event.EXHAUST, now, by=by, error=told, note=note, **cargo)
 
 
 def _in_short(error: Error) -> tuple[str, str]:

@@ -34,7 +34,7 @@ from holdfast.jobs.family import go_on
 from holdfast.jobs.questions import WITHDRAWN
 from holdfast.jobs.waiters import awaited, break_circle, waiters_of
 from holdfast.safe import logger
-from holdfast.worker.attempt import ENDED, LOST, STORE_RETRY_SECONDS, SUSPENDED, Attempt, record_info
+from holdfast.worker.attempt import DOUBTED, ENDED, LOST, STORE_RETRY_SECONDS, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
 from holdfast.worker.outcomes import vanished_note
 
@@ -316,6 +316,9 @@ class Parking:
     async def _suspend(self) -> None:
         """Commit all parked waits, then end the attempt. What came in between makes the job go on."""
         attempt, parked = self._attempt, list(self._parked)
+        if attempt.has_unheard():  # a person is asked now, and not when the wait is over
+            attempt.halt(DOUBTED)
+            return
         waits = tuple(dict.fromkeys(one.wait for one in parked if not one.dropped))
         if not waits:
             await self._changed.wait()
@@ -353,7 +356,7 @@ class Parking:
                 run_at=min(ends) if at_rest else None,
                 takes=attempt.taken(),
                 steps=(*self._begun(parked), *attempt.log_record(), *attempt.progress_record(now)),
-                drops=self._undelivered(),
+                drops=(*attempt.drops, *self._undelivered()),
                 note=note,
             )
             (answer,) = await attempt.persist(lambda: attempt.engine.commit([change]))

@@ -25,10 +25,10 @@ from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, TRANSACTION, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
-from holdfast.worker.attempt import FENCE_SECONDS, Attempt, Stopped
+from holdfast.worker.attempt import ARGS_PATH, FENCE_SECONDS, Attempt, Stopped, beside
 from holdfast.worker.blame import Watch, cancels_of
 from holdfast.worker.context import ATTEMPT, PATH, check_no_tx, current, loop_here
-from holdfast.worker.drift import arguments_key, differing, tags
+from holdfast.worker.drift import arguments_key, differing, read_tags, tags, tags_text
 from holdfast.worker.faults import Escaped, contained, error_of, module_of, raised_again, type_name
 from holdfast.worker.isolation.pool import IsolatedCall
 from holdfast.worker.registry import StepSpec
@@ -73,13 +73,15 @@ class Call:
         """Whether its body has ever begun, in a thread."""
         self.has_intents = spec.effect == "once" or (spec.undo is not None and spec.effect != TRANSACTION)
         given = key(*args, **kwargs) if callable(key) else key
-        parent = PATH.get()
-        text = _key_text(given) if self.keyed else arguments_key(self.text)
+        self.parent = parent = PATH.get()
+        self.is_elsewhere = False
+        """Whether another step asked for this effect first, so that it is known by that step's path."""
+        self.key = text = _key_text(given) if self.keyed else arguments_key(self.text)
         self.name, self.path = attempt.placed(spec, parent, text)
         call = self.path if self.name == spec.name else step_path(parent, spec.name, text)
         # One key is one effect: what is done once is not done again because it is asked for twice. Nor is what an
-        # earlier version of this step has begun as such.
-        if spec.effect != "once" and (attempt.job.epoch == 1 or not attempt.is_begun(self.path)):
+        # earlier version of this step has done or begun as such.
+        if spec.effect != "once" and (attempt.job.epoch == 1 or not self._was_once()):
             nth = attempt.number(call)
             if item is None and loop_here():
                 attempt.note_caller(call, nth)
@@ -88,10 +90,11 @@ class Call:
 
     def answered(self) -> tuple[bool, Any]:
         """Whether the record answers this call, and with what. A failed record raises again."""
-        step = self.attempt.recorded(self.path, self.spec, keyed=self.keyed)
+        step = self.attempt.recorded(self.path)
         if step is None:
             if self.attempt.is_begun(self.path):
-                self._raise_again()
+                if not self.is_elsewhere:
+                    self._raise_again()
                 raise self.attempt.doubt(self.path)
             if self.attempt.unsettled:
                 self.attempt.check_unsettled(self.spec)
@@ -101,6 +104,24 @@ class Call:
         if self.keyed:
             self._compare()
         return True, self.result(step)
+
+    def _was_once(self) -> bool:
+        """Whether an earlier version of this step recorded or began this call as an effect, here or in another step."""
+        if self.attempt.is_begun(self.path):
+            return True
+        if self.keyed and (path := self.attempt.once_path(self.spec, self.key, self.path)) is not None:
+            self._move(path)
+            return True
+        return False
+
+    def _move(self, path: str) -> None:
+        """Be known by the path of the step that asked for this effect first."""
+        if path == self.path:
+            return
+        if f"{self.parent}/".startswith(f"{path}/"):
+            raise Invalid(f"step {path} asks for itself: inside an effect, call another step, or give another key")
+        there = self.attempt.records.get(path)
+        self.name, self.path, self.is_elsewhere = there.name if there else self.name, path, True
 
     def result(self, step: Step) -> Any:
         """A record's value in the type that the function promises, or its error."""
@@ -137,8 +158,9 @@ class Call:
         return self._step(StepState.FAILED, started_at, error=error_of(error))
 
     def keep(self, step: Step) -> Coroutine[Any, Any, Step]:
-        """Record it; with a key, what its arguments were goes with it."""
-        return self.attempt.keep(step, canonical(tags(self.text)) if self.keyed else None)
+        """Record it; with a key, what its arguments were goes with it, unless that went with the intent."""
+        told = tags_text(self.text) if self.keyed and self.spec.effect != "once" else None
+        return self.attempt.keep(step, told)
 
     def intents(self, started_at: Time) -> list[Step]:
         """What is written before the body runs: that an effect may happen, and that it is to be undone one day."""
@@ -157,6 +179,9 @@ class Call:
     async def begin(self, started_at: Time) -> None:
         """Write the intents, if there are any; after that, an effect is in doubt until it is recorded."""
         attempt, once, intents = self.attempt, self.spec.effect == "once", self.intents(started_at)
+        if once:  # it is written now that this is an effect: the step may be none by the time that it is settled
+            told = tags_text(self.text, once=True)
+            intents.append(beside(intents[0], ARGS_PATH + self.path, StepState.DONE, told))
         try:
             if intents:
                 await attempt.begin(intents)
@@ -167,9 +192,11 @@ class Call:
         if once:
             attempt.drops = [path for path in attempt.drops if path != self.path]
             attempt.doubts.append(self.path)
+            attempt.heard.discard(self.path)
 
     def lead(self) -> tuple["concurrent.futures.Future[Step]", bool]:
-        """The effect that is under way under this path, and whether it is ours to bring about."""
+        """The effect of this name and key that is under way, and whether it is ours to bring about."""
+        self._move(self.attempt.effect_path(self.spec, self.key, self.path))
         fresh: concurrent.futures.Future[Step] = concurrent.futures.Future()
         under_way = self.attempt.once.setdefault(self.path, fresh)
         return under_way, under_way is fresh
@@ -194,12 +221,14 @@ class Call:
         told = canonical({"attempt": self.attempt.job.attempt, "place": module_of(self.spec.function)})
         failed = self._step(StepState.STARTED, started_at, result=told, error=error_of(error))
         await self.attempt.begin([replace(failed, path=FAILED_ONCE_PATH + self.path, name=FAILED_ONCE_PATH[:-1])])
+        self.attempt.heard.add(self.path)
 
     def _raise_again(self) -> None:
         failed = self.attempt.failure_of(self.path)
         if failed is not None:
             if self.path not in self.attempt.doubts:
                 self.attempt.doubts.append(self.path)
+            self.attempt.heard.add(self.path)
             raise raised_again(failed)
 
     @contextmanager
@@ -254,11 +283,11 @@ class Call:
 
     def _compare(self) -> None:
         """Under a key the record answers whatever the arguments are; the history is told when they differ."""
-        there, mine = self.attempt.arguments.get(self.path), tags(self.text)
-        if there is None or there == canonical(mine):
+        stored, mine = self.attempt.arguments.get(self.path), tags(self.text)
+        if stored is None or (there := read_tags(stored)) == mine:
             return
         names = list(inspect.signature(self.spec.function).parameters)
-        which = differing(names, [tag for tag in there.strip("[]").replace('"', "").split(",") if tag], mine)
+        which = differing(names, there, mine)
         self.attempt.note_drift(f"{self.path} was answered from its record, which was made with another {which}")
 
 
@@ -306,6 +335,8 @@ async def _run_async(call: Call, body: Body) -> Any:
             with call.not_yet():
                 await attempt.admit()
         spec = call.spec
+        if attempt.job.epoch > 1:
+            attempt.note_run(call.path, spec, keyed=call.keyed)
         # An isolated step's time begins when its process has imported it, a transaction's when the store is its own.
         timeless = spec.timeout_ms is None or spec.isolated or spec.effect == TRANSACTION
         while True:
@@ -510,6 +541,8 @@ def _run_sync(call: Call) -> Any:
             on_loop(attempt, call.begin(started_at))
             with call.not_yet():
                 _admit(attempt)
+        if attempt.job.epoch > 1:
+            attempt.note_run(call.path, call.spec, keyed=call.keyed)
         watch = Watch(attempt)
         while True:
             try:

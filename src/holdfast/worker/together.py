@@ -28,9 +28,14 @@ class Together:
         self._waiting: list[tuple[list[Step], asyncio.Future[Answer]]] = []
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def add(self, steps: list[Step]) -> "asyncio.Future[Answer]":
-        """Hand in records that belong to one another; the answer to the first of them is told."""
+    def add(self, steps: list[Step], *, at_once: bool = False) -> "asyncio.Future[Answer]":
+        """Hand in records that belong to one another; the answer to the first of them is told. `at_once` writes them by
+        themselves: they don't wait for others, nor others for them.
+        """
         future: asyncio.Future[Answer] = self._loop.create_future()
+        if at_once:
+            self._begin([(steps, future)])
+            return future
         if not self._waiting:
             self._loop.call_soon(self._send)
         self._waiting.append((steps, future))
@@ -45,9 +50,12 @@ class Together:
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, []
         for start in range(0, len(waiting), TOGETHER_LIMIT):
-            task = self._loop.create_task(self._written(waiting[start : start + TOGETHER_LIMIT]))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            self._begin(waiting[start : start + TOGETHER_LIMIT])
+
+    def _begin(self, waiting: "list[tuple[list[Step], asyncio.Future[Answer]]]") -> None:
+        task = self._loop.create_task(self._written(waiting))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def _written(self, waiting: "list[tuple[list[Step], asyncio.Future[Answer]]]") -> None:
         try:

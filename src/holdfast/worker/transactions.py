@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from holdfast.core.codec import canonical
 from holdfast.core.errors import Invalid, StoreError
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import TRANSACTION
@@ -17,7 +16,7 @@ from holdfast.engines.contract import Guarantees, Transactional
 from holdfast.worker.attempt import ARGS_PATH, Attempt, beside
 from holdfast.worker.blame import Watch
 from holdfast.worker.context import TX
-from holdfast.worker.drift import tags
+from holdfast.worker.drift import tags_text
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.steps import Body, Call, body_of, timed
 
@@ -95,7 +94,7 @@ class TransactionCall(Call):
         done = super().done(value, started_at)
         records = [done, *self.intents(started_at)]
         if self.keyed:
-            records.append(beside(done, ARGS_PATH + self.path, StepState.DONE, canonical(tags(self.text))))
+            records.append(beside(done, ARGS_PATH + self.path, StepState.DONE, tags_text(self.text)))
         return records
 
     def done(self, value: Any, started_at: Time) -> Step:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, State, Step, StepState, Time
-from holdfast.core.outcome import in_doubt
+from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.jobs.status import progress_record
 from holdfast.worker.attempt import SUSPENDED, Attempt, Stopped
 from holdfast.worker.context import Current
@@ -108,6 +108,10 @@ class Away(Attempt):
     def vanished(self) -> dict[str, int]:
         """See Attempt.vanished: what the process told, which has seen what was asked for."""
         return self._vanished
+
+    def is_unsettled(self) -> bool:
+        """See Attempt.is_unsettled: the process has told, by why it stopped."""
+        return False
 
     def _cancel(self) -> None:
         """Tell the process to stop, and kill it if it doesn't. One that has not begun is not needed any more."""
@@ -222,7 +226,11 @@ class Away(Attempt):
 
     def _note(self, step: Step, answer: Recorded | Conflict) -> None:
         """Know, should the process die, what it has recorded, and which effects it has begun."""
-        if isinstance(answer, Conflict) or step.path.startswith("~"):
+        if isinstance(answer, Conflict):
+            return
+        if step.path.startswith(FAILED_ONCE_PATH):
+            self.waits[step.path] = step
+        if step.path.startswith("~"):
             return
         self.records[step.path] = replace(step, result=None)
         begun = in_doubt([step])

@@ -21,7 +21,7 @@ from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.jobs.family import go_on
-from holdfast.worker.attempt import Attempt, Stopped
+from holdfast.worker.attempt import DOUBTED, Attempt, Stopped
 from holdfast.worker.context import settle_in, timers_here
 from holdfast.worker.faults import error_of, is_final, storable
 from holdfast.worker.handler import guarded, handled
@@ -137,12 +137,13 @@ class Host:
         if attempt.closing and await attempt.is_suspended():  # it ended in the very moment of its suspend
             by = attempt.job.worker or ""
             await go_on(attempt.engine, attempt.job.id, by=by, why="it ended while it was suspended")
-        if error is None:
-            attempt.check_all_settled()
         stop = attempt.stop
         attempt.end()
+        await attempt.is_written()
         Parking.of(attempt).close()
         worn = not await _is_tidy(attempt, executor)
+        if stop is None and error is None and attempt.is_unsettled():
+            stop = DOUBTED
         self._attempt = None
         return _outcome(attempt, stop, result, error, worn=worn)
 
