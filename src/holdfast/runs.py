@@ -10,7 +10,7 @@ from holdfast import forking
 from holdfast.core.codec import Codec, Signature, canonical, parse
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import HoldfastError, JobCancelled, JobFailed, WrongColour
-from holdfast.core.lifecycle import SETTLED
+from holdfast.core.lifecycle import SETTLED, standing
 from holdfast.core.model import Entry, Job, State
 from holdfast.engines.contract import job_topic
 from holdfast.jobs import Jobs, Status
@@ -127,7 +127,7 @@ class Run(Generic[R]):
             async with asyncio.timeout(TELL_SECONDS):
                 job = await (await self._open()).get(self.id)
             failed = "" if job.error is None else f" after {job.error.type}: {job.error.message}"
-            state = f": it is {job.state}{failed}"
+            state = f": it is {standing(job.state)}{failed}"
         return f"job {self.id} has not settled within {seconds:g} s{state}, and goes on"
 
     async def _settled(self) -> Job:

@@ -280,17 +280,42 @@ def test_a_real_terminal_is_asked(cli: Cli):
 
 
 def test_a_signal_that_does_not_fit_is_refused_with_the_reason(cli: Cli):
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    fields = {"ok": {"type": "boolean"}, "note": {"type": "string", "default": ""}}
+    schema = {"type": "object", "properties": fields, "required": ["ok"]}
     id = suspended(cli.path, {"approved": {"schema": schema, "until": None}})
 
     result = cli("signal", id, "approved", "--json", '{"ok": "maybe"}')
 
     assert (result.exit_code, result.stdout) == (1, "")
-    why = "signal approved: ok: must be of type boolean, and is 'maybe'"
+    why = (
+        "signal approved: ok: must be of type boolean, and is 'maybe'; "
+        "it takes ok (yes or no), note (text, may be left out)"
+    )
     assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and it waits on\n"
     assert cli.json("status", id)["state"] == "pending"
     assert signals(cli, id) == []
     assert "it goes on" in cli.ok("signal", id, "approved", "--json", '{"ok": true}')
+
+
+def test_a_signal_that_a_job_does_not_wait_for_is_kept_and_told_with_what_it_waits_for(cli: Cli):
+    id = suspended(cli.path, {"approved": {"until": None}, "priced": {"until": None}})
+
+    told = cli.ok("signal", id, "aproved")
+
+    assert told == f"sent aproved to {id[-8:]}: it is pending; it waits for approved, priced; it keeps it\n"
+    assert "it goes on" in cli.ok("signal", id, "approved")
+
+
+def test_an_answer_to_one_of_two_questions_needs_its_name(cli: Cli):
+    id = suspended(cli.path, {"ask:1a2b3c4d": DRAFT, "ask:9f86d081": PLAIN})
+
+    result = cli("ask", id, "--answer", "5")
+
+    assert (result.exit_code, "say which by --name (name=): ask:1a2b3c4d, ask:9f86d081" in result.stderr) == (2, True)
+
+
+def test_a_job_in_review_is_told_to_be_in_review(cli: Cli, ids: dict[State, str]):
+    assert "it is in review" in cli("ask", ids[State.REVIEW]).stderr
 
 
 def test_what_a_real_job_asks_is_answered(cli: Cli, tmp_path):

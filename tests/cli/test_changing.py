@@ -3,8 +3,12 @@
 import getpass
 import os
 import pty
+import select
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -61,7 +65,7 @@ def test_many_are_not_cancelled_without_a_yes(cli: Cli, ids: dict[State, str]):
 
     assert result.exit_code == 2
     assert result.stderr == (
-        "holdfast: cancel 3 jobs, with their children, and undo what they made? "
+        "holdfast: cancel 3 jobs, with their children, and undo what they made, where the code says how? "
         "say so with --yes: there is no terminal to ask on\n"
     )
     assert states(cli) == before
@@ -69,7 +73,7 @@ def test_many_are_not_cancelled_without_a_yes(cli: Cli, ids: dict[State, str]):
 
 def test_many_are_cancelled_with_a_yes_but_for_those_in_review(cli: Cli, ids: dict[State, str]):
     assert cli.ok("cancel", "--queue", "making", "--yes", "--reason", "provider down") == (
-        "cancelled 3 jobs; what they made is undone by 1 job of type holdfast.undo\n"
+        "cancelled 3 jobs; 1 job of type holdfast.undo undoes what they made, where the code says how\n"
     )
 
     now = states(cli)
@@ -106,14 +110,48 @@ def test_a_terminal_is_asked_with_the_count(answer: bytes, code: int, after: str
 
     os.close(master)
     os.close(slave)
-    assert "cancel 1 job, with its children, and undo what it made?" in done.stderr
+    assert "cancel 1 job, with its children, and undo what it made, where the code says how?" in done.stderr
     assert (done.returncode, states(cli)[ids[State.AVAILABLE]]) == (code, after)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "discard"])
+def test_one_ctrl_c_leaves_a_question_and_changes_nothing(verb: str, cli: Cli, ids: dict[State, str]):
+    words = ["--state", "review"] if verb == "cancel" else [ids[State.REVIEW], ids[State.REVIEW][-8:]]
+    master, slave = pty.openpty()
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", verb, *words],
+        stdin=slave,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert asked.stderr is not None
+    try:
+        said, end = b"", time.monotonic() + 60
+        while b"[y/N]" not in said and asked.poll() is None:
+            assert select.select([asked.stderr], [], [], end - time.monotonic())[0], said
+            said += os.read(asked.stderr.fileno(), 1_000)
+        sleeping = 0
+        while sleeping < 20:  # Python itself swallows a Ctrl-C that comes in the moment before it reads
+            assert time.monotonic() < end, said
+            sleeping = sleeping + 1 if Path(f"/proc/{asked.pid}/stat").read_text().split()[2] == "S" else 0
+            time.sleep(0.01)
+        asked.send_signal(signal.SIGINT)
+        asked.communicate(timeout=20)
+    finally:
+        asked.kill()
+        asked.wait(10)
+        os.close(master)
+        os.close(slave)
+
+    assert asked.returncode == 1, said
+    assert states(cli)[ids[State.REVIEW]] == "review"
 
 
 def test_cancelling_by_kind_leaves_the_jobs_that_undo_alone(cli: Cli, ids: dict[State, str]):
     said = cli.ok("cancel", ids[State.ACTIVE])
     (undo,) = [id for id, state in states(cli).items() if id not in ids.values()]
-    assert said == f"cancelled {ids[State.ACTIVE][-8:]}; what it made is undone by {undo[-8:]}\n"
+    assert said == f"cancelled {ids[State.ACTIVE][-8:]}; {undo[-8:]} undoes what it made, where the code says how\n"
 
     told = cli.json("cancel", "--queue", "making", "--yes")
     assert undo not in told["cancelled"]
@@ -154,7 +192,7 @@ def test_a_signal_wakes_who_waits_for_it(cli: Cli, ids: dict[State, str]):
 
 
 def test_another_signal_waits_in_the_inbox(cli: Cli, ids: dict[State, str]):
-    assert "it is pending; it keeps it" in cli.ok("signal", ids[State.PENDING], "other")
+    assert "it is pending; it waits for approved; it keeps it" in cli.ok("signal", ids[State.PENDING], "other")
     assert cli.json("status", ids[State.PENDING])["state"] == "pending"
 
 

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli import status
+from holdfast.cli.words import error_line
 from holdfast.conformance.given import step
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, Presence, Retrying, State, Where
@@ -68,7 +69,7 @@ def test_a_step_that_is_tried_again_is_told_with_its_try_its_error_and_its_next_
     for shown in (whole, one):
         flat = " ".join(shown.split())
         assert "try 2 of 4 of draw#13 after ProviderError: 429" in flat
-        assert re.search(r", next try in (10|9) min(, \d+ s)?.*, and 1 more are tried again", flat)
+        assert re.search(r", next try in (10|9) min(, \d+ s)?.*, and 1 more is tried again", flat)
         assert NASTY not in shown
     told = json.loads(plain)["retrying"]
     assert told["next_at"].endswith("Z")
@@ -349,6 +350,17 @@ def test_a_full_store_shows_a_bounded_overview(cli: Cli):
     assert "50 active" in shown
 
 
+@pytest.mark.parametrize("verb", ["status", "jobs", "doctor", "cancel"])
+def test_an_empty_file_is_no_store_and_stays_empty(verb: str, cli: Cli):
+    cli.path.touch()
+
+    result = cli(verb, *(["--type", "draw", "--yes"] if verb == "cancel" else []))
+
+    assert result.exit_code == 1
+    assert f"there is no store at {cli.path}" in result.stderr
+    assert [(one.name, one.stat().st_size) for one in cli.path.parent.iterdir()] == [(cli.path.name, 0)]
+
+
 def test_looking_makes_nothing_but_what_sqlite_needs(cli: Cli, ids: dict[State, str]):
     before = set(Path(cli.path.parent).iterdir())
 
@@ -384,3 +396,8 @@ def test_lost_workers_are_counted_in_all_and_stay_counted(cli: Cli):
 
     in_store(cli.path, resolve)
     assert "2 workers lost" in cli.ok("show", id)
+
+
+def test_errors_of_our_own_are_told_without_their_module():
+    assert error_line(Error("holdfast.core.errors.ItemsFailed", "2 of 3")) == "ItemsFailed: 2 of 3"
+    assert error_line(Error("video.errors.TooLong", "by 2 s")) == "video.errors.TooLong: by 2 s"

@@ -235,8 +235,8 @@ def test_a_worker_whose_app_is_still_imported_stops_at_once(
 
 
 BOOTING = """
-import sys, time
-if "worker" in sys.orig_argv and "--processes" not in sys.orig_argv:
+import os, sys, time
+if "worker" in sys.orig_argv and "HOLDFAST_LIFELINE" in os.environ:
     print("booting", flush=True)
     time.sleep(20)
 """
@@ -256,3 +256,34 @@ def test_many_processes_that_have_not_even_begun_are_stopped_in_order(cli: Cli, 
         running.kill()
 
     assert (running.returncode, said, trouble) == (0, "", "")
+
+
+@pytest.mark.parametrize("where", ["--url", "the App's own", "$HOLDFAST_URL"])
+@pytest.mark.parametrize("url", ["file:jobs.json", "memory:"])
+def test_several_processes_on_a_store_for_one_are_refused(cli: Cli, tmp_path: Path, monkeypatch, url: str, where: str):
+    (tmp_path / "tale.py").write_text(APP.replace("App()", f"App({url!r})" if where == "the App's own" else "App()"))
+    if where == "$HOLDFAST_URL":
+        monkeypatch.setenv("HOLDFAST_URL", url)
+    more = ["--url", url] if where == "--url" else []
+
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "worker", "tale:app", "--processes", "2", *more],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    line = (
+        f"holdfast: --processes 2: a {url.partition(':')[0]} store is for one process; leave it out and raise "
+        "--at-once, or use sqlite:///jobs.db"
+    )
+    assert done.returncode == 2
+    assert set(done.stderr.splitlines()) == {line}
+    assert done.stderr.count("\n") == 1 or where != "--url", "only then can it be known before any process starts"
+    assert "worker w-" not in done.stdout
+    assert not (tmp_path / "jobs.json").exists()
+
+
+def test_a_number_of_processes_that_is_none_is_told_as_such(cli: Cli):
+    assert "--processes: 'x' is not a whole number" in cli("worker", "tale:app", "--processes", "x").stderr

@@ -17,7 +17,7 @@ GONE_SECONDS = 20
 """How long worker processes may take to end. The grace of these workers is half a second."""
 
 APP = """
-import asyncio, multiprocessing, os, subprocess, sys, threading, time
+import asyncio, multiprocessing, os, signal, subprocess, sys, threading, time
 from holdfast import App, Settings, step
 from holdfast.cli import lifeline
 app = App(settings=Settings(grace_seconds=float(os.environ.get("GRACE", 0.5)), look_seconds=0.1))
@@ -55,6 +55,13 @@ def fork(n: int) -> None:
 @app.job
 async def storm() -> None:
     await fork.aio.map(range(100_000), at_once=6)
+
+@app.job
+async def deaf() -> None:
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, signal.SIG_IGN if os.environ.get("DEAF") == "ignores" else lambda *_: note("library"))
+    note("deaf")
+    await asyncio.sleep(600)
 
 @app.job
 async def stuck() -> None:
@@ -232,6 +239,22 @@ def test_two_sigterms_end_a_worker_while_its_jobs_fork(store: str, cli: Cli, sta
 
     assert running.wait(GONE_SECONDS) == 0, (tmp_path / "said").read_text()
     assert [job["state"] for job in cli.json("jobs")["jobs"]] == ["available"]
+
+
+@pytest.mark.parametrize("how", ["handles", "ignores"])
+def test_two_signals_end_a_worker_whose_job_has_replaced_their_handlers(started, tmp_path, monkeypatch, how):
+    monkeypatch.setenv("DEAF", how)
+    monkeypatch.setenv("GRACE", "600")
+    submit(tmp_path, "deaf")
+    running = started("worker")
+    wait_until(lambda: "replaced the worker's handler of SIGTERM" in (tmp_path / "said").read_text(), tmp_path)
+
+    running.terminate()
+    wait_until(lambda: "stopping: " in (tmp_path / "said").read_text(), tmp_path)
+    running.terminate()
+
+    assert running.wait(GONE_SECONDS) == 0
+    assert (tmp_path / "said").read_text().count("replaced the worker's handler") == 1
 
 
 def test_two_sigterms_end_a_worker_whose_store_does_not_answer(store: str, started, tmp_path):

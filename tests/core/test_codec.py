@@ -1486,3 +1486,12 @@ def test_plain_arguments_are_read_in_one_go_and_to_the_same_values(text: str):
 )
 def test_a_name_has_the_article_with_which_it_is_spoken(words):
     assert a_or_an(words.partition(" ")[2]) == words
+
+
+class Camera:
+    """A class of which pydantic knows nothing."""
+
+
+def test_a_hint_that_nobody_can_read_is_refused_with_what_to_use() -> None:
+    with pytest.raises(BadValue, match="Camera.* can't be used: .*; use a dataclass or a pydantic model$"):
+        Codec(Camera, "x").decode("{}")

@@ -89,7 +89,8 @@ def test_any_other_event_is_refused_in_words(event, state):
         decided(event, state)
 
     what, _, what_now = str(refused.value).partition("; ")
-    assert what == f"job {JOB_ID}: {event} is not possible while it is {state}"
+    standing = "in review" if state == State.REVIEW else state
+    assert what == f"job {JOB_ID}: {event} is not possible while it is {standing}"
     if state in ENDED:
         assert "has ended" in what_now
     else:

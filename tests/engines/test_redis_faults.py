@@ -347,7 +347,7 @@ def test_a_worker_inside_a_program_stops_and_says_so_once(own_server: Server, ru
 
     run(live())
     told = [one for one in caplog.records if "its store is lost: it claims nothing more" in one.getMessage()]
-    assert [(one.levelname, "stops its 1 running jobs" in one.getMessage()) for one in told] == [("CRITICAL", True)]
+    assert [(one.levelname, "stops its running jobs (1)" in one.getMessage()) for one in told] == [("CRITICAL", True)]
     assert own_server.ask("DBSIZE") == "0"
 
 

@@ -211,7 +211,7 @@ def test_it_would_find_a_worker_that_forgets_what_is_recorded(monkeypatch: pytes
 # What passes, and where the kills are.
 
 
-def test_each_step_is_killed_at_its_three_boundaries_and_the_job_at_its_own():
+def test_each_step_is_killed_at_its_three_boundaries_and_the_job_at_its_own(caplog):
     @app.job(name="film")
     async def film() -> str:
         return await carve.aio(1) + await draw("sea")
@@ -230,6 +230,7 @@ def test_each_step_is_killed_at_its_three_boundaries_and_the_job_at_its_own():
     ]
     assert [crash.effects for crash in crashes] == [2, 2, 3, 2, 2, 3, 2, 2, 2]
     assert [crash.recorded for crash in crashes] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert "ended the event loop" not in caplog.text, "that is our own kill, and no fault of the job's"
 
 
 def test_a_kill_runs_no_finally_block():

@@ -130,7 +130,7 @@ def test_all_that_ran_beside_such_a_job_is_lost_with_it_and_what_was_recorded_st
 
     assert asyncio.run(ends()) == RECOVERY_LIMIT + 2
     assert asyncio.run(app.jobs.get(runs[0].id)).state is State.REVIEW
-    assert "its 2 running jobs count as lost" in caplog.text
+    assert "running jobs that count as lost: 2" in caplog.text
 
 
 def test_a_def_job_and_one_that_swallows_its_cancel_are_lost_with_their_worker_too(app, clock, monkeypatch):

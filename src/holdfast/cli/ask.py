@@ -15,6 +15,7 @@ from holdfast.cli.store import at_terminal, in_store, json_option, url_option, w
 from holdfast.cli.words import ago, console, counted, left, one_line, refusal_line, say_json, short
 from holdfast.core.codec import canonical
 from holdfast.core.errors import NotFound
+from holdfast.core.lifecycle import standing
 from holdfast.core.model import State, Time
 from holdfast.jobs import Jobs, Status
 from holdfast.jobs.questions import Question
@@ -121,7 +122,9 @@ def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
         found = [one for one in await jobs.questions(job.id) if name in (None, one.name)]
         if not found:
             which = "" if name is None else f" {name!r}"
-            raise NotFound(f"job {job.id} has no open question{which}: it is {job.state}; holdfast ask lists them")
+            raise NotFound(
+                f"job {job.id} has no open question{which}: it is {standing(job.state)}; holdfast ask lists them"
+            )
         return found, await jobs.engine.now()
 
     questions, now = in_store(url, work)
@@ -160,5 +163,5 @@ def _answer(id: str, value: object, name: str | None, as_json: bool, url: str | 
         say_json(status_shape(status))
     else:
         goes_on = status.state in (State.AVAILABLE, State.ACTIVE)
-        told = "it goes on" if goes_on else f"it is {status.state}"
+        told = "it goes on" if goes_on else f"it is {standing(status.state)}"
         console().print(f"answered {short(status.id)}: {told}")

@@ -137,6 +137,7 @@ def _what(error: click.UsageError, verb: str, ctx: click.Context) -> str:
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"{verb or ctx.command_path} needs {_wanted(error.param)}"
     if isinstance(error, click.BadParameter) and error.param is not None:
+        message = message.replace("is not a valid integer range", "is not a whole number")
         return f"{verb} {_named(error.param)}: {message}".lstrip()
     return f"{verb}: {message[:1].lower()}{message[1:]}".removeprefix(": ")
 

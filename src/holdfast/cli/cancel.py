@@ -42,8 +42,9 @@ Examples:
 \b
 Without ids all jobs that fit the options and have not ended are cancelled, after a question
 (--yes answers it; without a terminal it is needed). Jobs in review are only among them with
---state review. A running job loses its lease at once. Children are cancelled, too, and what was
-made is undone: by jobs of type holdfast.undo, which are only cancelled by id or with --type.
+--state review. A running job loses its lease at once. Children are cancelled, too. What was made
+is undone, where the code says how (undo=, cleanup=), by jobs of type holdfast.undo. A job that
+runs always gets one: it may just be making something. By id or --type they are cancelled, too.
 """
 )
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=job_ids(*LIVE))
@@ -74,21 +75,27 @@ def cancel(
         type=None if kind is None else check_type(kind),
     )
 
-    async def work(jobs: Jobs) -> list[Answer]:
+    async def choose(jobs: Jobs) -> list[str]:
         if ids:
-            return await cancel_all(jobs, await find_ids(jobs, ids), reason)
+            return await find_ids(jobs, ids)
         # The jobs that undo are left alone: without them, what the others made would stay.
-        chosen = [job.id async for job in jobs.walk(where) if job.type != UNDO_TYPE or kind == UNDO_TYPE]
-        if chosen and not yes:
-            confirm(_question(len(chosen)))
-        return await cancel_all(jobs, chosen, reason)
+        return [job.id async for job in jobs.walk(where) if job.type != UNDO_TYPE or kind == UNDO_TYPE]
 
+    async def work(jobs: Jobs) -> list[Answer]:
+        return await cancel_all(jobs, await choose(jobs) if chosen is None else chosen, reason)
+
+    chosen: list[str] | None = None
+    if picked and not yes:
+        # The store is closed while a person thinks, and no event loop runs: it would swallow a Ctrl-C.
+        chosen = in_store(url, choose, write=True)
+        if chosen:
+            confirm(_question(len(chosen)))
     _tell(in_store(url, work, write=True), as_json, told_singly=bool(ids))
 
 
 def _question(number: int) -> str:
     its, it = ("its", "it") if number == 1 else ("their", "they")
-    return f"cancel {counted(number, 'job')}, with {its} children, and undo what {it} made?"
+    return f"cancel {counted(number, 'job')}, with {its} children, and undo what {it} made, where the code says how?"
 
 
 class Answer(NamedTuple):
@@ -132,11 +139,12 @@ def _tell(answers: list[Answer], as_json: bool, *, told_singly: bool) -> None:
         say_json({"cancelled": [answer.id for answer in done], "refused": whys, "undo": undone})
     elif told_singly:
         for answer in done:
-            undo = "" if answer.undo is None else f"; what it made is undone by {short(answer.undo)}"
-            console().print(f"cancelled {short(answer.id)}{undo}")
+            undo = "" if answer.undo is None else f"; {short(answer.undo)} undoes what it made, where the code says how"
+            console().print(f"cancelled {short(answer.id)}{undo}", soft_wrap=True)
     else:
-        undo = f"; what they made is undone by {counted(len(undone), 'job')} of type {UNDO_TYPE}" if undone else ""
-        console().print(f"cancelled {counted(len(done), 'job')}{undo}")
+        undoers = counted(len(undone), f"job of type {UNDO_TYPE} undoes", f"jobs of type {UNDO_TYPE} undo")
+        undo = f"; {undoers} what they made, where the code says how" if undone else ""
+        console().print(f"cancelled {counted(len(done), 'job')}{undo}", soft_wrap=True)
     for _, error in refused[: TOLD if not as_json else 0]:
         echo(f"holdfast: {error}", err=True)
     if len(refused) > TOLD and not as_json:

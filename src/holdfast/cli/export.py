@@ -13,6 +13,7 @@ from holdfast.cli.runfile import FILE_LIMIT, bring, read, take, written
 from holdfast.cli.store import in_store, url_option, whoami
 from holdfast.cli.words import console, counted, short
 from holdfast.core.errors import Invalid, Refused
+from holdfast.core.lifecycle import standing
 from holdfast.core.model import Job
 from holdfast.jobs import Jobs
 
@@ -72,7 +73,7 @@ def import_run(file: str, review: bool, url: str | None) -> None:
 
     job = in_store(url, work, create=True)
     console().print(
-        f"imported {job.type} {short(job.id)}: it is {job.state}, {counted(len(run.steps), 'step')} recorded"
+        f"imported {job.type} {short(job.id)}: it is {standing(job.state)}, {counted(len(run.steps), 'step')} recorded"
     )
 
 

@@ -18,7 +18,7 @@ from holdfast.cli.store import confirm, in_store, json_option, reason_option, ur
 from holdfast.cli.words import console, counted, error_line, one_line, say_json, short, span
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import EffectInDoubt, NotAllowed, NotFound, Refused
-from holdfast.core.lifecycle import EVENTS
+from holdfast.core.lifecycle import EVENTS, standing
 from holdfast.core.model import Entry, Job, State, Step, Time, Where
 from holdfast.jobs import Jobs, Status
 
@@ -286,7 +286,7 @@ def _each(
             if not call.as_json:
                 left = len(doubts_of(job, await jobs.engine.steps(id)))
                 more = f", {counted(left, 'step')} still in doubt" if left else ""
-                console().print(f"{call.done} {short(id)}: it is {job.state}{more}")
+                console().print(f"{call.done} {short(id)}: it is {standing(job.state)}{more}")
         return done, refused
 
     _tell(call, *in_store(call.url or (None if app is None else app.url), work, write=True))

@@ -2,13 +2,16 @@
 
 import click
 
+from holdfast.cli.form import fields_of, form_words
 from holdfast.cli.given import as_the_job_takes_it, json_given
 from holdfast.cli.ids import find_id, job_ids
 from holdfast.cli.store import in_store, url_option, whoami
 from holdfast.cli.words import console, one_line, short
-from holdfast.core.lifecycle import EVENT_ROWS
-from holdfast.core.model import Event, Job
+from holdfast.core.errors import BadValue
+from holdfast.core.lifecycle import EVENT_ROWS, standing
+from holdfast.core.model import Event, Job, State, WaitKind
 from holdfast.jobs import Jobs
+from holdfast.jobs.questions import schemas_of
 
 
 @click.command(
@@ -35,9 +38,21 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
     async def work(jobs: Jobs) -> Job:
         whole = await find_id(jobs, id)
         with as_the_job_takes_it(whole):
-            return await jobs.signal(whole, name, told, by=whoami())
+            try:
+                return await jobs.signal(whole, name, told, by=whoami())
+            except BadValue as error:
+                raise BadValue(f"{error}{await _form(jobs, whole, name)}") from None
 
     job = in_store(url, work, write=True)
     kept = "it keeps it" if any(one.version == job.version for one in job.inbox) else "taken"
-    woke = "it goes on" if job.state == "available" else f"it is {job.state}; {kept}"
-    console().print(f"sent {one_line(name, 60)} to {short(job.id)}: {woke}")
+    others = [one_line(wait.name, 60) for wait in job.waits if wait.kind is WaitKind.SIGNAL and wait.name != name]
+    waits = f"; it waits for {', '.join(others)}" if others and job.state == State.PENDING else ""
+    woke = "it goes on" if job.state == State.AVAILABLE else f"it is {standing(job.state)}{waits}; {kept}"
+    console().print(f"sent {one_line(name, 60)} to {short(job.id)}: {woke}", soft_wrap=True)
+
+
+async def _form(jobs: Jobs, id: str, name: str) -> str:
+    """What the job takes under this name, in words, behind what is wrong with a value."""
+    schemas = schemas_of(await jobs.get(id), await jobs.engine.steps(id)).get(name, [])
+    forms = dict.fromkeys(form_words(fields_of(schema)) for schema in schemas if schema)
+    return f"; it takes {', or '.join(forms)}" if forms else ""

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.core.errors import HoldfastError
 from holdfast.core.model import Error, Job, State, Time, Wait, WaitKind
 from holdfast.jobs.questions import ASK, Refusal
 from holdfast.jobs.waiters import awaited
@@ -76,9 +77,12 @@ def one_line(text: str, limit: int = LINE_LIMIT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+OUR_ERRORS = f"{HoldfastError.__module__}."
+
+
 def error_line(error: Error | None, limit: int = LINE_LIMIT) -> str:
-    """An error as one line: its type and what it says."""
-    return "" if error is None else one_line(f"{error.type}: {error.message}", limit)
+    """An error as one line: its type and what it says. Errors of Holdfast's own go without their module."""
+    return "" if error is None else one_line(f"{error.type.removeprefix(OUR_ERRORS)}: {error.message}", limit)
 
 
 def short(id: str) -> str:

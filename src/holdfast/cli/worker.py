@@ -19,12 +19,18 @@ from holdfast.cli import lifeline
 from holdfast.cli.calls import CALLED_WRONGLY, STORE_LOST, LostStore
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
 from holdfast.cli.load import load_app
-from holdfast.core.errors import Moved, StoreLost
+from holdfast.core.errors import Invalid, Moved, StoreLost
 from holdfast.engines import engine_for
+from holdfast.engines.contract import Engine
 from holdfast.worker.loop import Worker
+
+log = logging.getLogger("holdfast.worker")
 
 BLOCKED_SECONDS = 1.0
 """How long a second signal waits for an event loop that doesn't react."""
+
+LISTEN_SECONDS = 0.5
+"""How often a worker looks whether the signals still reach it."""
 
 LEFT_SECONDS = 2.0
 """How long what still runs after the worker has stopped may take to end, before the process ends without it."""
@@ -77,9 +83,11 @@ def worker(target: str, queues: str | None, at_once: int, processes: int, url: s
     line = lifeline.lifeline()
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     if url is not None:
-        engine_for(url)  # a wrong one is told as such, and not as an App that can't be imported
+        _check_shared(
+            engine_for(url), processes
+        )  # a wrong one is told as such, and not as an App that can't be imported
         os.environ["HOLDFAST_URL"] = url
-    if processes > 1:
+    if processes > 1 and line is None:
         sys.exit(_supervise(processes))
     names = [name.strip() for name in queues.split(",") if name.strip()] if queues else None
     for one in stop_signals():  # until a worker is there that has something to hand over
@@ -91,11 +99,23 @@ def worker(target: str, queues: str | None, at_once: int, processes: int, url: s
         app = load_app(target)
         if url is not None:
             app.use(url)
+        _check_shared(app.engine, processes)
         asyncio.run(_work(app, names, at_once))
     except KeyboardInterrupt:
         say("stopped")
     except (StoreLost, Moved) as error:
         raise LostStore(str(error)) from error
+
+
+def _check_shared(engine: Engine, processes: int) -> None:
+    """Refuse several processes on a store that only one can use. Without --url each of them finds out by itself: the
+    first process imports no App.
+    """
+    if processes > 1 and not engine.guarantees.shared:
+        raise Invalid(
+            f"--processes {processes}: a {engine.guarantees.name} store is for one process; leave it out and raise "
+            "--at-once, or use sqlite:///jobs.db"
+        )
 
 
 async def _work(app: App, queues: list[str] | None, at_once: int) -> None:
@@ -134,9 +154,22 @@ class _Stop(forking.Forkable):
         self.first: asyncio.Future[signal.Signals] = self._loop.create_future()
         self._heard = 0
         self._signals = stop_signals()
+        self._replaced = False
         for one in self._signals:
             signal.signal(one, self._hear)
         forking.watch(self)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Put our handlers back where a job's code has replaced them: two signals always end a worker."""
+        for one in self._signals:
+            if signal.getsignal(one) != self._hear:
+                if not self._replaced:
+                    told = "a job or a library replaced the worker's handler of %s; the worker took it back"
+                    log.warning(told, one.name)
+                self._replaced = True
+                signal.signal(one, self._hear)
+        self._loop.call_later(LISTEN_SECONDS, self._listen)
 
     def _hear(self, number: int, _: Any) -> None:
         # Not by the loop's own handlers: a job that blocks the loop would keep them from being called.
@@ -193,11 +226,8 @@ def _at_next(number: int, _: Any) -> None:
 
 
 def _supervise(processes: int) -> int:
-    """Keep so many worker processes running; pass signals on to them."""
-    arguments = sys.argv[1:]
-    place = next(i for i, word in enumerate(arguments) if word.startswith("--processes"))
-    del arguments[place : place + (1 if "=" in arguments[place] else 2)]
-    command = [sys.executable, "-m", "holdfast.cli", *arguments]
+    """Keep so many worker processes running, with the same arguments; pass signals on to them."""
+    command = [sys.executable, "-m", "holdfast.cli", *sys.argv[1:]]
     line = Lifeline()
     heard: list[int] = []
     children: list[subprocess.Popen[bytes]] = []

@@ -374,6 +374,8 @@ def _adapter(hint: Any, where: str) -> pydantic.TypeAdapter[Any]:
         return build(hint, repr(hint))
     except (pydantic.errors.PydanticUserError, NameError, TypeError, BadValue) as error:
         reason = clipped(str(error).partition("\n")[0])
+        if isinstance(error, pydantic.errors.PydanticSchemaGenerationError):
+            reason = "pydantic can't read such a class; use a dataclass or a pydantic model"
         raise BadValue(f"{where}: the type hint {clipped(repr(hint))} can't be used: {reason}") from error
 
 

@@ -275,7 +275,7 @@ def decide(
     row = EVENT_ROWS[event]
     before = job.state
     if before not in row.sources:
-        raise NotAllowed(f"job {job.id}: {event} is not possible while it is {before}; {_ways_out(before)}")
+        raise NotAllowed(f"job {job.id}: {event} is not possible while it is {standing(before)}; {_ways_out(before)}")
     after = row.targets[0]
     new = _made_of(job, event, after, now, by, result, error, run_at, waits, progressed, recovery, args)
     owner = event in _OWNERS
@@ -436,6 +436,11 @@ def lost_event(job: Job, *, progressed: bool, recovery: bool = True, in_doubt: b
     """What becomes of a job whose worker is gone: back to the queue, or to a person. The facts are those of a lapse."""
     too_many = recovery and not progressed and job.recoveries >= RECOVERY_LIMIT
     return Event.ABANDON if in_doubt or too_many else Event.LAPSE
+
+
+def standing(state: State) -> str:
+    """A state behind "it is": "active", "in review"."""
+    return f"in {state}" if state is State.REVIEW else state.value
 
 
 def undo_job(job: Job, type: str, now: Time) -> Job:

@@ -210,7 +210,8 @@ class Jobs:
             which = "no open question" if name is None else f"no open question {name!r}"
             raise NotFound(f"job {id} has {which}; holdfast ask lists them")
         if len(asked) > 1:
-            raise Invalid(f"job {id} asks {len(asked)} questions: say which, {', '.join(one.name for one in asked)}")
+            names = ", ".join(one.name for one in asked)
+            raise Invalid(f"job {id} asks {len(asked)} questions: say which by --name (name=): {names}")
         return await self.signal(id, asked[0].name, value, by=by)
 
     async def replay(self, id: str, *, args: str | None = None, by: str = "person", reason: str = "") -> Job:

@@ -94,6 +94,14 @@ def signal_text(name: str, value: object) -> str:
     return text
 
 
+def schemas_of(job: Job, steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
+    """What a waiting job takes under the name of each signal that it waits for; one schema for each wait."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for _, info in open_waits(job, steps):
+        found.setdefault(info["name"], []).append(info.get("schema", {}))
+    return found
+
+
 def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> None:
     """Refuse a signal that isn't what the job asks for, as far as that is recorded; BadValue says why."""
     trouble: BadValue | None = None

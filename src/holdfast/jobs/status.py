@@ -70,7 +70,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         words = f"try {one.try_number} of {one.of} of {one.step} after {one.error}"
         if self.retry_ms:
             words += f", next try in {in_words(self.retry_ms)}"
-        return words + (f", and {one.others} more are tried again" if one.others else "")
+        are = "is" if one.others == 1 else "are"
+        return words + (f", and {one.others} more {are} tried again" if one.others else "")
 
     def __str__(self) -> str:
         """In words: "drawing, stage 3 of 7, 12 of 30, for 2 min"."""

@@ -80,6 +80,10 @@ class Mortal(Impatient):
         self._watch = watch
         watch.worker = self.id
 
+    def _say_cut(self) -> None:
+        if not self._watch.is_killed:  # else we have ended the loop, and the log would blame the job
+            super()._say_cut()
+
     def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
         attempt = super()._attempt(job, spec, claimed)
         attempt.starting = lambda path: self._watch.starting(attempt, path)

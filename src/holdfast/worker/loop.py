@@ -205,7 +205,10 @@ class Worker:
         """Know a loop that ends around us by a cancel that nobody here has asked for: every task gets one then."""
         if not self._stopping and self._tasks[0].cancelling():
             self.is_cut = self._stopping = True
-            log.error("%s: %s; its %d running jobs count as lost", self.id, CUT_OFF, len(self._attempts))
+            self._say_cut()
+
+    def _say_cut(self) -> None:
+        log.error("%s: %s; running jobs that count as lost: %d", self.id, CUT_OFF, len(self._attempts))
 
     async def _leave_running(self, lease: Lease) -> None:
         """A job did not stop when it was told to."""
@@ -244,7 +247,7 @@ class Worker:
             return
         self.lost = error
         told = (
-            "%s: its store is lost: it claims nothing more, and stops its %d running jobs, which can't be written: %s"
+            "%s: its store is lost: it claims nothing more, and stops its running jobs (%d), which can't be written: %s"
         )
         if isinstance(error, Moved):
             log.warning("%s: stops: %s", self.id, error)

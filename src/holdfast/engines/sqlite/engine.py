@@ -160,8 +160,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     # Opening and closing.
 
     async def is_there(self) -> bool:
-        """See Engine.is_there."""
-        return self.path.exists()
+        """See Engine.is_there. An empty file is none yet: to open it would make one."""
+        return self.path.exists() and self.path.stat().st_size > 0
 
     async def open(self) -> None:
         """See Engine.open."""
