@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import logging
 import threading
+from contextvars import copy_context
 
 import pytest
 
-from holdfast import step, wait_for
+from holdfast import sleep, step, wait_for
 from holdfast.core.keys import derived_id
 from holdfast.core.model import State, StepState
 from tests.worker.given import AT_ONCE_RETRY, events, finished, in_state, until
@@ -15,12 +16,13 @@ from tests.worker.given import AT_ONCE_RETRY, events, finished, in_state, until
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
 SENT: list[str] = []
-FREE = threading.Event()
+BEGUN, FREE = threading.Event(), threading.Event()
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     SENT.clear()
+    BEGUN.clear()
     FREE.clear()
     yield
     FREE.set()
@@ -52,6 +54,7 @@ def mail_slowly(to: str) -> str:
 @step(name="hang", effect="once", key=lambda to: to)
 def hang(to: str) -> str:
     SENT.append(to)
+    BEGUN.set()
     FREE.wait(20)
     return "sent"
 
@@ -141,8 +144,6 @@ async def test_a_job_that_gave_up_an_effect_does_not_wait_before_a_person_is_ask
         return await wait_for("go") if what == "signal" else await nap()
 
     async def nap() -> str:
-        from holdfast import sleep
-
         await sleep("1h")
         return "went on"
 
@@ -154,12 +155,9 @@ async def test_a_job_that_gave_up_an_effect_does_not_wait_before_a_person_is_ask
 async def test_a_def_job_that_left_an_effect_behind_does_not_complete(app):
     @app.job
     def order() -> str:
-        from contextvars import copy_context
-
         thread = threading.Thread(target=copy_context().run, args=(quietly,), name="left", daemon=True)
         thread.start()
-        while not SENT:
-            pass
+        assert BEGUN.wait(10)
         return "all fine"
 
     def quietly() -> None:
@@ -338,3 +336,18 @@ async def test_a_step_in_doubt_is_named_once(app):
     job = await in_review(app, run, path="send#ada")
     assert job.error.message.count("send#ada was begun") == 1
     assert "send#ada, send#ada" not in job.error.message
+
+
+async def test_effects_of_a_map_are_still_recorded_together(app, engine):
+    @step(name="note", effect="once", key=lambda n: n)
+    async def note(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    @app.job
+    async def order() -> list[int]:
+        return await note.map(range(50), at_once=50)
+
+    run = await order.submit()
+    assert (await finished(app, run)).state is State.COMPLETED
+    assert engine.calls["record"] < 20

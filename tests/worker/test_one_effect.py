@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from contextvars import copy_context
 
 import pytest
 
@@ -74,8 +75,6 @@ async def test_one_key_is_one_effect_in_every_step_that_asks_for_it(app, how):
 async def test_one_key_is_one_effect_in_threads_too(app):
     @app.job(retries=0)
     def order() -> list[str]:
-        from contextvars import copy_context
-
         found: list[str] = []
 
         def work(n: int) -> None:

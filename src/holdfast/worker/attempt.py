@@ -545,10 +545,10 @@ class Attempt(Identity):
 
     async def _recorded(self, steps: list[Step]) -> Step:
         """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
-        may_be_cut = self._may_be_cut(steps[0])
-        if len(self._running) > 1 or may_be_cut:
+        is_alone = len(self._running) < 2
+        if not is_alone or self._may_be_cut(steps[0]):
             self._together = self._together or Together(self._write)
-            answer = await self._together.add(steps, at_once=may_be_cut)
+            answer = await self._together.add(steps, at_once=is_alone)
         else:  # alone: nothing to wait for, and nothing to wait with
             answer, *_ = await self._write(steps)
         return self.granted(answer)

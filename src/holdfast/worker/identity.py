@@ -117,17 +117,18 @@ class Identity:
             return path
         if self.job.epoch > 1:
             if self._earlier is None:
-                self._earlier = _by_call(self.records.values())
+                self._earlier = _by_call(list(self.records.values()))
             if (found := _found(self._earlier, spec, key)) is not None:
                 return found
-        return self._effects.setdefault(step_path("", spec.name, key), path)
+        call = step_path("", spec.name, key) if spec.was else path.rpartition("/")[2]
+        return self._effects.setdefault(call, path)
 
     def once_path(self, spec: StepSpec, key: str, path: str) -> str | None:
         """Where an earlier version of a step, which was an effect then, recorded this call or began it. None if no
         earlier lease has done so.
         """
         if self._earlier_once is None:
-            self._earlier_once = _by_call(step for step in self.records.values() if self._is_once(step))
+            self._earlier_once = _by_call([step for step in list(self.records.values()) if self._is_once(step)])
         if not self._earlier_once:
             return None
         here = self.records.get(path)
@@ -207,7 +208,7 @@ def _by_call(steps: Iterable[Step]) -> dict[str, str]:
     """The paths of records by the last part of each: the name and key of the call, without the steps around it. Of
     several, one that is done counts; one that failed never does.
     """
-    kept = [step for step in list(steps) if step.state is not StepState.FAILED]
+    kept = [step for step in steps if step.state is not StepState.FAILED]
     kept.sort(key=lambda step: step.state is StepState.DONE)
     return {step.path.rpartition("/")[2]: step.path for step in kept}
 

@@ -572,8 +572,8 @@ class Worker:
         if isinstance(error, asyncio.CancelledError) and attempt.stop is None and self._tasks[0].cancelling():
             self._note_cut()
             attempt.stop = self._why_stopped()  # not by the job: the loop is ending around us
-        is_doubted = error is None and attempt.is_unsettled()
-        if attempt.stop is not None or attempt.closing or attempt.is_writing() or is_doubted:
+        is_plain = attempt.stop is None and not attempt.closing and not attempt.is_writing()
+        if not is_plain or (error is None and attempt.is_unsettled()):
             self._go_on(attempt.lease, self._end(attempt, result, error))
             return
         attempt.end()
