@@ -28,9 +28,9 @@ from holdfast.submit import RESERVED, AsyncJob, JobRun, SyncJob, _Job
 from holdfast.upkeep.keeper import Keeper
 from holdfast.worker.children import type_told
 from holdfast.worker.context import attempt_here, check_loaded, loop_here
+from holdfast.worker.home import on_loop
 from holdfast.worker.loop import Worker
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
-from holdfast.worker.steps import on_loop
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -21,6 +21,7 @@ from holdfast.core.outcome import TRANSACTION, check_retry
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.blame import Watch
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
+from holdfast.worker.home import at_home, is_away, on_loop
 from holdfast.worker.isolation.place import check_importable
 from holdfast.worker.maps import Tally, map_async, map_sync
 from holdfast.worker.registry import (
@@ -32,7 +33,7 @@ from holdfast.worker.registry import (
     is_generator,
     place_of,
 )
-from holdfast.worker.steps import Call, in_thread, on_loop, run_async, run_sync
+from holdfast.worker.steps import Call, in_thread, run_async, run_sync
 from holdfast.worker.transactions import call_of, whole_body
 
 P = ParamSpec("P")
@@ -82,6 +83,8 @@ class _Step(Generic[P, R]):
         """What to await for one call, whatever the step's colour. Its identity is settled here; `calls` notes it."""
         attempt = attempt_here()
         if attempt is not None:
+            if is_away(attempt):
+                return lambda: at_home(attempt, self._aio(args, kwargs))
             call = call_of(attempt, self.spec, args, kwargs, key, item=item)
             if calls is not None:
                 calls.append(call)
@@ -130,8 +133,10 @@ class _Step(Generic[P, R]):
 
     async def _map_aio(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
         check_map(self.name, at_once, need)
-        key = self.spec.key if key is None else key
         attempt = attempt_here()
+        if attempt is not None and is_away(attempt):
+            return await at_home(attempt, self._map_aio(list(items), at_once, key, need))
+        key = self.spec.key if key is None else key
         caller = Watch(attempt, asyncio.current_task())
         calls: list[Call] | None = None if attempt is None or need is None else []
 
@@ -536,10 +541,10 @@ def positive(name: str, duration: Duration | None) -> int | None:
 
 def check_map(name: str, at_once: int, need: int | None) -> None:
     """Refuse a map that could not begin or end."""
-    if at_once < 1:
-        raise Invalid(f"{name}.map(at_once={at_once}): at least one item must run at once")
-    if need is not None and need < 0:
-        raise Invalid(f"{name}.map(need={need}): give how many items must succeed, 0 or more")
+    if type(at_once) is not int or at_once < 1:
+        raise Invalid(f"{name}.map(at_once={at_once!r}): give how many items run at once, at least one item")
+    if need is not None and (type(need) is not int or need < 0):
+        raise Invalid(f"{name}.map(need={need!r}): give how many items must succeed, 0 or more")
 
 
 def _is_stray(name: str) -> bool:

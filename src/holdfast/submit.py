@@ -22,13 +22,15 @@ from holdfast.core.model import Entry, Inserted, Time
 from holdfast.jobs import Jobs, Order, Status
 from holdfast.runs import Run, failure_of
 from holdfast.steps import Key, _AsyncOne, _SyncOne, check_map
-from holdfast.worker.attempt import LOST, Attempt, Stopped
+from holdfast.worker.attempt import LOST, Attempt
 from holdfast.worker.blame import Watch
 from holdfast.worker.children import check_other, child_wait, group_wait, known_children, run_wait
 from holdfast.worker.context import PATH, attempt_here, check_no_tx, loop_here, plain_call
+from holdfast.worker.home import at_home, is_away
 from holdfast.worker.maps import Tally, map_async
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec
+from holdfast.worker.tries import Stopped
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -153,6 +155,8 @@ class _Job(Generic[P, R]):
         attempt = attempt_here()
         if attempt is None:
             return await (await self._open()).engine.now()
+        if is_away(attempt):
+            return await at_home(attempt, self._now())
         with attempt.at_work():
             return await attempt.persist(attempt.engine.now)
 
@@ -174,6 +178,8 @@ class _Job(Generic[P, R]):
         if attempt is None:
             accepted = await (await self._open()).submit(orders, connection=connection)
             return [JobRun(self._open, one.id, signature) for one in accepted]
+        if is_away(attempt):
+            return await at_home(attempt, self._submit(orders, None, refused))
         group = f"~submit:{self.type}"
         names = [f"{order.args}\n{order.key or ''}" for order in orders]
         ids = [_child_id(attempt, group, name) for name in names]
@@ -203,8 +209,10 @@ class _Job(Generic[P, R]):
         return [one.id for one in accepted]
 
     async def _map(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
-        check_map(self.type, at_once or 1, need)
+        check_map(self.type, 1 if at_once is None else at_once, need)
         attempt = attempt_here()
+        if attempt is not None and is_away(attempt):
+            return await at_home(attempt, self._map(list(items), at_once, key, need))
         if attempt is None or at_once is not None:
             tally: Tally[Awaitable[Any]] = Tally(
                 attempt, self.type, items, need, lambda item: functools.partial(self._one, item, key)

@@ -18,8 +18,8 @@ from holdfast.core.limits import SIGNAL_NAME_CHARACTERS
 from holdfast.jobs.questions import ASK, WAIT_PATH
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import NoJob, attempt_here, loop_here
+from holdfast.worker.home import on_loop
 from holdfast.worker.parking import Parked, Parking, signal_wait, sleep_until
-from holdfast.worker.steps import on_loop
 
 T = TypeVar("T")
 

@@ -143,6 +143,13 @@ def test_a_sensible_policy_is_returned(strategy):
         (Retry(strategy=""), "'' is unknown"),
         (Retry(initial_ms=-1), "can't be negative"),
         (Retry(cap_ms=-1), "can't be negative"),
+        (Retry(initial_ms=1.5), "initial_ms=1.5: give a whole number of milliseconds"),  # type: ignore[arg-type]
+        (Retry(initial_ms="1"), "initial_ms='1': give a whole number of milliseconds"),  # type: ignore[arg-type]
+        (Retry(cap_ms=True), "cap_ms=True: give a whole number of milliseconds"),
+        (Retry(factor="2"), "factor '2': must be 1 or more"),  # type: ignore[arg-type]
+        (Retry(jitter="no"), "jitter='no': give True or False"),  # type: ignore[arg-type]
+        (Retry(never=5), "never=5: give a list of types of errors"),  # type: ignore[arg-type]
+        (Retry(never=("ValueError", 5)), "never=('ValueError', 5): give a list of types of errors"),  # type: ignore[arg-type]
         (Retry(factor=0.99), "factor 0.99: must be 1 or more"),
         (Retry(factor=-2.0), "factor -2.0: must be 1 or more"),
         (Retry(factor=math.nan), "factor nan: must be 1 or more"),

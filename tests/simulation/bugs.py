@@ -464,3 +464,15 @@ def _(lead: Any) -> Any:
 @bug("a timer around a wait is forgotten", "timers:", Timers, "holding")
 def _(holding: Any) -> Any:
     return lambda self, now, rest, repeats: []
+
+
+@bug("a try counts on from the one before it", "S9", holdfast.worker.steps, "Try")
+def _(begin: Any) -> Any:
+    calls: dict[str, int] = {}
+
+    def begun(path: str, outer: Any) -> Any:
+        one = begin(path, outer)
+        one.calls = calls
+        return one
+
+    return begun

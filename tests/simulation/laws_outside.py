@@ -66,6 +66,15 @@ def what_is_recorded_has_run(run: Run) -> Iterator[str]:
 
 
 @law
+def a_step_inside_a_step_keeps_its_place_in_every_try(run: Run) -> Iterator[str]:
+    """No shape makes two equal calls inside one step: a number there is the count of an earlier try."""
+    for effect in run.effects:
+        inside = effect.path.partition("/")[2]
+        if inside.count("#") > 1:
+            yield f"S9: {effect.path} ran as another call than in the try before it"
+
+
+@law
 def results_are_made_of_records(run: Run) -> Iterator[str]:
     for life in run.lives.values():
         if life.job.state != "completed" or life.entries[-1].event != "complete" or life.job.type in ("family", UNDO):

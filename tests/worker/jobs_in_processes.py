@@ -74,7 +74,7 @@ async def outer(n: int) -> int:
 
 
 @step
-def noted(path: str, n: int) -> int:
+def noted(path: str, n: int = 0) -> int:
     told(path)
     return n
 
@@ -126,7 +126,22 @@ class Refused(Exception):
     pass
 
 
+@step(retries=AT_ONCE)
+async def tried_again(path: str) -> list[int]:
+    told(path + ".tries")
+    found = [*await noted.aio.map([path, path + "2"]), await noted.aio(path)]
+    await child.submit(1)
+    if len(lines(path + ".tries")) < 3:
+        raise ConnectionError("429")
+    return found
+
+
 # Jobs that do well.
+
+
+@app.job(isolate="process")
+async def tries_again(path: str) -> list[int]:
+    return await tried_again(path)
 
 
 @app.job(isolate="process")

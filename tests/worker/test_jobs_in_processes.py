@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Error, Event, State, Step, StepState
+from holdfast.core.model import Error, Event, State, Step, StepState, Where
 from holdfast.core.outcome import ONCE
 from holdfast.jobs import Jobs
 from holdfast.worker.isolation.away import Away
@@ -45,6 +45,16 @@ async def test_steps_maps_and_nested_ones_are_recorded_by_the_worker(app):
     assert len(await paths(app, run)) == 8
     steps = [step for step in await app.engine.steps(run.id) if step.name == "draw"]
     assert {step.epoch for step in steps} == {1}
+
+
+async def test_a_step_that_is_tried_again_there_is_answered_by_what_is_recorded_inside(app, tmp_path):
+    path = str(tmp_path / "ran")
+    run = await jobs.tries_again.submit(path)
+    job = await finished(app, run)
+    assert job.state is State.COMPLETED, job.error
+    assert len(jobs.lines(path + ".tries")) == 3
+    assert (len(jobs.lines(path)), len(jobs.lines(path + "2"))) == (2, 1)
+    assert len(await app.engine.find(Where(parent=run.id))) == 1
 
 
 async def test_a_def_job_runs_there_too_and_knows_its_job(app):

@@ -1,8 +1,10 @@
 """Maps: items in order, so many at once, all settle, failures listed, equal ones by place."""
 
 import asyncio
+import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -183,6 +185,27 @@ async def test_options_that_make_no_sense_are_refused():
         await double.map([1], at_once=0)
     with pytest.raises(Invalid, match="0 or more"):
         def_double.map([1], need=-1)
+
+
+@pytest.mark.parametrize("given", [1.5, "2", True, 0], ids=repr)
+async def test_a_number_at_once_that_is_no_whole_number_is_refused_in_every_colour(app, given):
+    @app.job
+    async def kid(n: int) -> int:
+        return n
+
+    words = re.escape(f"map(at_once={given!r}): give how many items run at once")
+    for start in (double.map, def_double.aio.map, kid.map):
+        with pytest.raises(Invalid, match=words):
+            await start([1], at_once=given)
+    for blocking in (def_double.map, double.sync.map):
+        with ThreadPoolExecutor(1) as beside, pytest.raises(Invalid, match=words):
+            beside.submit(blocking, [1], at_once=given).result()
+
+
+@pytest.mark.parametrize("given", [1.5, "2", True], ids=repr)
+async def test_a_needed_number_that_is_no_whole_number_is_refused(given):
+    with pytest.raises(Invalid, match=re.escape(f"map(need={given!r}): give how many items must succeed")):
+        await double.map([1], need=given)
 
 
 async def test_ten_thousand_items(app):

@@ -1,13 +1,14 @@
 """Stopping: releases, aborts, cancels, and jobs that will not hear of it."""
 
 import asyncio
+import gc
 import logging
 import threading
 import time
 
 import pytest
 
-from holdfast import App, JobCancelled, current, step
+from holdfast import App, JobCancelled, current, step, wait_for
 from holdfast.core.model import Event, State
 from holdfast.worker import loop
 from tests.worker.given import QUICK, entry_of, events, finished, in_state, paths, until
@@ -404,3 +405,38 @@ async def test_a_worker_that_never_started_stops_without_a_word(app):
     run = await app.job(job).submit()
     await finished(app, run)
     assert [line.rpartition(" ")[2] for line in await app.jobs.log(run.id)] == ["heard"]
+
+
+@pytest.mark.parametrize("what", ["step", "map", "wait"])
+async def test_a_task_that_outlives_its_job_is_cancelled_at_its_next_call_and_one_line_says_so(app, caplog, what):
+    go_on = asyncio.Event()
+    left: list[asyncio.Task[None]] = []
+    came: list[object] = []
+
+    async def stray() -> None:
+        await go_on.wait()
+        if what == "step":
+            await item(1)
+        elif what == "map":
+            came.append(await item.map([1, 2, 3]))
+        else:
+            await wait_for("never")
+        came.append("further")
+
+    async def job() -> str:
+        left.extend([asyncio.create_task(stray()), asyncio.create_task(stray())])
+        return "done"
+
+    run = await app.job(job).submit()
+    async with app.worker():
+        assert await run.result(10) == "done"
+        go_on.set()
+        await asyncio.wait(left, timeout=10)
+    assert all(task.cancelled() for task in left)
+    assert came == []
+    assert await paths(app, run) == []
+    left.clear()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+    lines = [line for line in caplog.messages if "has ended, and code that it left running" in line]
+    assert len(lines) == 1

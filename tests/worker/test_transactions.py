@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from holdfast import App, HoldfastError, current, progress, sleep, step, tx, wait_for
-from holdfast.core.errors import Invalid, StoreError
+from holdfast.core.errors import Invalid, StoreBusy, StoreError
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State, StepState
 from holdfast.engines.postgres import transactions as on_postgres
@@ -26,6 +26,7 @@ from holdfast.engines.postgres.guard import Blocking
 from holdfast.engines.postgres.place import place_of
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import transactions as on_sqlite
+from holdfast.worker.transactions import BUSY_TRIES
 from tests.worker.given import AT_ONCE_RETRY, QUICK, finished, in_state, paths, until
 from tests.worker.test_costs import AROUND, CALM, Trace, calm
 from tests.worker.test_undo import undone
@@ -164,6 +165,29 @@ async def test_a_try_that_failed_leaves_nothing_for_the_next_one(app, path):
     run = await order.submit()
     assert (await finished(app, run)).result == "1"
     assert (RAN, ledger(path)) == ([1, 1, 1], [1])
+
+
+async def test_inside_a_step_that_is_tried_again_it_is_committed_once_and_one_that_failed_runs_again(app, path):
+    await with_table(app, path)
+    TROUBLE.append(ValueError("no funds yet"))
+    tries = []
+
+    @step(name="outer", retries=AT_ONCE_RETRY)
+    async def outer() -> list[int]:
+        tries.append(1)
+        paid = [await pay.aio(1), await pay.aio(2)]
+        if len(tries) < 3:
+            raise ConnectionError("429")
+        return paid
+
+    @app.job(retries=0)
+    async def order() -> list[int]:
+        return await outer()
+
+    run = await order.submit()
+    assert (await finished(app, run)).result == "[1,2]"
+    assert len(tries) == 3
+    assert (RAN, ledger(path)) == ([1, 1, 2], [1, 2])
 
 
 @pytest.mark.parametrize("colour", ["async", "def"])
@@ -589,6 +613,49 @@ async def test_a_lost_answer_or_a_store_that_is_away_makes_no_second_effect(app,
     assert (await finished(app, run)).result == "1"
     assert (RAN, ledger(path)) == ([1], [1])
     assert engine.calls["transact"] == 3
+
+
+@pytest.mark.parametrize(
+    ("trouble", "runs"),
+    [(StoreError("the line broke"), 4), (StoreBusy("a table was altered"), 4 * (1 + BUSY_TRIES))],
+    ids=["lost", "busy"],
+)
+async def test_trouble_of_the_store_in_each_try_costs_the_tries_of_the_step_and_no_more(
+    app, engine, path, caplog, trouble, runs
+):
+    await with_table(app, path)
+    inner = engine.engine.transact
+
+    async def transact(step, body):
+        async def cut(connection):
+            await body(connection)
+            raise Cut
+
+        try:
+            return await inner(step, cut)
+        except Cut:
+            raise trouble from None
+
+    class Cut(Exception):
+        pass
+
+    engine.transact = transact
+
+    @step(name="pay_again", effect="transaction", retries=AT_ONCE_RETRY)
+    def pay_again(n: int) -> int:
+        return pay.spec.function(n)
+
+    @app.job(retries=0)
+    async def order() -> int:
+        return await pay_again.aio(1)
+
+    run = await order.submit()
+    job = await finished(app, run)
+    assert (job.state, job.error.message) == (State.REVIEW, str(trouble))
+    assert (RAN, ledger(path)) == ([1] * runs, [])
+    (record,) = [one for one in await app.engine.steps(run.id) if not one.path.startswith("~")]
+    assert (record.state, record.tries) == (StepState.FAILED, 4)
+    assert [n for n in (1, 2, 3) if f"failed (try {n} of 4)" in caplog.text] == [1, 2, 3]
 
 
 async def test_an_error_of_ours_that_the_body_raises_is_its_own_failure(app, engine, path):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import nullcontext, suppress
 
 import asyncpg
 import pytest
@@ -161,11 +162,11 @@ async def test_what_belongs_into_the_job_is_refused_inside_async_code_too(app, t
     assert ledger(table) == []
 
 
-async def test_a_database_error_is_the_step_s_own_and_a_broken_line_is_not(app, table):
+async def test_a_database_error_is_raised_as_it_is_and_a_broken_line_is_a_failed_try(app, table):
     sql(table, "create unique index once on ledger (n)")
     kill = [True]
 
-    @step(name="cut_off", effect="transaction")
+    @step(name="cut_off", effect="transaction", retries=AT_ONCE_RETRY)
     async def cut_off(n: int) -> int:
         await pay_in_async(n)
         if kill and kill.pop():
@@ -178,9 +179,47 @@ async def test_a_database_error_is_the_step_s_own_and_a_broken_line_is_not(app, 
             await pay(await cut_off(1))
         return 1
 
-    assert (await finished(app, await order.submit())).result == "1"
+    run = await order.submit()
+    assert (await finished(app, run)).result == "1"
     assert RAN == [1, 1, 1], "cut off, again, and the one that failed"
     assert ledger(table) == [1]
+    (record,) = [one for one in await app.engine.steps(run.id) if one.name == "cut_off"]
+    assert record.tries == 2
+
+
+@pytest.mark.parametrize("how", ["told", "swallowed", "def", "idle"])
+async def test_a_session_that_the_server_ends_each_time_costs_the_step_s_tries_and_no_more(app, table, caplog, how):
+    ended = "select pg_terminate_backend(pg_backend_pid())"
+
+    @step(name="heavy", effect="transaction", retries=AT_ONCE_RETRY)
+    async def heavy(n: int) -> int:
+        await pay_in_async(n)
+        if how == "idle":
+            await tx().execute("set local idle_in_transaction_session_timeout = '50ms'")
+            await asyncio.sleep(0.5)  # the server's clock: the body itself ends well
+            return n
+        with suppress(asyncpg.PostgresError) if how == "swallowed" else nullcontext():
+            await tx().execute(ended)
+        return n
+
+    @step(name="heavy_def", effect="transaction", retries=AT_ONCE_RETRY)
+    def heavy_def(n: int) -> int:
+        RAN.append(n)
+        tx().execute(ended)
+        return n
+
+    @app.job(retries=0)
+    async def order() -> int:
+        return await (heavy_def.aio(1) if how == "def" else heavy(1))
+
+    run = await order.submit()
+    job = await finished(app, run)
+    assert job.state is State.REVIEW
+    assert "can't be reached" in job.error.message
+    assert (RAN, ledger(table)) == ([1, 1, 1, 1], [])
+    (record,) = [one for one in await app.engine.steps(run.id) if not one.path.startswith("~")]
+    assert (record.state, record.tries) == (StepState.FAILED, 4)
+    assert [n for n in (1, 2, 3) if f"failed (try {n} of 4): StoreError" in caplog.text] == [1, 2, 3]
 
 
 async def test_what_a_step_touches_of_ours_fails_it_once(app, table, postgres_store):

@@ -6,6 +6,7 @@ Must not draw random numbers: jitter takes one as an argument.
 import shlex
 from collections.abc import Iterable, Sequence
 from math import inf
+from typing import Any
 
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Error, Event, Job, Retry, Step, StepState, Time
@@ -20,11 +21,17 @@ def check_retry(retry: Retry) -> Retry:
         raise Invalid(f"retries={retry.retries}: give 0 for no retry, or how often to try again")
     if retry.strategy not in STRATEGIES:
         raise Invalid(f"strategy {retry.strategy!r} is unknown; choose one of {', '.join(STRATEGIES)}")
+    for name in ("initial_ms", "cap_ms"):
+        if type(getattr(retry, name)) is not int:
+            raise Invalid(f"{name}={getattr(retry, name)!r}: give a whole number of milliseconds")
     if retry.initial_ms < 0 or retry.cap_ms < 0:
         raise Invalid("a backoff can't be negative")
-    if not 1.0 <= retry.factor < inf:
-        raise Invalid(f"backoff factor {retry.factor}: must be 1 or more, and finite")
-    if isinstance(retry.never, str):
+    if type(retry.factor) not in (int, float) or not 1.0 <= retry.factor < inf:
+        raise Invalid(f"backoff factor {retry.factor!r}: must be 1 or more, and finite")
+    if type(retry.jitter) is not bool:
+        raise Invalid(f"jitter={retry.jitter!r}: give True or False")
+    rules: Any = retry.never
+    if not isinstance(rules, tuple | list | set | frozenset) or not all(isinstance(rule, str) for rule in rules):
         raise Invalid(f"never={retry.never!r}: give a list of types of errors")
     return retry
 
@@ -79,7 +86,10 @@ TRANSACTION = "transaction"
 
 
 FAILED_ONCE_PATH = "~failed/"
-"""Beside an effect in doubt that raised: its error, which is raised again as long as the same attempt goes on."""
+"""Beside an effect in doubt that raised: its error, which is raised again as long as the same attempt goes on. Also the
+error of a step inside one that may be tried again: a failed record would stand for good, and the next try could not run
+it.
+"""
 
 
 def in_doubt(steps: Iterable[Step]) -> list[str]:

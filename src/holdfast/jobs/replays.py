@@ -100,11 +100,17 @@ class Failures(Struct, frozen=True):
 
 
 def failures_told(steps: Iterable[Step]) -> Failures:
-    """The failures of children and the waits that were late: as a failed step, a replay does not keep them."""
+    """The failures of children, the waits that were late, and what failed inside steps that were tried again: as a
+    failed step, a replay does not keep them.
+    """
     paths: list[str] = []
     children: list[str] = []
+    steps = list(steps)
+    doubts = {FAILED_ONCE_PATH + path for path in in_doubt(steps)}
     for step in steps:
-        if step.state is StepState.DONE and step.path.startswith((WAIT_PATH, CHILD_PATH)):
+        if step.path.startswith(FAILED_ONCE_PATH) and step.path not in doubts:
+            paths.append(step.path)
+        elif step.state is StepState.DONE and step.path.startswith((WAIT_PATH, CHILD_PATH)):
             record = told(step.result)
             if "failed" in record or record.get("late"):
                 paths.append(step.path)

@@ -34,6 +34,7 @@ from holdfast.worker.lines import Lines
 from holdfast.worker.registry import STEPS, JobSpec, StepSpec
 from holdfast.worker.timers import Timers
 from holdfast.worker.together import DONE_SECONDS, Together
+from holdfast.worker.tries import LeftBehind, Stopped
 
 T = TypeVar("T")
 
@@ -77,10 +78,6 @@ DOUBTED = "in doubt"
 
 ENDED = "ended"
 """Why an attempt is stopped whose handler has come to its end: what it left running may do nothing more."""
-
-
-class Stopped(BaseException):
-    """Raised inside an attempt that may not go on. Not an Exception, so that a handler's `except` lets it through."""
 
 
 class Suspended(Stopped):
@@ -140,6 +137,7 @@ class Attempt(Identity):
     own_call: asyncio.Task[Any] | None = None
     """What that thread waits for, on the loop."""
     _stopped: threading.Event | None = None
+    _told_left = False
     _cancel_again = 0.0
     _running: dict[str, StepSpec] = made(dict)
     _working = 0
@@ -274,9 +272,20 @@ class Attempt(Identity):
         return step is not None and step.state is StepState.STARTED
 
     def failure_of(self, path: str) -> Step | None:
-        """The failure of an effect in doubt that this very attempt has heard of already, so that it hears it again."""
+        """The failure that this very attempt has heard of already, so that it hears it again: of an effect in doubt, or
+        of a step inside one that may be tried again.
+        """
         failed = self.waits.get(FAILED_ONCE_PATH + path)
         return failed if failed is not None and record_info(failed)["attempt"] == self.job.attempt else None
+
+    def forget_failures(self, path: str) -> None:
+        """The step of this path is tried again: steps inside it that have failed may run again. Effects in doubt may
+        not.
+        """
+        inside = f"{FAILED_ONCE_PATH}{path}/"
+        for told in [told for told in self.waits if told.startswith(inside)]:
+            if not self.is_begun(told.removeprefix(FAILED_ONCE_PATH)):
+                del self.waits[told]
 
     def ask_a_person(self) -> None:
         """Stop before any code runs if an effect is in doubt: neither has this attempt heard of its failure, nor has a
@@ -343,8 +352,21 @@ class Attempt(Identity):
 
     def stopped(self) -> Stopped:
         """What code hears that may not go on."""
+        if self.stop == ENDED:
+            return self._left_behind()
         kind = Suspended if self.stop == SUSPENDED else Stopped
         return kind(f"job {self.job.id}: {self.stop}")
+
+    def _left_behind(self) -> Stopped:
+        """What code hears that outlived its job. The log says so once."""
+        if not self._told_left:
+            self._told_left = True
+            log.warning(
+                "job %s (%s) has ended, and code that it left running still calls its steps or waits: nothing of that "
+                "runs; await every task in the job",
+                self.job.id, self.job.type,
+            )  # fmt: skip
+        return LeftBehind(f"job {self.job.id}: {self.stop}")
 
     def is_stopping(self) -> bool:
         """Whether this attempt comes to its end from outside: it was halted, or its handler's task was cancelled, as at

@@ -7,8 +7,9 @@ cancelled, but also when a future that it shares with others is cancelled: the f
 import asyncio
 from typing import Any
 
-from holdfast.worker.attempt import Attempt, Stopped
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.faults import contained
+from holdfast.worker.tries import Stopped
 
 
 class Watch:

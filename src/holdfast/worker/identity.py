@@ -15,6 +15,7 @@ from holdfast.core.model import Job, Step, StepState
 from holdfast.jobs.family import UNDO_PATH
 from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, is_once, not_asked, other_key
 from holdfast.worker.registry import StepSpec, place_of
+from holdfast.worker.tries import TRY
 
 
 class _Made:
@@ -73,18 +74,23 @@ class Identity:
     _lock: threading.Lock = made(threading.Lock)
 
     def number(self, call: str) -> int:
-        """Which of the equal calls this one is: the first, the second, …"""
+        """Which of the equal calls this one is: the first, the second, … Each try of a step counts from the start."""
+        within = TRY.get()
+        if within is not None:
+            within.check()
         with self._lock:
-            nth = self._calls[call] = self._calls.get(call, 0) + 1
+            calls = self._calls if within is None else within.calls
+            nth = calls[call] = calls.get(call, 0) + 1
             return nth
 
     def note_caller(self, path: str, nth: int) -> None:
         """Equal calls from different tasks may change places the next time: the history says so. On the loop."""
-        task = asyncio.current_task()
+        task, within = asyncio.current_task(), TRY.get()
+        callers = self._callers if within is None else within.callers
         if nth == 1:
             if task is not self.root:
-                self._callers[path] = id(task)
-        elif self._callers.get(path, id(self.root)) != id(task):
+                callers[path] = id(task)
+        elif callers.get(path, id(self.root)) != id(task):
             self.note_drift(f"{path} was called from different tasks, which may change places; give key= to tell them")
 
     def check_place(self, spec: StepSpec) -> None:

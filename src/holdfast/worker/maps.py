@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sized
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import ItemFailure, ItemsFailed
-from holdfast.worker.attempt import Attempt, Stopped
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.blame import Watch
 from holdfast.worker.faults import contained, text_of, type_name
+from holdfast.worker.tries import Stopped
 
 T = TypeVar("T")
 
@@ -137,7 +138,11 @@ async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -
             try:
                 tally.settle(taken, await taken.run())
             except BaseException as raised:
-                tally.fail(taken, watch.error(raised))
+                try:
+                    tally.fail(taken, watch.error(raised))
+                except BaseException as stop:
+                    tally.stop(stop)  # a task group would pass over a walker that was cancelled
+                    raise
 
     async with asyncio.TaskGroup() as group:
         for _ in range(tally.at_once(at_once)):

@@ -34,8 +34,9 @@ from holdfast.jobs.family import go_on
 from holdfast.jobs.questions import WITHDRAWN
 from holdfast.jobs.waiters import awaited, break_circle, waiters_of
 from holdfast.safe import logger
-from holdfast.worker.attempt import DOUBTED, ENDED, LOST, STORE_RETRY_SECONDS, SUSPENDED, Attempt, record_info
+from holdfast.worker.attempt import DOUBTED, LOST, STORE_RETRY_SECONDS, SUSPENDED, Attempt, record_info
 from holdfast.worker.context import ATTEMPT, PATH
+from holdfast.worker.home import at_home, is_away
 from holdfast.worker.outcomes import vanished_note
 
 T = TypeVar("T")
@@ -107,6 +108,8 @@ class Parking:
     async def wait(self, parked: Parked[T]) -> T:
         """Wait until it is answered."""
         attempt = self._attempt
+        if is_away(attempt):
+            return await at_home(attempt, self.wait(parked))
         if PATH.get():
             step = PATH.get().rpartition("/")[2]
             raise Invalid(f"step {step}: a wait inside a step would hold its slot; wait in the job, between its steps")
@@ -170,8 +173,6 @@ class Parking:
 
     def _check(self) -> None:
         """Raise unless the job may still wait. To a task that the job left behind its end is a cancel."""
-        if self._attempt.stop == ENDED:
-            raise asyncio.CancelledError
         self._attempt.check()
 
     def close(self) -> None:

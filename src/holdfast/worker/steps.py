@@ -25,13 +25,15 @@ from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, TRANSACTION, never_retried, next_delay
 from holdfast.jobs.family import UNDO_PATH
-from holdfast.worker.attempt import ARGS_PATH, FENCE_SECONDS, Attempt, Stopped, beside
+from holdfast.worker.attempt import ARGS_PATH, FENCE_SECONDS, Attempt, beside
 from holdfast.worker.blame import Watch, cancels_of
 from holdfast.worker.context import ATTEMPT, PATH, check_no_tx, current, loop_here
 from holdfast.worker.drift import arguments_key, differing, read_tags, tags, tags_text
-from holdfast.worker.faults import Escaped, contained, error_of, module_of, raised_again, type_name
+from holdfast.worker.faults import contained, error_of, module_of, raised_again, type_name
+from holdfast.worker.home import on_loop
 from holdfast.worker.isolation.pool import IsolatedCall
 from holdfast.worker.registry import StepSpec
+from holdfast.worker.tries import TRY, Stopped, Try
 
 T = TypeVar("T")
 
@@ -50,6 +52,10 @@ class Call:
         item: Watch | None = None,
     ) -> None:
         check_no_tx("another step")
+        self.within = TRY.get()
+        """The try of a step around it, if one of those may be tried again."""
+        if self.within is not None:
+            self.within.check()
         attempt.check_place(spec)
         self.attempt = attempt
         self.spec = spec
@@ -69,6 +75,8 @@ class Call:
         self.threads = 0
         self.tries = 1
         """Which try this is."""
+        self.is_retried = spec.retry.retries > 0
+        self.now: Try | None = None
         self.begun = False
         """Whether its body has ever begun, in a thread."""
         self.has_intents = spec.effect == "once" or (spec.undo is not None and spec.effect != TRANSACTION)
@@ -92,9 +100,10 @@ class Call:
         """Whether the record answers this call, and with what. A failed record raises again."""
         step = self.attempt.recorded(self.path)
         if step is None:
-            if self.attempt.is_begun(self.path):
-                if not self.is_elsewhere:
-                    self._raise_again()
+            is_begun = self.attempt.is_begun(self.path)
+            if (is_begun or self.attempt.job.epoch > 1) and not self.is_elsewhere:
+                self._raise_again(is_begun)
+            if is_begun:
                 raise self.attempt.doubt(self.path)
             if self.attempt.unsettled:
                 self.attempt.check_unsettled(self.spec)
@@ -142,10 +151,53 @@ class Call:
         return copies or self.spec.signature.decode(self.text)
 
     def context(self) -> contextvars.Context:
-        """The context in which the body runs: inside this step."""
+        """The context in which the body runs: inside this step, and inside this try."""
         context = contextvars.copy_context()
         context.run(PATH.set, self.path)
+        if self.now is not None:
+            context.run(TRY.set, self.now)
         return context
+
+    def enter(self, started_at: Time, task: "asyncio.Task[Any] | None" = None) -> None:
+        """Its first try is about to begin."""
+        if self.within is not None:
+            self.within.enter(task)
+        self.attempt.enter(self.path, self.spec, started_at)
+
+    def leave(self, task: "asyncio.Task[Any] | None" = None) -> None:
+        """It has ended, well or not."""
+        if self.within is not None:
+            self.within.leave(task)
+        self.attempt.leave(self.path)
+
+    def begin_try(self) -> None:
+        """One try begins. The calls inside it are counted from the start, so that what is recorded answers them."""
+        if self.is_retried:
+            self.now = Try(self.path, self.within)
+
+    def uncancelled(self, task: "asyncio.Task[Any] | None") -> None:
+        """It has done well and is only to be recorded: if the try around it ends meanwhile, that is waited for."""
+        assert self.within is not None
+        self.within.hold(None)
+        self.within.leave(task)
+
+    def check(self) -> None:
+        """Raise unless this call may go on: what fails once we have stopped it has not failed by itself."""
+        self.attempt.check()
+        if self.within is not None:
+            self.within.check()
+
+    async def end_try(self) -> None:
+        """A try has failed, and another one follows. What it left running is cancelled and waited for, because two at
+        once would pay twice. What failed inside may run again.
+        """
+        assert self.now is not None
+        self.now.end()
+        self.now.cancel()
+        while self.now.is_busy():
+            self.attempt.check()
+            await asyncio.sleep(FENCE_SECONDS)
+        self.attempt.forget_failures(self.path)
 
     def done(self, value: Any, started_at: Time) -> Step:
         """The record of a step that succeeded."""
@@ -217,16 +269,25 @@ class Call:
             self.attempt.once.pop(self.path, None)
 
     async def keep_failure(self, error: BaseException, started_at: Time) -> None:
-        """An effect raised: it stays in doubt, and its error is what this attempt hears of it from now on."""
+        """Record that it failed for good."""
+        if self.spec.effect != "once" and self.within is None:
+            await self.keep(self.failed(error, started_at))
+        else:
+            await self._keep_beside(error, started_at)
+
+    async def _keep_beside(self, error: BaseException, started_at: Time) -> None:
+        """Record the error of an effect that stays in doubt, or of a step that the next try of another runs again: this
+        is what the attempt hears of it until then.
+        """
         told = canonical({"attempt": self.attempt.job.attempt, "place": module_of(self.spec.function)})
         failed = self._step(StepState.STARTED, started_at, result=told, error=error_of(error))
         await self.attempt.begin([replace(failed, path=FAILED_ONCE_PATH + self.path, name=FAILED_ONCE_PATH[:-1])])
         self.attempt.heard.add(self.path)
 
-    def _raise_again(self) -> None:
+    def _raise_again(self, is_begun: bool) -> None:
         failed = self.attempt.failure_of(self.path)
         if failed is not None:
-            if self.path not in self.attempt.doubts:
+            if is_begun and self.path not in self.attempt.doubts:
                 self.attempt.doubts.append(self.path)
             self.attempt.heard.add(self.path)
             raise raised_again(failed)
@@ -321,15 +382,14 @@ async def _run_async(call: Call, body: Body) -> Any:
     if attempt.starting is not None:
         await attempt.starting(call.path)
     started_at = attempt.now()
-    attempt.enter(call.path, call.spec, started_at)
-    token = PATH.set(call.path)
     here = asyncio.current_task()
+    call.enter(started_at, here)
+    token = PATH.set(call.path)
     # A task that this call brings into the attempt is cancelled with it. Those of a map are in it already.
     task = None if call.item is not None or here is attempt.root or here in attempt.tasks else here
     if task is not None:
         attempt.tasks.add(task)
     try:
-        once = call.spec.effect == "once"
         if call.has_intents:
             await call.begin(started_at)
             with call.not_yet():
@@ -341,6 +401,9 @@ async def _run_async(call: Call, body: Body) -> Any:
         timeless = spec.timeout_ms is None or spec.isolated or spec.effect == TRANSACTION
         while True:
             cancels = cancels_of(here)
+            if call.is_retried:
+                call.begin_try()
+                TRY.set(call.now)
             try:
                 try:
                     step = call.done(await (body(call) if timeless else timed(call, body)), started_at)
@@ -349,20 +412,26 @@ async def _run_async(call: Call, body: Body) -> Any:
                     with Watch(attempt, here, call.item, cancels):
                         raise
             except Exception as error:
-                attempt.check()  # what fails once we have stopped it has not failed by itself
+                call.check()
                 delay = call.next_try(error)
                 if delay is None:
-                    await (call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)))
+                    await call.keep_failure(error, started_at)
                     raise
+            await call.end_try()
             await asyncio.sleep(delay)
             await attempt.admit()
             call.tries += 1
+        if call.within is not None:
+            call.uncancelled(here)
+            here = None
         return call.result(await call.keep(step))
     finally:
         PATH.reset(token)
+        if call.is_retried:
+            TRY.set(call.within)
         if task is not None:
             attempt.tasks.discard(task)
-        attempt.leave(call.path)
+        call.leave(here)
 
 
 async def timed(call: Call, body: Body) -> Any:
@@ -405,8 +474,12 @@ async def _threaded(call: Call) -> Any:
             return call.spec.function(*args, **kwargs)
         finally:
             call.threads -= 1
+            if call.within is not None:
+                call.within.leave(None)
 
     call.threads += 1
+    if call.within is not None:
+        call.within.hold(None)
     try:
         return await in_thread(call.context(), work)
     except BaseException:
@@ -477,43 +550,6 @@ def _settle(
 # Sync: in the job's own thread.
 
 
-def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
-    """Run a piece of work on the worker's loop, and wait for it here in a thread. It is cancelled with the attempt."""
-    if not attempt.is_here():
-        forking.end_copy()
-    try:
-        check_no_tx("a call that the store answers")
-    except Invalid:
-        work.close()
-        raise
-    is_own = threading.get_ident() == attempt.own_thread
-
-    async def adopted() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        attempt.tasks.add(task)
-        if is_own:
-            attempt.own_call = task
-        try:
-            return await work
-        finally:
-            attempt.tasks.discard(task)
-            if is_own:
-                attempt.own_call = None
-
-    try:
-        return asyncio.run_coroutine_threadsafe(adopted(), attempt.loop).result()
-    except concurrent.futures.CancelledError as error:
-        if attempt.is_stopping():
-            raise attempt.stopped() from None
-        raise Escaped(asyncio.CancelledError(*error.args)) from None
-    except RuntimeError:
-        work.close()
-        if attempt.loop.is_closed():
-            raise Stopped(f"job {attempt.job.id}: its worker has ended") from None
-        raise
-
-
 def run_sync(call: Call) -> Any:
     """Answer a call from its record, or run its body in this thread and record what came of it."""
     if call.spec.effect != "once":
@@ -534,9 +570,8 @@ def _run_sync(call: Call) -> Any:
     if attempt.starting is not None:
         on_loop(attempt, attempt.starting(call.path))
     started_at = attempt.now()
-    attempt.enter(call.path, call.spec, started_at)
+    call.enter(started_at)
     try:
-        once = call.spec.effect == "once"
         if call.has_intents:
             on_loop(attempt, call.begin(started_at))
             with call.not_yet():
@@ -545,25 +580,24 @@ def _run_sync(call: Call) -> Any:
             attempt.note_run(call.path, call.spec, keyed=call.keyed)
         watch = Watch(attempt)
         while True:
+            call.begin_try()
             try:
                 with watch:
                     step = call.done(_timed(call), started_at)
                 break
             except Exception as error:
-                attempt.check()
+                call.check()
                 delay = call.next_try(error)
                 if delay is None:
-                    on_loop(
-                        attempt,
-                        call.keep_failure(error, started_at) if once else call.keep(call.failed(error, started_at)),
-                    )
+                    on_loop(attempt, call.keep_failure(error, started_at))
                     raise
+            on_loop(attempt, call.end_try())
             attempt.pause(delay)
             _admit(attempt)
             call.tries += 1
         return call.result(on_loop(attempt, call.keep(step)))
     finally:
-        attempt.leave(call.path)
+        call.leave()
 
 
 def _admit(attempt: Attempt) -> None:

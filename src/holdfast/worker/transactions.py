@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from holdfast.core.errors import Invalid, StoreError
-from holdfast.core.model import Step, StepState, Time
+from holdfast.core.errors import Invalid, StoreBusy, StoreError, StoreFull, StoreUnwritable
+from holdfast.core.model import Conflict, Recorded, Step, StepState, Time
 from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Guarantees, Transactional
 from holdfast.worker.attempt import ARGS_PATH, Attempt, beside
@@ -19,6 +19,9 @@ from holdfast.worker.context import TX
 from holdfast.worker.drift import tags_text
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.steps import Body, Call, body_of, timed
+
+BUSY_TRIES = 3
+"""How often one try of a step begins anew because others were in its way, as when a table was altered meanwhile."""
 
 
 def call_of(
@@ -49,7 +52,9 @@ def whole_body(spec: StepSpec, body: Body | None = None) -> Body:
 
 
 class _Raised(Exception):
-    """Around an error that the body raised and that looks like the store's: it is not waited out."""
+    """Around an error of the store's that is this try's failure, and is not waited out: the body raised it, or its
+    transaction was lost.
+    """
 
     def __init__(self, error: StoreError) -> None:
         self.error = error
@@ -61,15 +66,24 @@ class TransactionCall(Call):
     _standing: Step | None = None
 
     async def transact(self, body: Body) -> Step:
-        """Run the body in a transaction; answer with the record that stands. After trouble with the store, again."""
+        """Run the body in a transaction; answer with the record that stands.
+
+        A store that is away is waited for, until the body has begun. Trouble after that is this try's failure, unless
+        the record is there and only the answer was lost.
+        """
         attempt = self.attempt
         check_store(self.spec, attempt.engine.guarantees)
         engine = cast(Transactional, attempt.engine)
         await self.is_still()  # here, where nobody waits for us
         started_at = attempt.now()
         begun = replace(self._step(StepState.STARTED, started_at), finished_at=None)
+        runs, lost = 0, None
 
         async def fill(connection: Any) -> list[Step]:
+            nonlocal runs
+            if lost is not None:
+                raise _Raised(lost) from lost
+            runs += 1
             token = TX.set(connection)
             try:
                 with Watch(attempt, asyncio.current_task()):  # the store may run this in a task of its own
@@ -81,8 +95,17 @@ class TransactionCall(Call):
             attempt.check_kept()
             return self._records(value, started_at)
 
+        async def act() -> Recorded | Conflict:
+            nonlocal lost
+            try:
+                return await engine.transact(begun, fill)
+            except StoreError as error:
+                if runs and not _may_begin_anew(error, runs):
+                    lost = lost or error
+                raise
+
         try:
-            answer = await attempt.persist(lambda: engine.transact(begun, fill))
+            answer = await attempt.persist(act)
         except _Raised as raised:
             raise raised.error from raised.error.__cause__
         self._standing = attempt.granted(answer)
@@ -105,6 +128,13 @@ class TransactionCall(Call):
     async def keep(self, step: Step) -> Step:
         """Record a failure. What succeeded has been kept."""
         return step if step is self._standing else await super().keep(step)
+
+
+def _may_begin_anew(error: StoreError, runs: int) -> bool:
+    """Whether a body whose transaction was taken back so runs again by itself: others were in its way, or a person has
+    to make room, of which the log and the status tell.
+    """
+    return isinstance(error, StoreFull | StoreUnwritable) or (isinstance(error, StoreBusy) and runs <= BUSY_TRIES)
 
 
 def check_store(spec: StepSpec, store: Guarantees) -> None:

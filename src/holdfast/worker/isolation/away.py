@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, State, Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.jobs.status import progress_record
-from holdfast.worker.attempt import SUSPENDED, Attempt, Stopped
+from holdfast.worker.attempt import SUSPENDED, Attempt
 from holdfast.worker.context import Current
 from holdfast.worker.faults import Reported
 from holdfast.worker.isolation.line import ACTS, Reply, answered, reply
@@ -35,6 +35,7 @@ from holdfast.worker.isolation.wire import (
     Progress,
     Stop,
 )
+from holdfast.worker.tries import Stopped
 
 STOP_SECONDS = 3.0
 """How long the process of a job that was told to stop may take for it, before it is killed."""

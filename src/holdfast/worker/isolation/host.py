@@ -21,7 +21,7 @@ from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.jobs.family import go_on
-from holdfast.worker.attempt import DOUBTED, Attempt, Stopped
+from holdfast.worker.attempt import DOUBTED, Attempt
 from holdfast.worker.context import settle_in, timers_here
 from holdfast.worker.faults import error_of, is_final, storable
 from holdfast.worker.handler import guarded, handled
@@ -43,6 +43,7 @@ from holdfast.worker.isolation.wire import (
 from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec
 from holdfast.worker.timers import watch_timers
+from holdfast.worker.tries import Stopped
 
 TIDY_SECONDS = 1.0
 """How long what a job left running may take to end, before its process is given up."""
