@@ -207,8 +207,30 @@ async def test_an_answer_that_only_the_job_can_refuse_is_told_beside_the_questio
         (told,) = await until(refused, PROMPT_SECONDS)
         assert told.by == "Ada"
         assert "an even number, please" in told.why
+        for number in (5, 7):  # each is refused in turn, and the question stays open
+            await app.jobs.answer(run.id, {"number": number}, by=f"Bob {number}")
+
+            async def told_again(by=f"Bob {number}"):
+                return [one for one in await refused() if one.by == by]
+
+            await until(told_again, PROMPT_SECONDS)
         await app.jobs.answer(run.id, {"number": 4})
         assert await run.result(PROMPT_SECONDS) == 4
+
+
+async def test_listing_questions_reads_no_records_of_parked_jobs_that_ask_none(app, engine):
+    @app.job
+    async def film() -> int:
+        return await wait_for("go", as_=int)
+
+    run = await film.submit()
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+    engine.calls.clear()
+
+    assert await app.jobs.questions() == []
+
+    assert not engine.calls["steps"] + engine.calls["steps_under"]
 
 
 # Signals are checked wherever it is known what the job takes.

@@ -37,7 +37,16 @@ from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import PAUSE, WORKER, Engine, worker_in
 from holdfast.jobs.family import cancel_children, ended, presence_of, running_of, tell_others
 from holdfast.jobs.orders import Ids, Order, new_job, random_ids
-from holdfast.jobs.questions import WAIT_PATH, Question, check_signal, open_waits, questions_of, signal_text, untaken
+from holdfast.jobs.questions import (
+    ASK,
+    WAIT_PATH,
+    Question,
+    check_signal,
+    open_waits,
+    questions_of,
+    signal_text,
+    untaken,
+)
 from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, spoken_of, with_words
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.waiters import CHANGE_TRIES
@@ -195,7 +204,9 @@ class Jobs:
         found: list[Question] = []
         jobs = [await self.get(id)] if id is not None else [job async for job in self.walk(_ASKING)]
         for job in jobs:
-            found += questions_of(job, await self._waits(job))
+            # A parked job names its questions itself: those that ask nothing may be many.
+            if job.state is not State.PENDING or any(wait.name.startswith(ASK) for wait in job.waits):
+                found += questions_of(job, await self._waits(job))
         return found
 
     async def _waits(self, job: Job) -> list[Step]:

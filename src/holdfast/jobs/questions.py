@@ -161,8 +161,8 @@ def untaken(job: Job, steps: Iterable[Step]) -> list[Signal]:
         return []
     steps = list(steps)
     taken = {told(step.result).get("signal") for step in steps if step.state is StepState.DONE}
-    refused = {info["name"]: info.get("refused", {}).get("signal", 0) for _, info in _begun(steps)}
-    return [one for one in job.inbox if one.version not in taken and one.version > refused.get(one.name, 0)]
+    taken |= {version for _, info in _begun(steps) for version in info.get("refused", {}).get("signals", ())}
+    return [one for one in job.inbox if one.version not in taken]
 
 
 def _begun(steps: Iterable[Step]) -> list[tuple[Step, dict[str, Any]]]:

@@ -487,7 +487,9 @@ def _first_fitting(attempt: Attempt, name: str, read: Callable[[str], Any]) -> S
             attempt.spent.add(signal.version)
             parking, by = Parking.of(attempt), signal.by or "nobody"
             parking.refused.append(f"{name} from {by}: {error}")
-            parking.refusals[name] = {"signal": signal.version, "by": by, "why": str(error)}
+            there = {one.version for one in attempt.job.inbox}
+            before = [one for one in parking.refusals.get(name, {}).get("signals", ()) if one in there]
+            parking.refusals[name] = {"signals": [*before, signal.version], "by": by, "why": str(error)}
             attempt.log(f"signal {name} was refused: {error}")
         else:
             return signal
