@@ -121,10 +121,11 @@ async def test_what_may_have_happened_is_undone_with_none_and_its_key(app):
 
 
 async def test_undo_waits_until_the_owner_has_stopped(app):
-    stopping = asyncio.Event()
+    began, stopping = asyncio.Event(), asyncio.Event()
 
     @step(name="slow", undo=delete_audio)
     async def slow() -> None:
+        began.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -138,8 +139,7 @@ async def test_undo_waits_until_the_owner_has_stopped(app):
 
     run = await film.submit()
     async with app.worker():
-        await in_state(app, run, State.ACTIVE)
-        await asyncio.sleep(0.05)
+        await until(began.is_set)
         await run.cancel()
         await until(lambda: DID == [("tidying",)])
         waiting = await undone(app, run, State.PENDING)
