@@ -68,6 +68,7 @@ class Outcome:
     engine: str
     points: list[tuple[str, str]]
     broken: list[str] = field(default_factory=list)
+    forks: int = 0
 
 
 def unfold(kind: str, schedule: Schedule, engine: str = "memory") -> Outcome:
@@ -91,7 +92,7 @@ def unfold(kind: str, schedule: Schedule, engine: str = "memory") -> Outcome:
         settled = world.run(Settled(store), LIMIT_SECONDS)
         found = [*world.troubles, *broken(kind, here, store, settled)]
         world.end()
-    return Outcome(kind, schedule, engine, here.points, found)
+    return Outcome(kind, schedule, engine, here.points, found, len(here.forks))
 
 
 def _order(kind: str) -> Order:

@@ -21,7 +21,7 @@ SOON_SECONDS = 3.0
 """How long after a cancel no step begins any more, and the undo does, if the owner lives and heeds it."""
 
 RESCUE_SECONDS = 8.0
-"""How long it takes until another worker goes on with what a killed one did, or undoes it."""
+"""How long it takes until another worker goes on with what a lost one did, or undoes it; for each lost worker."""
 
 LIMIT_SECONDS = 120.0
 
@@ -88,7 +88,7 @@ def _of_workers(kind: str, here: Plot, store: Store) -> Iterator[str]:
     died = dict(here.killed)
     for one in here.made:
         ran = (one.stopped if one.stopped is not None else died.get(one.who, here.world.now)) - one.began
-        if kind == "late" and ran > TIMEOUT_SECONDS:
+        if kind == "late" and ran > TIMEOUT_SECONDS + 0.01:
             yield f"overtime: {one.path} ran for {ran:.1f} s, and the job's timeout is {TIMEOUT_SECONDS} s"
 
 
@@ -106,6 +106,6 @@ def _too_soon_or_late(here: Plot) -> Iterator[str]:
         if one.began > here.cancelled_at + SOON_SECONDS:
             yield f"after the cancel: {one.path} began {one.began - here.cancelled_at:.2f} s later"
     first = min(one.began for one in here.undone) if here.undone else here.world.now
-    rescue = RESCUE_SECONDS if here.killed or here.loopless() else 0.0
+    rescue = RESCUE_SECONDS * (len(here.killed) + len(here.loopless()))
     if first > here.cancelled_at + SOON_SECONDS + rescue + sum(here.held):
         yield f"late: the undo began {first - here.cancelled_at:.1f} s after the cancel"

@@ -67,14 +67,15 @@ def test_so_it_is_when_two_workers_are_killed(kind, request):
 @pytest.mark.parametrize("engine", ["memory", "sqlite"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fork_anywhere_costs_the_job_nothing_and_its_child_is_ended(kind, engine, rounds):
-    searched = run_all(search(kind, (FORK,), engine=engine, stride=rounds(1 if engine == "memory" else 4, 1)))
+    outcomes = list(search(kind, (FORK,), engine=engine, stride=rounds(1 if engine == "memory" else 2, 1)))
 
-    print(f"{kind}, a fork on {engine}: {searched} schedules")
+    run_all(outcomes)
+    assert sum(outcome.forks for outcome in outcomes) >= 3  # at some points the store acts, and no job could fork
 
 
 def test_a_fork_and_a_kill_or_a_cancel_go_together(rounds):
     for strikes in ((FORK, KILL), (FORK, CANCEL)):
-        run_all(search("line", strikes, stride=rounds(5, 1)))
+        run_all(search("line", strikes, stride=rounds(9, 1)))
 
 
 # The search sees what it looks for.
