@@ -416,19 +416,9 @@ def every_job_settles(run: Run) -> Iterator[str]:
     if run.settled_at is not None:
         return
     for job in run.last.jobs.values():
-        if job.state not in SETTLED and not _rests_elsewhere(run, run.lives[job.id]):
+        if job.state not in SETTLED:
             waits = ", ".join(f"{wait.kind} {wait.name}" for wait in job.waits)
             yield f"L1: {job.type} {job.id[-6:]} is still {job.state}, by {job.worker}, waits for [{waits}]"
-
-
-def _rests_elsewhere(run: Run, life: Life) -> bool:
-    """Whether this is an undo that workers of another app have put to rest each time: decision 31 gives it an hour."""
-    workers = {node.worker.id: node.hand.unsaid for node in run.cast.nodes}
-    undone = run.lives.get(life.job.parent or "")
-    if life.job.type != UNDO or life.job.state != "scheduled" or undone is None:
-        return False
-    rests = [tenure for tenure in life.tenures.values() if tenure.event == "rest"]
-    return bool(rests) and all(undone.job.type in workers[tenure.worker] for tenure in rests)
 
 
 @law
