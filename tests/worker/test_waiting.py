@@ -239,16 +239,40 @@ async def test_who_answers_what_only_the_job_can_refuse_sees_it_beside_the_quest
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_a_signal_that_would_come_back_as_another_value_is_refused(app, value, why):
+async def test_a_signal_that_a_wait_without_a_type_would_get_as_another_value_is_refused(app, value, why):
     @app.job
     async def film() -> None:
         await wait_for("s")
 
     run = await film.submit()
-    with pytest.raises(BadValue, match=why) as told:
-        await run.signal("s", value)
+    async with app.worker():
+        await in_state(app, run, State.PENDING)
+        with pytest.raises(BadValue, match=why) as told:
+            await run.signal("s", value)
     assert "\n" not in str(told.value)
     assert (await app.jobs.get(run.id)).inbox == ()
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_wait_with_a_type_takes_a_signal_that_is_of_that_type(app, early):
+    class Decision(BaseModel):
+        at: datetime
+        price: Decimal
+
+    sent = Decision(at=datetime(2026, 1, 1, tzinfo=UTC), price=Decimal("1.5"))
+
+    @app.job
+    async def film() -> bool:
+        return await wait_for("s", as_=Decision) == sent
+
+    run = await film.submit()
+    if early:
+        await run.signal("s", sent)
+    async with app.worker():
+        if not early:
+            await in_state(app, run, State.PENDING)
+            await run.signal("s", sent)
+        assert await run.result(10) is True
 
 
 async def test_a_waiting_job_refuses_a_signal_of_another_type_at_the_door(app):

@@ -190,7 +190,7 @@ class Jobs:
 
         async def sent(job: Job, now: Time) -> Change:
             waits = await self._waits(job)
-            check_signal(job, waits, name, msgspec.json.decode(text))
+            check_signal(job, waits, name, value, text)
             is_awaited = any(info["name"] == name for _, info in open_waits(job, waits))
             left = {one.version: one for one in untaken(job, waits)}
             change = deliver(job, name, text, now, by=by, untaken=tuple(left.values()), is_awaited=is_awaited)

@@ -75,10 +75,7 @@ def refusals_of(job: Job, steps: Sequence[Step]) -> list[Refusal]:
 
 
 def signal_text(name: str, value: object) -> str:
-    """A signal's value as text. Refuses a name that no signal may have, and a value that the job would get as another.
-
-    Whoever sends a signal names no type, so it is what JSON has: the job's own type makes more of it.
-    """
+    """A signal's value as text. Refuses a name that no signal may have."""
     text = canonical(value)
     if not 0 < len(name) <= SIGNAL_NAME_CHARACTERS or size_of(text) > SIGNAL_BYTES:
         raise Invalid(
@@ -87,10 +84,6 @@ def signal_text(name: str, value: object) -> str:
         )
     if name.startswith("~"):
         raise Invalid(f"signal {name[:40]!r}: names that begin with ~ are Holdfast's own; choose another one")
-    if (found := change_in(value, msgspec.json.decode(text))) is not None:
-        raise BadValue(
-            line(_where(name), found.path, f"{found.words}; send text, numbers, lists and dicts, as JSON has")
-        )
     return text
 
 
@@ -102,12 +95,17 @@ def schemas_of(job: Job, steps: Sequence[Step]) -> dict[str, list[dict[str, Any]
     return found
 
 
-def check_signal(job: Job, steps: Sequence[Step], name: str, value: object) -> None:
+def check_signal(job: Job, steps: Sequence[Step], name: str, value: object, text: str) -> None:
     """Refuse a signal that isn't what the job asks for, as far as that is recorded; BadValue says why."""
     trouble: BadValue | None = None
+    back = msgspec.json.decode(text)
     for info in [info for _, info in open_waits(job, steps) if info["name"] == name]:
         try:
-            check_form(value, info.get("schema", {}), _where(name))
+            if schema := info.get("schema"):
+                check_form(back, schema, _where(name))
+            elif (found := change_in(value, back)) is not None:
+                advice = "wait for it with as_=, or send text, numbers, lists and dicts"
+                raise BadValue(line(_where(name), found.path, f"{found.words}; {advice}"))
         except BadValue as error:
             trouble = trouble or error
         else:
