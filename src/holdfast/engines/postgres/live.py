@@ -264,8 +264,9 @@ class Live:
             if signed and connected:
                 self._seen.add(worker)
             steady_ms = min(up_ms, watched_ms if was_lost else ALWAYS)
-            pace = {"beat_at": beat_at, "beat_ms": beat_ms, "lease_ms": lease_ms}
-            one = msgspec.structs.replace(presence_of(text, worker), **pace)
+            one = msgspec.structs.replace(presence_of(text, worker), beat_at=beat_at)
+            if one.unreadable:
+                one = msgspec.structs.replace(one, beat_ms=beat_ms, lease_ms=lease_ms)
             # Who only looks has no lasting connection, and none that was lost.
             sees = connected or self._db is None
             missing = sees and signs and not signed and worker not in self._workers
