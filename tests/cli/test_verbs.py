@@ -114,7 +114,12 @@ def test_json_is_one_document_without_colours(call: list[str], cli: Cli, ids: di
 
 @pytest.mark.parametrize("call", LOOKS, ids=" ".join)
 def test_an_empty_store_has_something_to_say(call: list[str], cli: Cli):
-    cli.path.touch(mode=0o600)
+    async def made() -> None:
+        engine = engine_for(f"sqlite:///{cli.path}")
+        await engine.open()
+        await engine.close()
+
+    asyncio.run(made())
 
     result = cli(*call)
 

@@ -321,6 +321,7 @@ def test_the_examples_of_rows_of_one_s_own_run(postgres_store, tmp_path, monkeyp
     (tmp_path / "shop.py").write_text(example.replace('"postgresql://user:password@host/database"', "") + compiled)
     monkeypatch.setenv("HOLDFAST_URL", postgres_store)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)  # that of another test
     import shop  # type: ignore[import-not-found]
     from sqlalchemy import Column, Integer, MetaData, Table, Text, func, insert, select
 

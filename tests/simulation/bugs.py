@@ -273,8 +273,8 @@ def _(load: Any) -> Any:
 
 @bug("a failed step runs again in its attempt", "S10", Attempt, "recorded")
 def _(recorded: Any) -> Any:
-    def done_only(self: Any, path: str, spec: Any, *, keyed: bool) -> Any:
-        step = recorded(self, path, spec, keyed=keyed)
+    def done_only(self: Any, path: str) -> Any:
+        step = recorded(self, path)
         return None if step is not None and step.state is StepState.FAILED else step
 
     return done_only
@@ -296,11 +296,6 @@ def _(end: Any) -> Any:
 @bug("code that is cancelled from inside vanishes", "items", Watch, "is_stop")
 def _(is_stop: Any) -> Any:
     return lambda self, raised: not isinstance(raised, Exception)
-
-
-@bug("a map takes an item that cancels itself for a stop", "items", Watch, "__init__")
-def _(init: Any) -> Any:
-    return lambda self, attempt, task=None, caller=None, cancels=None: init(self, attempt, task, None, cancels)
 
 
 @bug("a cancel by the caller is recorded as a failure", "items", Watch, "is_stopped")

@@ -333,7 +333,7 @@ def _is_refuted(run: Run, life: Life, tenure: Tenure, node: Node) -> str | None:
         return f"it had beaten {ago} ms ago"
     for one in beat.args[0].running:
         if (one.job, one.epoch) == (life.job.id, tenure.epoch) and "showed no progress" in why:
-            silent = one.silent_ms + ago
+            silent = round((one.silent_ms + ago) * (1 + 2 * plan.drift))  # as its worker may count
             limit = one.stale_after_ms
             return f"it was silent for {silent} ms" if limit is not None and silent <= limit else None
     return None
