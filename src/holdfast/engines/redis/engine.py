@@ -414,13 +414,14 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """See Engine.prune. Tidies, too: keys whose time is over, the traces of dead workers."""
         most, gone = at_most(limit, PAGE_LIMIT), 0
+        parts = [min(PRUNE_PAGE, most)]  # mostly there is nothing
         for _ in range(ROUNDS):
             # All parts at once, so that they wait for one sync together; each is an act of its own.
-            parts = [min(PRUNE_PAGE, most - gone - at) for at in range(0, max(1, most - gone), PRUNE_PAGE)]
             answers = await asyncio.gather(*(self._look("prune", part, PRUNE_PAGE) for part in parts))
             gone += sum(pruned for pruned, _ in answers)
             if not answers[-1][1] or gone >= most:
                 break
+            parts = [min(PRUNE_PAGE, most - gone - at) for at in range(0, most - gone, PRUNE_PAGE)]
         now = time.monotonic()
         if now - self._tidied_at > TIDY_SECONDS:
             self._tidied_at = now
