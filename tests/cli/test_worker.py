@@ -164,7 +164,7 @@ if __name__ == "__main__":
     app.sync.submit(tell)
 elif IMPORTING:
     print("importing", flush=True)
-    time.sleep(20)
+    time.sleep(300)
 """
 
 
