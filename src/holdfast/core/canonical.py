@@ -29,7 +29,7 @@ from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import SchemaSerializer
 
 from holdfast.core.errors import BadValue
-from holdfast.core.limits import PAYLOAD_BYTES
+from holdfast.core.limits import PAYLOAD_BYTES, size_of
 
 Writer = Callable[[Any, int, str], str]
 """Writes a value that lies so deep, with bytes in that form: base64, hex or utf8."""
@@ -160,11 +160,6 @@ def sized(text: str, where: str) -> str:
     if size_of(text) > PAYLOAD_LIMIT:
         raise BadValue(f"{where}: {_TOO_LARGE}")
     return text
-
-
-def size_of(text: str) -> int:
-    """How many bytes a text has as UTF-8."""
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
 def written(value: Any, where: str, depth: int = 0) -> str:

@@ -11,10 +11,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.canonical import size_of
 from holdfast.core.errors import NotAllowed
 from holdfast.core.keys import derived_id
-from holdfast.core.limits import INBOX_BYTES, INBOX_SIGNALS, NOTE_CHARACTERS, NOTE_ITEMS
+from holdfast.core.limits import INBOX_BYTES, INBOX_SIGNALS, NOTE_CHARACTERS, NOTE_ITEMS, size_of
 from holdfast.core.model import (
     LEASE_LOST,
     NO_SUCH_JOB,

@@ -1,10 +1,17 @@
-"""What callers can make grow, and how far: every bound that a user can meet, in one place. Must not hold anything else.
+"""What callers can make grow, and how far: every bound that a user can meet, in one place, and how a text is
+measured. Must not hold anything else.
 
 `docs/reference/limits.md` is made from `LIMITS`. What is refused is refused before the store is asked; what is cut is
 only ever shown to people.
 """
 
 from typing import NamedTuple
+
+
+def size_of(text: str) -> int:
+    """How many bytes a text has as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
 
 PAYLOAD_BYTES = 1 << 20
 """The largest value as JSON text: the arguments of a job, a result, the value of a question."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.canonical import canonical, line, size_of
+from holdfast.core.canonical import canonical, line
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.forms import check_form
 from holdfast.core.lifecycle import SETTLED
-from holdfast.core.limits import SIGNAL_BYTES, SIGNAL_NAME_CHARACTERS
+from holdfast.core.limits import SIGNAL_BYTES, SIGNAL_NAME_CHARACTERS, size_of
 from holdfast.core.model import Job, Signal, State, Step, StepState, Time, Wait, WaitKind
 from holdfast.core.open_hints import change_in
 from holdfast.core.unreadable import told
