@@ -238,7 +238,7 @@ BOOTING = """
 import os, sys, time
 if "worker" in sys.orig_argv and "HOLDFAST_LIFELINE" in os.environ:
     print("booting", flush=True)
-    time.sleep(20)
+    time.sleep(300)
 """
 
 
