@@ -14,7 +14,7 @@ import asyncpg
 
 from holdfast import App
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 
 POLL_SECONDS = 0.01
 FASTEST = 100_000

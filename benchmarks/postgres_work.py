@@ -18,7 +18,7 @@ from typing import Any
 import asyncpg
 
 from holdfast import App, step
-from holdfast.engines.postgres.live import Live
+from holdfast.engines.postgres.liveness import Liveness
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -201,7 +201,7 @@ def main() -> None:
     if given.counted:
         STATEMENTS.count()
     if given.silent:
-        Live.tell = Live.ring  # type: ignore[method-assign, assignment]
+        Liveness.tell = Liveness.ring  # type: ignore[method-assign, assignment]
     app, jobs = work(given.url)
     if given.role == "worker":
         asyncio.run(run_worker(app, *given.numbers))

@@ -32,7 +32,7 @@ from holdfast.core.model import Event, Job
 from holdfast.engines.sqlite import SqliteEngine, rows
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, prepare
-from holdfast.jobs import Jobs, Order, new_job, random_ids
+from holdfast.jobs.service import JobRequest, Jobs, new_job, random_ids
 
 BATCH = 100
 CALLERS = 100
@@ -57,10 +57,10 @@ def draw(scene: Scene, style: str = "ink") -> str:
 SIGNATURE = Signature(draw)
 
 
-def order(n: int) -> Order:
+def order(n: int) -> JobRequest:
     """One submission with everything on: the border for values, canonical text, hash."""
     scene = Scene(n, "a lighthouse in the rain, seen from the sea", 4.5, ["night", "storm"])
-    return Order(type="video.draw", args=SIGNATURE.encode((scene,), {}), encoded=True)
+    return JobRequest(type="video.draw", args=SIGNATURE.encode((scene,), {}), encoded=True)
 
 
 # The raw store.

@@ -10,32 +10,18 @@ ROOT = Path(__file__).parents[1] / "src" / "holdfast"
 # Who may import what, by the longest prefix that fits. A layer always knows itself.
 MAY = {
     "core": set(),
-    "forking": {"safe"},
-    "engines": {"core", "forking", "safe"},
+    "forking": {"safe_text"},
+    "safe_text": set(),
+    "safe_console": {"safe_text"},
+    "background": set(),
+    "engines": {"core", "forking", "safe_text"},
     "jobs": {"core", "forking", "engines.contract"},
-    "safe": set(),
-    "screen": {"safe"},
-    "threads": set(),
-    "trouble": set(),
-    "worker": {"core", "forking", "engines.contract", "jobs", "safe", "threads", "trouble"},
-    "upkeep": {"core", "engines.contract", "jobs", "safe", "threads", "trouble"},
-    "server": {"core", "jobs"},
-    "settings": {"core"},
-    "observe": {"core"},
+    "worker": {"core", "forking", "engines.contract", "jobs", "safe_text", "background"},
+    "upkeep": {"core", "engines.contract", "jobs", "safe_text", "background"},
     "conformance": {"core", "engines", "jobs"},
-    "runs": {"core", "forking", "engines.contract", "jobs"},
-    "steps": {"core", "worker"},
-    "submit": {"core", "jobs", "worker", "runs", "steps"},
-    "waiting": {"core", "jobs", "worker"},
-    "app": {
-        *("core", "forking", "engines", "jobs", "worker", "upkeep", "runs", "steps", "submit", "settings", "observe"),
-    },
-    "items": {"core", "engines", "jobs", "worker", "app", "steps", "submit", "runs", "settings", "screen"},
-    "testing": {"core", "engines", "jobs", "worker", "upkeep", "app", "runs", "steps", "submit", "settings"},
-    "cli": {
-        *("core", "forking", "engines", "jobs", "worker", "upkeep", "server", "app", "items", "runs", "steps"),
-        *("settings", "observe", "safe", "screen"),
-    },
+    "app": {"core", "forking", "engines", "jobs", "worker", "upkeep", "safe_console"},
+    "testing": {"core", "engines", "jobs", "worker", "upkeep", "app"},
+    "cli": {"core", "forking", "engines", "jobs", "worker", "upkeep", "app", "safe_text", "safe_console"},
 }
 
 # Concrete engines are named by `engine_for(url)`, by themselves, by the command line, by the suite that compares every
@@ -106,9 +92,9 @@ def test_what_engines_on_a_server_share_is_theirs_alone(module: str, path: Path)
 
 def test_the_law_catches_a_local_import(tmp_path):
     file = tmp_path / "sneaky.py"
-    file.write_text("def later():\n    from holdfast.engines import memory\n    import holdfast.jobs\n")
+    file.write_text("def later():\n    from holdfast.engines import memory\n    import holdfast.jobs.service\n")
 
-    assert imports(file) == {"engines", "engines.memory", "jobs"}
+    assert imports(file) == {"engines", "engines.memory", "jobs.service"}
 
 
 def test_every_module_has_a_layer():

@@ -4,23 +4,23 @@ import logging
 
 import pytest
 
-from holdfast.trouble import Trouble
+from holdfast.background import LogOnce
 
 
 def test_what_goes_on_is_told_once_a_minute_and_so_is_its_end(caplog: pytest.LogCaptureFixture):
     now = 0.0
-    trouble = Trouble(logging.getLogger("holdfast.test"), "can't claim", "claims again", clock=lambda: now)
-    trouble.pass_by()
+    trouble = LogOnce(logging.getLogger("holdfast.test"), "can't claim", "claims again", clock=lambda: now)
+    trouble.recovered()
     for now in (10.0, 10.5, 40.0, 69.9, 70.0, 100.0):  # noqa: B007 (the clock reads it)
         trouble.say(OSError("away"))
     now = 101.0
     trouble.say(ValueError("odd"))
     now = 103.5
-    trouble.pass_by()
-    trouble.pass_by()
+    trouble.recovered()
+    trouble.recovered()
     for _ in range(5):
         trouble.say(ValueError("odd"))
-        trouble.pass_by()
+        trouble.recovered()
     now = 161.0
     trouble.say(ValueError("odd"))
 

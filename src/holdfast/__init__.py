@@ -4,7 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.app import App as App
+    from holdfast.app.app import App as App
+    from holdfast.app.items.run_items import run_items as run_items
+    from holdfast.app.items.run_items import run_items_async as run_items_async
+    from holdfast.app.run import Run as Run
+    from holdfast.app.settings import Settings as Settings
+    from holdfast.app.step import step as step
+    from holdfast.app.waiting import ask as ask
+    from holdfast.app.waiting import sleep as sleep
+    from holdfast.app.waiting import wait_for as wait_for
     from holdfast.core.errors import BadValue as BadValue
     from holdfast.core.errors import EffectInDoubt as EffectInDoubt
     from holdfast.core.errors import HoldfastError as HoldfastError
@@ -34,15 +42,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import UnknownOption as UnknownOption
     from holdfast.core.errors import WrongColour as WrongColour
     from holdfast.core.model import Retry as Retry
-    from holdfast.items import run_items as run_items
-    from holdfast.items import run_items_async as run_items_async
     from holdfast.jobs.status import Status as Status
-    from holdfast.runs import Run as Run
-    from holdfast.settings import Settings as Settings
-    from holdfast.steps import step as step
-    from holdfast.waiting import ask as ask
-    from holdfast.waiting import sleep as sleep
-    from holdfast.waiting import wait_for as wait_for
     from holdfast.worker.attempt import Suspended as Suspended
     from holdfast.worker.context import current as current
     from holdfast.worker.context import progress as progress
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # Names are looked up when they are asked for, so that the command line starts without loading all of it.
 _HOMES = {
-    "App": "holdfast.app",
+    "App": "holdfast.app.app",
     "BadValue": "holdfast.core.errors",
     "EffectInDoubt": "holdfast.core.errors",
     "HoldfastError": "holdfast.core.errors",
@@ -80,15 +80,15 @@ _HOMES = {
     "UnknownOption": "holdfast.core.errors",
     "WrongColour": "holdfast.core.errors",
     "Retry": "holdfast.core.model",
-    "run_items": "holdfast.items",
-    "run_items_async": "holdfast.items",
+    "run_items": "holdfast.app.items.run_items",
+    "run_items_async": "holdfast.app.items.run_items",
     "Status": "holdfast.jobs.status",
-    "Run": "holdfast.runs",
-    "Settings": "holdfast.settings",
-    "step": "holdfast.steps",
-    "ask": "holdfast.waiting",
-    "sleep": "holdfast.waiting",
-    "wait_for": "holdfast.waiting",
+    "Run": "holdfast.app.run",
+    "Settings": "holdfast.app.settings",
+    "step": "holdfast.app.step",
+    "ask": "holdfast.app.waiting",
+    "sleep": "holdfast.app.waiting",
+    "wait_for": "holdfast.app.waiting",
     "Suspended": "holdfast.worker.attempt",
     "current": "holdfast.worker.context",
     "progress": "holdfast.worker.context",

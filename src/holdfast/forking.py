@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from holdfast.safe import logger
+from holdfast.safe_text import logger
 
 log = logger("holdfast.forking")
 

@@ -25,7 +25,7 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.jobs import LOG_PATH, Jobs, Order
+from holdfast.jobs.service import LOG_PATH, JobRequest, Jobs
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ async def fill(jobs: Jobs) -> dict[State, str]:
     engine, now = jobs.engine, await jobs.engine.now()
     ids: dict[State, str] = {}
     options = Options(stages=STAGES, retry=Retry(retries=3), tags=("night",), meta={"tenant": "acme"})
-    video = Order(type="make_video", queue="video", args=canonical([{"title": "The Lighthouse"}]), options=options)
+    video = JobRequest(type="make_video", queue="video", args=canonical([{"title": "The Lighthouse"}]), options=options)
 
     async def one(state: State, **more: object) -> Job:
         (accepted,) = await jobs.submit([replace(video, **more)])
@@ -152,7 +152,7 @@ def suspended(
     """
 
     async def work(jobs: Jobs) -> str:
-        await jobs.submit([Order(type="make_video", queue="asking")])
+        await jobs.submit([JobRequest(type="make_video", queue="asking")])
         (job,) = await jobs.engine.claim("w-1", ["asking"], 1)
         now = await jobs.engine.now()
         ends = {name: None if one.get("until") is None else now + one["until"] for name, one in asked.items()}
@@ -173,7 +173,7 @@ def suspended(
             *(replace(wait, until=None if left is None else now + left) for wait, left in waits),
         )
         for group in [wait.name for wait in all_waits if wait.kind is WaitKind.CHILDREN]:
-            await jobs.submit([Order(type="draw")], job.lease, groups=[group])
+            await jobs.submit([JobRequest(type="draw")], job.lease, groups=[group])
         at_rest = all(wait.kind is WaitKind.TIME for wait in all_waits)
         event, run_at = (Event.REST, all_waits[0].until) if at_rest else (Event.SUSPEND, None)
         change = decide(job, event, now, by="w-1", waits=all_waits, run_at=run_at, steps=tuple(records))

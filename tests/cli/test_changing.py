@@ -15,7 +15,7 @@ import pytest
 from holdfast.cli import cancel, store
 from holdfast.core.lifecycle import EVENT_ROWS
 from holdfast.core.model import PAGE_LIMIT, Event, State
-from holdfast.jobs import Jobs, Order
+from holdfast.jobs.service import JobRequest, Jobs
 from tests.cli.conftest import Cli
 from tests.cli.stores import in_store
 
@@ -92,7 +92,7 @@ def test_review_is_cancelled_when_it_is_named(cli: Cli, ids: dict[State, str]):
 
 def test_more_than_a_page_is_cancelled_whole(cli: Cli):
     async def work(jobs: Jobs) -> None:
-        await jobs.submit([Order(type="draw", queue="video") for _ in range(PAGE_LIMIT + 50)])
+        await jobs.submit([JobRequest(type="draw", queue="video") for _ in range(PAGE_LIMIT + 50)])
 
     in_store(cli.path, work)
 
@@ -165,9 +165,9 @@ def test_a_child_that_is_cancelled_with_its_parent_is_not_refused(how: str, cli:
     monkeypatch.setattr(cancel, "AT_ONCE", 1)  # first the parent, then its child
 
     async def work(jobs: Jobs) -> tuple[str, str]:
-        await jobs.submit([Order(type="make_book", queue="books")])
+        await jobs.submit([JobRequest(type="make_book", queue="books")])
         (parent,) = await jobs.engine.claim("w", ["books"], 1)
-        (child,) = await jobs.submit([Order(type="write", queue="books")], parent.lease, groups=["chapters"])
+        (child,) = await jobs.submit([JobRequest(type="write", queue="books")], parent.lease, groups=["chapters"])
         return parent.id, child.id
 
     family = in_store(cli.path, work)

@@ -17,7 +17,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, Job, Options, Presence, Running, State, Wait, WaitKind
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.jobs import Jobs, Order, new_job
+from holdfast.jobs.service import JobRequest, Jobs, new_job
 from holdfast.worker import registry
 from holdfast.worker.drift import NEVER_ASKED
 from tests.cli.conftest import Cli
@@ -43,7 +43,7 @@ def planted(cli: Cli, *jobs: dict) -> list[str]:
         for number, more in enumerate(jobs):
             age = more.pop("age", 0)
             order = replace(
-                Order(type="draw", queue="video"), **{k: v(now) if callable(v) else v for k, v in more.items()}
+                JobRequest(type="draw", queue="video"), **{k: v(now) if callable(v) else v for k, v in more.items()}
             )
             made.append(new_job(order, f"0192f3a4-5b6c-7d8e-9f01-{number:012x}", now - age))
         await store.engine.insert(made)
@@ -167,7 +167,7 @@ def test_where_no_worker_serves_a_queue_its_types_are_not_told_as_well(cli: Cli,
 async def undo_at_rest(jobs: Jobs) -> str:
     """A cancelled job whose undo was claimed once by a worker of another app, and rests."""
     engine = jobs.engine
-    (accepted,) = await jobs.submit([Order(type="make_video", queue="video", options=Options(cleanup=True))])
+    (accepted,) = await jobs.submit([JobRequest(type="make_video", queue="video", options=Options(cleanup=True))])
     (mine,) = await engine.claim("w-gone", ["video"], 1)
     now = await engine.now()
     await engine.commit([decide(mine, Event.SUSPEND, now, by="w-gone", waits=(Wait(WaitKind.SIGNAL, "never"),))])
@@ -350,12 +350,12 @@ async def film() -> int:
 def test_steps_that_an_app_does_not_define_are_told_before_it_is_deployed(name, was, level, cli, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "STEPS", known := {})  # type: ignore[var-annotated]
     monkeypatch.setattr(ailments, "STEPS", known)
-    monkeypatch.setattr("holdfast.steps.STEPS", known)
+    monkeypatch.setattr("holdfast.app.step.STEPS", known)
     file = tmp_path / f"studio_{level}_{name}.py"
     file.write_text(STEPS_APP.format(path=cli.path, step=name, was=was))
 
     async def work(jobs: Jobs) -> str:
-        await jobs.submit([Order(type="film")])
+        await jobs.submit([JobRequest(type="film")])
         (held,) = await jobs.engine.claim("w-1", ["default"], 1)
         await jobs.engine.record([step(held, f"sketched#{n}") for n in range(3)])
         return held.id
@@ -372,7 +372,7 @@ def test_steps_that_an_app_does_not_define_are_told_before_it_is_deployed(name, 
 
 def test_jobs_that_went_on_without_their_records_are_told_for_a_day(cli: Cli):
     async def work(jobs: Jobs) -> str:
-        await jobs.submit([Order(type="film")])
+        await jobs.submit([JobRequest(type="film")])
         for _ in range(2):
             (held,) = await jobs.engine.claim("w-1", ["default"], 1)
             event, now = (Event.COMPLETE if held.epoch > 1 else Event.RELEASE), await jobs.engine.now()
@@ -397,7 +397,7 @@ MANY = 1_200
 
 async def without_its_records(jobs: Jobs) -> str:
     """A job that went on and never asked for what it had recorded."""
-    await jobs.submit([Order(type="film")])
+    await jobs.submit([JobRequest(type="film")])
     for _ in range(2):
         (held,) = await jobs.engine.claim("w-1", ["default"], 1)
         facts: dict[str, Any] = {"note": {NEVER_ASKED: {"draw": 3}}, "result": "null"} if held.epoch > 1 else {}
@@ -409,7 +409,7 @@ async def without_its_records(jobs: Jobs) -> str:
 def test_a_job_that_went_on_without_its_records_is_told_however_many_came_after_it(cli: Cli):
     async def work(jobs: Jobs) -> str:
         id = await without_its_records(jobs)
-        await jobs.submit([Order(type="other", queue="other") for _ in range(MANY)])
+        await jobs.submit([JobRequest(type="other", queue="other") for _ in range(MANY)])
         return id
 
     id = in_store(cli.path, work)
@@ -426,8 +426,8 @@ def test_a_look_at_jobs_that_ended_early_says_how_far_it_came(cli: Cli, tmp_path
     async def work(jobs: Jobs) -> None:
         await without_its_records(jobs)
         now = await jobs.engine.now()
-        await jobs.submit([Order(type="film", queue="later", run_at=now + HOUR) for _ in range(3)])
-        await jobs.submit([Order(type="film", queue="held") for _ in range(3)])
+        await jobs.submit([JobRequest(type="film", queue="later", run_at=now + HOUR) for _ in range(3)])
+        await jobs.submit([JobRequest(type="film", queue="held") for _ in range(3)])
         await jobs.engine.claim("w-1", ["held"], 3)
 
     in_store(cli.path, work)
@@ -451,10 +451,10 @@ def test_a_job_that_is_long_due_is_told_however_many_are_not(cli: Cli):
 
 def test_a_lost_job_is_told_however_many_have_a_living_worker(cli: Cli):
     async def work(jobs: Jobs) -> str:
-        await jobs.submit([Order(type="draw") for _ in range(MANY)])
+        await jobs.submit([JobRequest(type="draw") for _ in range(MANY)])
         for _ in range(0, MANY, 100):
             await jobs.engine.claim("w-live", ["default"], 100)
-        await jobs.submit([Order(type="draw")])
+        await jobs.submit([JobRequest(type="draw")])
         [lost] = await jobs.engine.claim("w-lost", ["default"], 1)
         return lost.id
 

@@ -9,8 +9,8 @@ from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, State, StepState, Wait, WaitKind
 from holdfast.core.outcome import ONCE
-from holdfast.jobs import Jobs, Order
-from holdfast.worker.faults import type_name
+from holdfast.jobs.service import JobRequest, Jobs
+from holdfast.worker.recorded_errors import type_name
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, in_store, step, suspended
 
@@ -21,7 +21,7 @@ def doubtful(cli: Cli, *paths: str, runs: bool = False, raised: Error | None = N
     """A job in review whose steps of these paths were begun and not recorded; or one that still runs."""
 
     async def work(jobs: Jobs) -> str:
-        await jobs.submit([Order(type="ship", queue="orders")])
+        await jobs.submit([JobRequest(type="ship", queue="orders")])
         (job,) = await jobs.engine.claim("w-1", ["orders"], 1)
         begun = [replace(step(job, path, ONCE), state=StepState.STARTED, finished_at=None) for path in paths]
         await jobs.engine.record([step(job, "pack#1", '"box"'), *begun])
@@ -248,7 +248,7 @@ def undoable(cli: Cli, event: Event | None) -> str:
     """A job that has made three things, and then ends so."""
 
     async def work(jobs: Jobs) -> str:
-        await jobs.submit([Order(type="rent", queue="orders")])
+        await jobs.submit([JobRequest(type="rent", queue="orders")])
         (job,) = await jobs.engine.claim("w-1", ["orders"], 1)
         for n in (1, 2, 3):
             intent = replace(step(job, f"~undo/rent#{n}", '{"step":"rent"}'), state=StepState.STARTED, finished_at=None)

@@ -3,7 +3,7 @@
 from holdfast.cli import ids as ids_module
 from holdfast.core.keys import new_id
 from holdfast.core.model import State
-from holdfast.jobs import Jobs, Order
+from holdfast.jobs.service import JobRequest, Jobs
 from tests.cli.conftest import Cli
 from tests.cli.stores import in_store
 
@@ -12,7 +12,7 @@ def submitted(cli: Cli, *ids: str) -> None:
     """Jobs with these ids."""
 
     async def work(jobs: Jobs) -> None:
-        await jobs.submit([Order(type="draw") for _ in ids], ids=ids)
+        await jobs.submit([JobRequest(type="draw") for _ in ids], ids=ids)
 
     in_store(cli.path, work)
 

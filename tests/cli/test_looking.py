@@ -20,7 +20,7 @@ from holdfast.conformance.given import step
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, Presence, Retrying, State, Where
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.jobs import Jobs, Order
+from holdfast.jobs.service import JobRequest, Jobs
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, NASTY, STAGES, in_store, presence
 
@@ -87,7 +87,7 @@ def test_who_is_not_trying_again_is_told_so_in_json(cli: Cli, ids: dict[State, s
 
 def test_show_tells_how_often_a_step_was_tried(cli: Cli):
     async def work(jobs: Jobs) -> str:
-        await jobs.submit([Order(type="film")])
+        await jobs.submit([JobRequest(type="film")])
         (held,) = await jobs.engine.claim("w-1", ["default"], 1)
         await jobs.engine.record([step(held, "draw#1", tries=3), step(held, "draw#2")])
         return held.id
@@ -208,9 +208,9 @@ def test_show_tells_what_a_job_waits_for_and_why_it_was_stopped(cli: Cli, ids: d
 
 def test_show_lists_the_children(cli: Cli):
     async def work(jobs: Jobs) -> str:
-        await jobs.submit([Order(type="make_book", queue="books")])
+        await jobs.submit([JobRequest(type="make_book", queue="books")])
         (parent,) = await jobs.engine.claim("w", ["books"], 1)
-        (child,) = await jobs.submit([Order(type="write")], parent.lease, groups=["chapters"])
+        (child,) = await jobs.submit([JobRequest(type="write")], parent.lease, groups=["chapters"])
         return f"{parent.id} {child.id}"
 
     parent, child = in_store(cli.path, work).split()
@@ -339,7 +339,7 @@ def in_terminal(command: list[str], *, until: bytes, then: object) -> Shown:
 
 def test_a_full_store_shows_a_bounded_overview(cli: Cli):
     async def work(jobs: Jobs) -> None:
-        await jobs.submit([Order(type="draw", queue="video") for _ in range(60)])
+        await jobs.submit([JobRequest(type="draw", queue="video") for _ in range(60)])
         await jobs.engine.claim("w", ["video"], 50)
 
     in_store(cli.path, work)
@@ -374,7 +374,7 @@ def test_lost_workers_are_counted_in_all_and_stay_counted(cli: Cli):
     """The row of losses begins anew with a new step and with a replay. A person wants to know how many there were."""
 
     async def lose(jobs: Jobs) -> str:
-        (made,) = await jobs.submit([Order(type="make_video")])
+        (made,) = await jobs.submit([JobRequest(type="make_video")])
         for number in (1, 2):
             (job,) = await jobs.engine.claim(f"w-{number}", ["default"], 1)
             note = {"lost": job.worker, "why": "it was killed"}

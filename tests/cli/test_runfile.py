@@ -13,7 +13,7 @@ from holdfast.cli.shapes import moment, moment_of
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import State
 from holdfast.engines import engine_class
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 from tests.cli.conftest import Cli
 from tests.cli.stores import in_store
 

@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import App
+from holdfast.app.items.words import Counts, Teller
 from holdfast.core.codec import canonical
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, Options, Presence, Running, Step, StepState
-from holdfast.items.words import Counts, Teller
-from holdfast.jobs import LOG_PATH, Jobs, Order
-from holdfast.safe import UNSAFE, clean, escaped, logger
+from holdfast.jobs.service import LOG_PATH, JobRequest, Jobs
+from holdfast.safe_text import UNSAFE, clean, escaped, logger
 from tests.cli.conftest import Cli
 from tests.cli.stores import in_store, step, suspended
 
@@ -43,7 +43,9 @@ def ids(cli: Cli) -> dict[str, str]:
         engine, made = jobs.engine, {}
         options = Options(tags=(HOSTILE,), meta={HOSTILE: HOSTILE})
         for name in ("active", "stuck", "completed"):
-            order = Order(type="film", queue=name, args=canonical([HOSTILE]), key=f"{HOSTILE}{name}", options=options)
+            order = JobRequest(
+                type="film", queue=name, args=canonical([HOSTILE]), key=f"{HOSTILE}{name}", options=options
+            )
             await jobs.submit([order])
             (job,) = await engine.claim("w-1", [name], 1)
             made[name], now = job.id, await engine.now()
@@ -175,7 +177,7 @@ def test_all_loggers_of_ours_are_safe_ones():
     from holdfast.engines.postgres import engine as postgres_engine
     from holdfast.engines.redis import store as redis_store
     from holdfast.upkeep import keeper
-    from holdfast.worker import loop
+    from holdfast.worker import worker as loop
 
     for module in (file_engine, postgres_engine, redis_store, keeper, loop):
         assert module.log.filters, module.__name__
@@ -193,7 +195,7 @@ def test_the_log_of_a_worker_is_safe_whatever_a_job_raises(cli: Cli, tmp_path):
 
     async def submitted() -> None:
         await app.open()
-        await app.jobs.submit([Order(type="film", args="[1]")])
+        await app.jobs.submit([JobRequest(type="film", args="[1]")])
         await app.close()
 
     asyncio.run(submitted())

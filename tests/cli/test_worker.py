@@ -93,7 +93,7 @@ def test_a_second_signal_ends_a_worker_whose_loop_is_blocked(tmp_path: Path):
 STUBBORN = """
 import asyncio, time
 from holdfast import App, Settings
-from holdfast.worker import loop
+from holdfast.worker import worker as loop
 loop.HALT_SECONDS = 0.2
 app = App(settings=Settings(grace_seconds=0.2))
 

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from holdfast.engines import bell as module
-from holdfast.engines.bell import EVERYTHING, Bell
+from holdfast.engines import wakeups as module
+from holdfast.engines.wakeups import EVERYTHING, Wakeups
 
 LONG = 60.0
 
 
-async def is_woken(bell: Bell, topic: str, after: int) -> bool:
+async def is_woken(bell: Wakeups, topic: str, after: int) -> bool:
     """Whether who waits for this topic, having heard all up to a mark, is woken at once."""
     try:
         async with asyncio.timeout(0.05):
@@ -22,7 +22,7 @@ async def is_woken(bell: Bell, topic: str, after: int) -> bool:
 
 def test_who_waits_hears_its_own_topics_and_everything(run):
     async def ringing() -> None:
-        bell = Bell()
+        bell = Wakeups()
         mine = asyncio.create_task(bell.wait(["a", "b"], LONG, 1))
         other = asyncio.create_task(bell.wait(["c"], LONG, 1))
         await asyncio.sleep(0)
@@ -37,7 +37,7 @@ def test_who_waits_hears_its_own_topics_and_everything(run):
 
 def test_what_rang_before_is_heard_once(run):
     async def ringing() -> None:
-        bell = Bell()
+        bell = Wakeups()
         bell.ring(["a"])
         assert await is_woken(bell, "a", 1)
         mark = await bell.wait(["a"], LONG, 1)
@@ -52,7 +52,7 @@ def test_however_much_rings_meanwhile_nothing_is_slept_through(run, monkeypatch:
     monkeypatch.setattr(module, "MEMORY_LIMIT", 8)
 
     async def ringing() -> None:
-        bell = Bell()
+        bell = Wakeups()
         bell.ring(["a"])
         for n in range(more):
             bell.ring([f"more-{n}"])

@@ -18,7 +18,7 @@ from holdfast.engines.clock import JUMP_MS, LOOK_MS, SLEW, TRUST_MS, MachineCloc
 from holdfast.engines.file import FileEngine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.jobs import Jobs, Order
+from holdfast.jobs.service import JobRequest, Jobs
 
 START = 1_760_000_000_000
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
@@ -211,11 +211,11 @@ def test_a_jump_leaves_no_job_standing_and_spends_no_time(tmp_path, monkeypatch,
     async def life() -> None:
         await engine.open()
         jobs = Jobs(engine)
-        (old,) = await jobs.submit([Order(type="t")])
-        (later,) = await jobs.submit([Order(type="t", run_at=await engine.now() + 10 * SECOND)])
+        (old,) = await jobs.submit([JobRequest(type="t")])
+        (later,) = await jobs.submit([JobRequest(type="t", run_at=await engine.now() + 10 * SECOND)])
         machine.set(jump)
         machine.pass_by(SECOND)
-        (new,) = await jobs.submit([Order(type="t")])
+        (new,) = await jobs.submit([JobRequest(type="t")])
         assert {one.id for one in await engine.claim("w-1", ["default"], 9)} == {old.id, new.id}
         machine.pass_by(6 * SECOND)
         assert await engine.claim("w-1", ["default"], 9) == [], "not before its time"
@@ -240,7 +240,7 @@ def test_a_clock_that_was_set_back_between_two_runs_leaves_no_job_standing(tmp_p
         finally:
             await engine.close()
 
-    (old,) = run(life(lambda engine: Jobs(engine).submit([Order(type="t")])))
+    (old,) = run(life(lambda engine: Jobs(engine).submit([JobRequest(type="t")])))
     ahead[0] = 0
     (claimed,) = run(life(lambda engine: engine.claim("w-1", ["default"], 9)))
     assert claimed.id == old.id
@@ -344,7 +344,7 @@ def test_the_doctor_tells_a_store_whose_time_is_not_the_machines(tmp_path, monke
     async def fill() -> None:
         engine = SqliteEngine(tmp_path / "jobs.db")
         await engine.open()
-        await Jobs(engine).submit([Order(type="t")])
+        await Jobs(engine).submit([JobRequest(type="t")])
         assert (await engine.count())["default", State.AVAILABLE] == 1
         await engine.close()
 

@@ -18,7 +18,7 @@ from holdfast.core.model import Applied, Conflict, Event, Options, Presence, Sta
 from holdfast.engines.contract import job_topic
 from holdfast.engines.file import FileEngine
 from holdfast.engines.file import engine as file
-from holdfast.engines.file.sheet import Sheet
+from holdfast.engines.file.writer import Sheet
 from tests.engines.simdisk import Faulty
 
 

@@ -9,9 +9,9 @@ from holdfast.conformance.given import HOUR, StoreClock, step
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import Event, Options, State, Where
 from holdfast.engines.file import FileEngine
-from holdfast.engines.file.form import EDIT, shown
 from holdfast.engines.file.reopen import PRIORITY_LIMIT
-from holdfast.jobs import orders
+from holdfast.engines.file.schema import EDIT, shown
+from holdfast.jobs import requests as orders
 from tests.engines.test_file_edits import Desk, status
 
 

@@ -12,7 +12,7 @@ from holdfast.core.keys import digest
 from holdfast.core.lifecycle import RECOVERY_LIMIT, TERMINAL
 from holdfast.core.model import Conflict, Error, Event, Job, Options, State, StepState, Wait, WaitKind, Where
 from holdfast.engines.file import FileEngine
-from holdfast.engines.file.form import EDIT
+from holdfast.engines.file.schema import EDIT
 
 TYPE, ARGS = "book.write", '[{"chapter":7}]'
 

@@ -34,9 +34,9 @@ from holdfast.core.model import (
 )
 from holdfast.engines.file import FileEngine
 from holdfast.engines.file.checkpoint import read
-from holdfast.engines.file.form import canonical, shown
 from holdfast.engines.file.reopen import reopen
-from holdfast.engines.file.sheet import Rows, Sheet
+from holdfast.engines.file.schema import canonical, shown
+from holdfast.engines.file.writer import Rows, Sheet
 from holdfast.engines.tables import Key
 
 START = 1_767_225_600_000

@@ -15,8 +15,8 @@ import pytest
 from holdfast.conformance.given import StoreClock, job
 from holdfast.core.errors import StoreBusy, StoreClosed, StoreError
 from holdfast.engines import engine_for
+from holdfast.engines.batch_thread import BatchThread
 from holdfast.engines.file import FileEngine
-from holdfast.engines.lane import Lane
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_a_lane_answers_whoever_was_just_in_time(run):
         for ticket in tickets:
             ticket.answer = ticket.work
 
-    lane = Lane("lane", answer)
+    lane = BatchThread("lane", answer)
     lane._queue = Held()  # type: ignore[assignment]
 
     def close():

@@ -12,7 +12,7 @@ from holdfast.conformance.given import StoreClock, change, claimed, job, step
 from holdfast.core.errors import HoldfastError, StoreClosed, StoreDamaged, StoreError, StoreUnwritable
 from holdfast.core.model import Event, Presence, State, Where
 from holdfast.engines.file import FileEngine, FileReader
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 from tests.engines.simdisk import PATH, Faulty, SimDisk
 
 

@@ -10,7 +10,7 @@ from holdfast.conformance.given import StoreClock
 from holdfast.core.model import State
 from holdfast.engines.contract import WORKER
 from holdfast.engines.file import FileReader
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 from tests.engines.test_file_reader import left_running, states
 
 

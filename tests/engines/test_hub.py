@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.engines.hub import Hub, Line
-from holdfast.engines.lane import Ticket
+from holdfast.engines.batch_thread import Ticket
+from holdfast.engines.loop_thread import BatchQueue, LoopThread
 
 
 async def nothing() -> None: ...
@@ -15,7 +15,7 @@ def test_a_batch_takes_what_waits_up_to_its_limit_and_one_piece_in_any_case(run)
     batches: list[list[int]] = []
 
     async def weighed() -> None:
-        hub, may_go = Hub("a hub", thread="holdfast-test"), asyncio.Event()
+        hub, may_go = LoopThread("a hub", thread="holdfast-test"), asyncio.Event()
 
         async def note(batch: Sequence[Ticket[Any]]) -> None:
             batches.append([ticket.work for ticket in batch])
@@ -28,7 +28,7 @@ def test_a_batch_takes_what_waits_up_to_its_limit_and_one_piece_in_any_case(run)
         async def go() -> None:
             may_go.set()
 
-        line = Line(hub, note, limit=1_000, weigh=lambda work: work)
+        line = BatchQueue(hub, note, limit=1_000, weigh=lambda work: work)
         first = asyncio.ensure_future(line.do(5))
         await hub.call(begun)
         rest = [asyncio.ensure_future(line.do(work)) for work in (600, 400, 0, 1, 2_500, 700, 300)]

@@ -40,9 +40,9 @@ from holdfast.engines import engine_for
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.postgres import PostgresEngine, floor, rows
 from holdfast.engines.postgres import engine as engine_module
-from holdfast.engines.postgres.acts import Acts
-from holdfast.engines.postgres.live import Live, short
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.liveness import Liveness, short
+from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.writes import Writes
 from tests.postgres_server import NoServer, Server, server
 
 CLOCK = StoreClock(settable=False)
@@ -213,16 +213,16 @@ def test_a_claim_a_step_and_an_end_are_one_statement_each(postgres_store: str, r
 
 def test_callers_who_come_together_share_a_statement(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
     batches: list[int] = []
-    record = Acts.record
+    record = Writes.record
 
-    async def noted(self: Acts, steps: Any) -> Any:
+    async def noted(self: Writes, steps: Any) -> Any:
         batches.append(len(steps))
         return await record(self, steps)
 
     async def crowd() -> None:
         engine = await opened(postgres_store)
         held = await claimed(engine, CLOCK)
-        monkeypatch.setattr(Acts, "record", noted)
+        monkeypatch.setattr(Writes, "record", noted)
         answers = await asyncio.gather(*(engine.record([step(held, f"s{n}")]) for n in range(200)))
         assert all(answer[0].first for answer in answers)
         assert len(await engine.steps(held.id)) == 200
@@ -262,7 +262,7 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
         late = [job(CLOCK, run_at=CLOCK.now - 60_000) for _ in range(3)]
         transaction = raw.transaction()
         await transaction.start()
-        await Acts(raw, engine._sql)._add(late)  # numbered before all others, and committed after many of them
+        await Writes(raw, engine._sql)._add(late)  # numbered before all others, and committed after many of them
         await engine.insert([job(CLOCK) for _ in range(600)])
         seen: list[str] = []
         for _ in range(floor.FULL_IN_A_ROW + 2):
@@ -321,9 +321,9 @@ def test_a_bulk_comes_in_its_own_order(
     options: dict[str, Any], postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
     """Also where the store is slow with its first part."""
-    add, parts = Acts._add, 0
+    add, parts = Writes._add, 0
 
-    async def slow_at_first(self: Acts, jobs: Any) -> Any:
+    async def slow_at_first(self: Writes, jobs: Any) -> Any:
         nonlocal parts
         parts += 1
         if parts == 1:
@@ -334,7 +334,7 @@ def test_a_bulk_comes_in_its_own_order(
     async def overtaken() -> bool:
         return parts > 2
 
-    monkeypatch.setattr(Acts, "_add", slow_at_first)
+    monkeypatch.setattr(Writes, "_add", slow_at_first)
 
     async def bulk() -> None:
         app = App(postgres_store)
@@ -433,13 +433,13 @@ def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_s
 
 
 def test_only_who_waits_for_jobs_hears_of_them(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
-    hear, payloads = Live._hear, list[tuple[Live, str]]()
+    hear, payloads = Liveness._hear, list[tuple[Liveness, str]]()
 
-    def noted(self: Live, db: object, pid: int, channel: str, payload: object) -> None:
+    def noted(self: Liveness, db: object, pid: int, channel: str, payload: object) -> None:
         payloads.append((self, str(payload)))
         hear(self, db, pid, channel, payload)
 
-    monkeypatch.setattr(Live, "_hear", noted)
+    monkeypatch.setattr(Liveness, "_hear", noted)
 
     async def both() -> None:
         worker, waiter, other = [await opened(postgres_store) for _ in range(3)]
@@ -640,11 +640,11 @@ def test_a_callers_long_transaction_keeps_no_day_from_being_made_for_long_and_no
         engine = await opened(postgres_store)
         raw = await asyncpg.connect(place_of(postgres_store).dsn)
         async with raw.transaction():
-            await Acts(raw, engine._sql)._add([job(CLOCK)])
+            await Writes(raw, engine._sql)._add([job(CLOCK)])
             began = time.monotonic()
             await asyncio.gather(engine._keep_days_now(), *(engine.insert([job(CLOCK)]) for _ in range(20)))
             assert time.monotonic() - began < 3
-            await Acts(raw, engine._sql)._add([job(CLOCK)])  # no deadlock for the caller
+            await Writes(raw, engine._sql)._add([job(CLOCK)])  # no deadlock for the caller
         assert sum((await engine.count()).values()) == 22
         await raw.close()
         await engine.close()

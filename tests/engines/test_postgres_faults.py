@@ -15,7 +15,7 @@ from holdfast.core.errors import StoreBusy, StoreError
 from holdfast.core.lifecycle import RECOVERY_LIMIT
 from holdfast.core.model import Applied, Event, Options, Presence, Recorded, Running, State, Where
 from holdfast.engines.postgres import PostgresEngine, pool
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 from holdfast.upkeep.rescue import Rescue
 from tests.postgres_server import NoServer, Server, server
 

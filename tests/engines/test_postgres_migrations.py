@@ -15,7 +15,7 @@ from holdfast.conformance.given import StoreClock, change, claimed, step
 from holdfast.core.errors import StoreBusy, StoreError
 from holdfast.core.model import Event, State, Where
 from holdfast.engines.postgres import PostgresEngine, store
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 from holdfast.engines.sql import migrations
 
 CLOCK = StoreClock(settable=False)

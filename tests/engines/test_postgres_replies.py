@@ -398,7 +398,7 @@ def test_a_wait_whose_connection_is_cut_ends_by_itself_or_with_the_news(url: str
 def test_a_server_that_hangs_is_given_up_by_the_beat_within_its_bound(
     url: str, proxy: Proxy, run: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("holdfast.engines.postgres.live.BEAT_SECONDS", 0.5)
+    monkeypatch.setattr("holdfast.engines.postgres.liveness.BEAT_SECONDS", 0.5)
 
     async def beats() -> None:
         engine = PostgresEngine(url)
@@ -420,7 +420,7 @@ def test_a_server_that_hangs_is_given_up_by_the_beat_within_its_bound(
 def test_a_late_listen_on_a_server_that_hangs_keeps_beats_waiting_no_longer_than_a_beat(
     postgres_store: str, proxy: Proxy, run: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("holdfast.engines.postgres.live.BEAT_SECONDS", 0.5)
+    monkeypatch.setattr("holdfast.engines.postgres.liveness.BEAT_SECONDS", 0.5)
 
     async def listens() -> None:
         engine = PostgresEngine(proxy.through(postgres_store))

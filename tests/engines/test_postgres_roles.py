@@ -18,7 +18,7 @@ from holdfast.conformance.given import step as record_of
 from holdfast.core.errors import StoreError, StoreUnwritable
 from holdfast.core.model import Event, Options, State, Where
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "postgres.md"
 CLOCK = StoreClock(settable=False)

@@ -17,7 +17,7 @@ from holdfast.core.model import Conflict, Recorded, StepState
 from holdfast.engines import engine_for
 from holdfast.engines.postgres import transactions
 from holdfast.engines.postgres.guard import refusal
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 
 BLOCKS = (
     "select count(*) from pg_stat_activity where state like 'idle in transaction%' and application_name = 'holdfast'"

@@ -20,7 +20,7 @@ from holdfast import App
 from holdfast.core.errors import Invalid, KeyConflict, Moved
 from holdfast.core.model import State
 from holdfast.core.moves import MOVED, Mark
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 
 
 class Undone(Exception):

@@ -13,8 +13,8 @@ from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Event, Jo
 from holdfast.engines.contract import job_topic, queue_topic
 from holdfast.engines.postgres import PostgresEngine, live
 from holdfast.engines.postgres import engine as engine_module
-from holdfast.engines.postgres.live import short
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.liveness import short
+from holdfast.engines.postgres.url import place_of
 
 CLOCK = StoreClock(settable=False)
 PATIENCE_SECONDS = 10.0

@@ -27,11 +27,11 @@ from holdfast.core.moves import MOVED, HeldKey, Mark, Whole
 from holdfast.engines import engine_for, named
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.redis import RedisEngine, rows
+from holdfast.engines.redis.connection import Way
 from holdfast.engines.redis.engine import CALL_WEIGHT, Part
-from holdfast.engines.redis.place import place_of
 from holdfast.engines.redis.reads import PAGE
-from holdfast.engines.redis.wire import Way
-from holdfast.jobs import Jobs
+from holdfast.engines.redis.url import place_of
+from holdfast.jobs.service import Jobs
 from holdfast.upkeep.keeper import EXPIRE_BATCH, Keeper
 from tests.redis_server import NoServer, Server, cluster, server
 

@@ -25,9 +25,9 @@ from holdfast.core.errors import StoreBusy, StoreError, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Presence, State, Where
 from holdfast.engines.contract import WORKER
 from holdfast.engines.redis import RedisEngine
+from holdfast.engines.redis.connection import NotConnected, Way, Wire
 from holdfast.engines.redis.engine import CALL_WEIGHT
-from holdfast.engines.redis.place import place_of
-from holdfast.engines.redis.wire import NotConnected, Way, Wire
+from holdfast.engines.redis.url import place_of
 from tests.proxy import Proxy
 from tests.redis_server import NoServer, Server, server
 
@@ -402,7 +402,7 @@ def test_callers_share_one_attempt_to_connect(redis_url: str, run, monkeypatch: 
     async def live() -> None:
         place = place_of(redis_url)
         wire = Wire(place, Way(place), lambda _: asyncio.sleep(0))
-        monkeypatch.setattr("holdfast.engines.redis.wire.connect", in_vain)
+        monkeypatch.setattr("holdfast.engines.redis.connection.connect", in_vain)
         told = await asyncio.gather(*(wire.call("PING") for _ in range(20)), return_exceptions=True)
         assert [type(one) for one in told] == [NotConnected] * 20
         assert len(tried) == 1
@@ -611,7 +611,7 @@ def test_an_act_whose_reply_was_lost_may_be_repeated(redis_url: str, redis_store
 def test_a_server_that_hangs_is_given_up_and_found_again(
     redis_url: str, redis_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("holdfast.engines.redis.wire.CALL_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.engines.redis.connection.CALL_SECONDS", 0.3)
 
     async def live() -> None:
         port = int(redis_url.rpartition(":")[2].partition("/")[0])

@@ -28,8 +28,8 @@ from holdfast.core.lifecycle import submit_entry
 from holdfast.core.model import Event, Options, Record, State, StepState
 from holdfast.core.moves import MOVED, Mark, Whole
 from holdfast.engines.redis import RedisEngine
-from holdfast.engines.redis.place import place_of
-from holdfast.jobs.moving import Side, move
+from holdfast.engines.redis.url import place_of
+from holdfast.jobs.transfer.move import Side, move
 
 CLOCK = StoreClock(settable=False)
 INTO = Mark(move="m-1", away=False, store="file:/srv/old.json").text()

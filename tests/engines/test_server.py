@@ -8,7 +8,8 @@ import pytest
 
 from holdfast.core.errors import StoreClosed
 from holdfast.core.model import Beat, Lease, Presence, Running
-from holdfast.engines import engine_for, hub, server
+from holdfast.engines import engine_for, server
+from holdfast.engines import loop_thread as hub
 from holdfast.engines.contract import PAUSE, QUIET
 from holdfast.engines.server import (
     ALWAYS,

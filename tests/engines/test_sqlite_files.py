@@ -21,7 +21,7 @@ from holdfast.core.errors import StoreLost
 from holdfast.core.model import Presence, State
 from holdfast.engines.contract import WORKER
 from holdfast.engines.sqlite import SqliteEngine
-from holdfast.jobs import Jobs, Order
+from holdfast.jobs.service import JobRequest, Jobs
 
 LOG, MEMORY = "jobs.db-wal", "jobs.db-shm"
 LEASE_SECONDS = 2
@@ -50,7 +50,7 @@ def opened(path, run):
 
 
 async def submitted(engine: SqliteEngine, number: int = 1) -> list[str]:
-    return [one.id for one in await Jobs(engine).submit([Order(type="t")] * number)]
+    return [one.id for one in await Jobs(engine).submit([JobRequest(type="t")] * number)]
 
 
 def in_sqlite(path: Path, statement: str) -> str:
@@ -95,15 +95,15 @@ def test_every_process_hears_of_it_and_what_others_wrote_is_kept_as_well(path, r
     from pathlib import Path
     from holdfast.core.errors import StoreLost
     from holdfast.engines.sqlite import SqliteEngine
-    from holdfast.jobs import Jobs, Order
+    from holdfast.jobs.service import Jobs, JobRequest
     async def main():
         engine = SqliteEngine(Path({str(path)!r}))
         await engine.open()
         jobs = Jobs(engine)
-        print(len(await jobs.submit([Order(type="t")] * 20)), flush=True)
+        print(len(await jobs.submit([JobRequest(type="t")] * 20)), flush=True)
         sys.stdin.readline()
         try:
-            await jobs.submit([Order(type="t")])
+            await jobs.submit([JobRequest(type="t")])
         except StoreLost as error:
             print(error, flush=True)
         sys.stdin.readline()
@@ -165,12 +165,12 @@ def test_who_comes_just_then_waits_until_the_others_have_put_the_log_back(path, 
     import asyncio
     from pathlib import Path
     from holdfast.engines.sqlite import SqliteEngine
-    from holdfast.jobs import Jobs, Order
+    from holdfast.jobs.service import Jobs, JobRequest
     async def main():
         engine = SqliteEngine(Path({str(path)!r}))
         print("opens", flush=True)
         await engine.open()
-        await Jobs(engine).submit([Order(type="t")])
+        await Jobs(engine).submit([JobRequest(type="t")])
         await engine.close()
     asyncio.run(main())
     """

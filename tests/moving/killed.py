@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.engines import engine_for, named
-from holdfast.jobs import moving
+from holdfast.jobs.transfer import move as move_module
 
 PAGE = 3
 SECONDS = 60.0
@@ -27,7 +27,7 @@ def move_until(old: str, new: str, act: int) -> int:
 
 
 async def _main(old: str, new: str, last: int) -> None:
-    moving.PAGE_JOBS = PAGE
+    move_module.PAGE_JOBS = PAGE
     acts = 0
 
     def reached() -> None:
@@ -48,7 +48,7 @@ async def _main(old: str, new: str, last: int) -> None:
     for engine in (source, target):
         await engine.open()
         engine.put_record, engine.load = counted(engine.put_record), counted(engine.load)
-    await moving.move(moving.Side(source, named(old)), moving.Side(target, named(new)))
+    await move_module.move(move_module.Side(source, named(old)), move_module.Side(target, named(new)))
     await target.close()
     await source.close()
 

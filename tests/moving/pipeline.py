@@ -10,7 +10,7 @@ from holdfast import App, ask, step, wait_for
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Change, Error, Event, Job, Options, Retry, State, Step, StepState, Where
 from holdfast.engines import engine_for
-from holdfast.jobs import Jobs, Order
+from holdfast.jobs.service import JobRequest, Jobs
 from tests.worker.given import QUICK, until
 
 T = TypeVar("T")
@@ -97,9 +97,9 @@ async def fill(pipeline: Pipeline) -> dict[str, str]:
 
     now = await engine.now()
     for place, priority in enumerate((0, 5, 0, 5, 0)):  # equal in all but the order of insertion
-        await jobs.submit([Order(type="line", queue="line", args=f"[{place}]", priority=priority)])
-    await jobs.submit([Order(type="later", queue="later", run_at=now + HOUR)])
-    signalled = (await jobs.submit([Order(type="later", queue="later", run_at=now + HOUR)]))[0].id
+        await jobs.submit([JobRequest(type="line", queue="line", args=f"[{place}]", priority=priority)])
+    await jobs.submit([JobRequest(type="later", queue="later", run_at=now + HOUR)])
+    signalled = (await jobs.submit([JobRequest(type="later", queue="later", run_at=now + HOUR)]))[0].id
     await jobs.signal(signalled, "hurry", {"by": "Ada"})
     ids["signalled"] = signalled
     await jobs.pause("later", by="ada", reason="provider is down")
@@ -143,7 +143,7 @@ async def _children_waiting(jobs: Jobs, parent: str) -> list[Job]:
 
 
 async def _claimed(jobs: Jobs, name: str, **more: Any) -> Job:
-    await jobs.submit([Order(type=name, queue=f"own-{name}", **more)])
+    await jobs.submit([JobRequest(type=name, queue=f"own-{name}", **more)])
     [job] = await jobs.engine.claim("w-1", [f"own-{name}"], 1)
     return job
 

@@ -15,8 +15,8 @@ from holdfast.core.errors import Moved, StoreError
 from holdfast.core.model import State, Where
 from holdfast.engines import engine_for, named
 from holdfast.engines.contract import Movable
-from holdfast.jobs.archiving import archive
-from holdfast.jobs.moving import Side
+from holdfast.jobs.transfer.archive import archive
+from holdfast.jobs.transfer.move import Side
 
 T = TypeVar("T")
 

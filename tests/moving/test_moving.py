@@ -25,9 +25,9 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, Record, State, Where
 from holdfast.core.moves import MOVED, HeldKey
 from holdfast.engines import engine_class, named
-from holdfast.jobs import Jobs, Order
-from holdfast.jobs.draining import OURS
-from holdfast.jobs.moving import Side, move
+from holdfast.jobs.service import JobRequest, Jobs
+from holdfast.jobs.transfer.drain import OURS
+from holdfast.jobs.transfer.move import Side, move
 from tests.moving import killed, pipeline
 from tests.moving.pipeline import SCENES, Pipeline, drawn, in_engine, in_pipeline
 from tests.worker.given import until
@@ -75,7 +75,7 @@ def some(url: str, number: int = 12) -> None:
     async def work(engine: Any) -> None:
         jobs = Jobs(engine)
         for n in range(number):
-            await jobs.submit([Order(type="t", args=f"[{n}]", key=f"k-{n}" if n % 3 else None)])
+            await jobs.submit([JobRequest(type="t", args=f"[{n}]", key=f"k-{n}" if n % 3 else None)])
         for job in await engine.claim("w-1", ["default"], number // 2):
             await engine.commit([decide(job, Event.COMPLETE, await engine.now(), by="w-1", result="1")])
         await jobs.pause("video")
@@ -137,7 +137,7 @@ async def _goes_on(pipeline: Pipeline, ids: dict[str, str]) -> None:
     with pytest.raises(KeyConflict):
         await pipeline.make_video.submit(SCENES[:1], key="order-42")
     for type, key, holder in (("edited", "order-43", "edited"), ("gone", "order-1", "gone")):
-        [answer] = await jobs.submit([Order(type=type, key=key)])
+        [answer] = await jobs.submit([JobRequest(type=type, key=key)])
         assert (answer.id, answer.new) == (ids[holder], False)
     assert await jobs.paused() == ["later"]
     assert (await jobs.get(ids["signalled"])).inbox[0].value == '{"by":"Ada"}'
@@ -482,7 +482,7 @@ def start_worker(folder: Path, url: str) -> "subprocess.Popen[bytes]":
 
 def submitted(url: str, numbers: list[int]) -> str:
     async def work(engine: Any) -> str:
-        [answer] = await Jobs(engine).submit([Order(type="make", args=json.dumps([numbers]))])
+        [answer] = await Jobs(engine).submit([JobRequest(type="make", args=json.dumps([numbers]))])
         return answer.id
 
     return asyncio.run(in_engine(url, work))
@@ -632,7 +632,7 @@ def test_a_worker_that_claims_in_the_last_moment_is_waited_for(tmp_path: Path):
 
     async def work() -> None:
         source, target = Late(), MemoryEngine()
-        await Jobs(source).submit([Order(type="t")])
+        await Jobs(source).submit([JobRequest(type="t")])
         await source.beat(Presence(worker="w-1"))
         beating = asyncio.create_task(_beats(source))
         try:

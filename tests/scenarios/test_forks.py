@@ -447,9 +447,9 @@ threading.Lock, threading.RLock = recorded(threading.Lock), recorded(threading.R
 LOCKS = """
 import gc
 from holdfast import forking
-from holdfast.engines.bell import Bell
-from holdfast.engines.lane import Lane
-from holdfast.engines.sqlite.live import Live
+from holdfast.engines.wakeups import Wakeups
+from holdfast.engines.batch_thread import BatchThread
+from holdfast.engines.sqlite.liveness import Liveness
 
 @app.job
 async def job(n: int) -> int:
@@ -465,12 +465,12 @@ def waited_for():
     yield from (forking._turn, forking._opening)
     objects = gc.get_objects()
     for one in objects:
-        if isinstance(one, Lane):
+        if isinstance(one, BatchThread):
             yield one.gate
-        elif isinstance(one, Live):
+        elif isinstance(one, Liveness):
             yield one.lock
-    if any(isinstance(one, Lane) for one in objects):  # a lane rings its bell while it holds its gate
-        yield from (one._lock for one in objects if isinstance(one, Bell))
+    if any(isinstance(one, BatchThread) for one in objects):  # a lane rings its bell while it holds its gate
+        yield from (one._lock for one in objects if isinstance(one, Wakeups))
 
 async def main():
     async with app.worker():

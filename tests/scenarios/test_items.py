@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Settings, run_items, run_items_async
+from holdfast.app.items.words import Counts
 from holdfast.core.errors import HoldfastError, Invalid, StoreError, WrongColour
-from holdfast.items.words import Counts
 
 CHAPTERS = ["one", "two", "three", "four"]
 
@@ -213,7 +213,7 @@ def test_an_interrupted_list_goes_on_and_so_do_items_that_have_left_it(
     tmp_path: Path, desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     impatient = functools.partial(App, settings=Settings(grace_seconds=0.1))
-    monkeypatch.setattr("holdfast.items.App", impatient)
+    monkeypatch.setattr("holdfast.app.items.run_items.App", impatient)
     begun = asyncio.Event()
 
     async def write(item: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 
 LEASE_SECONDS = 15
 

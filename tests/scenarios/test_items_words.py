@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from holdfast.items.words import Counts, Pace, Teller
+from holdfast.app.items.words import Counts, Pace, Teller
 
 
 class Watch:

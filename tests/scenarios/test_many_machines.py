@@ -21,7 +21,7 @@ from holdfast import App
 from holdfast.core.model import State
 from holdfast.engines import engine_for
 from holdfast.engines.postgres import pool
-from holdfast.engines.postgres.place import CONNECTIONS, place_of
+from holdfast.engines.postgres.url import CONNECTIONS, place_of
 from tests.postgres_server import NoServer, find_programs
 from tests.scenarios.test_recovery import Stage, until
 

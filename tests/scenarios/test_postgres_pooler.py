@@ -17,7 +17,7 @@ from holdfast.core.codec import canonical
 from holdfast.core.errors import StoreError
 from holdfast.core.model import State
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.jobs import Order
+from holdfast.jobs.service import JobRequest
 from tests.history import broken_laws
 from tests.pooler import Pooler
 from tests.postgres_server import NOBODY, STOP_SECONDS, NoServer, Server, as_somebody, end_with_us, free_port, server
@@ -119,7 +119,7 @@ def live_through_a_kill(url: str, tmp_path: Path) -> None:
 
         async def live() -> list[str]:
             jobs = await stage.app.open()
-            made = await jobs.submit([Order(type="film", args=canonical([n])) for n in range(FILMS)])
+            made = await jobs.submit([JobRequest(type="film", args=canonical([n])) for n in range(FILMS)])
             ids = [one.id for one in made]
             await settled(lambda found: sum(one.state is State.COMPLETED for one in found) >= 2, ids)
             workers[0].kill()

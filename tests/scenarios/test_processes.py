@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import App, Settings
 from holdfast.core.codec import canonical
-from holdfast.jobs import Order
+from holdfast.jobs.service import JobRequest
 from holdfast.upkeep.keeper import LEADER
 
 
@@ -295,7 +295,7 @@ def test_four_web_workers_have_one_leader_run_nothing_twice_and_its_death_delays
     app.sync.call(app.open())
     until(lambda: workers() == 4 and leader())
 
-    orders = [Order(type="film", args=canonical([number * 10, 10])) for number in range(20)]
+    orders = [JobRequest(type="film", args=canonical([number * 10, 10])) for number in range(20)]
     accepted = app.sync.call(app.jobs.submit(orders))
     until(lambda: (folder / "marks").exists())
     first = until(leader)  # who leads now: a busy machine may have moved the lead since

@@ -18,11 +18,11 @@ import msgspec
 import pytest
 
 from holdfast import App
+from holdfast.app.run import Run
 from holdfast.core.codec import canonical
 from holdfast.core.model import Entry, Options, Presence, State
 from holdfast.engines.contract import WORKER
-from holdfast.jobs import Order, Status
-from holdfast.runs import Run
+from holdfast.jobs.service import JobRequest, Status
 from holdfast.upkeep.keeper import LEADER
 
 PROGRAM = """
@@ -161,7 +161,7 @@ class Stage:
 
     def submit(self, type: str, *args: Any, options: Options = NO_OPTIONS) -> Run[Any]:
         async def submit() -> Run[Any]:
-            order = Order(type=type, args=canonical(args), options=options)
+            order = JobRequest(type=type, args=canonical(args), options=options)
             (accepted,) = await (await self.app.open()).submit([order])
             return await self.app.run(accepted.id)
 

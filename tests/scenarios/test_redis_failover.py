@@ -13,7 +13,7 @@ from holdfast.conformance.dump import Dump, dump
 from holdfast.core.codec import canonical
 from holdfast.core.errors import StoreError, StoreLost
 from holdfast.core.model import State
-from holdfast.jobs import Order
+from holdfast.jobs.service import JobRequest
 from tests.history import Effect, broken, effects_in
 from tests.proxy import Proxy
 from tests.redis_server import NoServer, Server, server
@@ -126,7 +126,7 @@ def is_known(store: Dump, effect: Effect) -> bool:
 
 async def submit(app: App, films: int) -> Sequence[str]:
     """Ask for the first so many films, each with a key; their ids."""
-    orders = [Order(type="film", args=canonical([n]), key=f"film-{n}") for n in range(films)]
+    orders = [JobRequest(type="film", args=canonical([n]), key=f"film-{n}") for n in range(films)]
     return [one.id for one in await (await app.open()).submit(orders)]
 
 

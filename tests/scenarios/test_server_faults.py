@@ -21,7 +21,7 @@ from holdfast.conformance.dump import dump
 from holdfast.core.codec import canonical
 from holdfast.core.errors import StoreError
 from holdfast.core.model import State
-from holdfast.jobs import Order
+from holdfast.jobs.service import JobRequest
 from tests import postgres_server, redis_server
 from tests.history import RECORD_EFFECT, broken_laws, effects_in
 from tests.proxy import Proxy
@@ -163,7 +163,7 @@ class Set:
         """Films, one after another, each with a key and asked for until the store has said yes; their ids."""
         ids: list[str] = []
         while not enough.is_set() or len(ids) < FILMS:
-            order = Order(type="film", args=canonical([len(ids)]), key=f"film-{len(ids)}")
+            order = JobRequest(type="film", args=canonical([len(ids)]), key=f"film-{len(ids)}")
             for _ in range(300):
                 try:
                     (new,) = await (await self.stage.app.open()).submit([order])

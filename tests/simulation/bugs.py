@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-import holdfast.jobs
-import holdfast.jobs.lost
-import holdfast.steps
-import holdfast.submit
-import holdfast.worker.giving_up
+import holdfast.app.job
+import holdfast.app.step
+import holdfast.jobs.lost_workers
+import holdfast.jobs.service
 import holdfast.worker.outcomes
+import holdfast.worker.release
 import holdfast.worker.steps
 from holdfast.core.model import Event, State, StepState
 from holdfast.engines import tables
@@ -25,15 +25,15 @@ from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.tables import Tables
 from holdfast.forking import OwnLoop
 from holdfast.upkeep.keeper import Keeper
-from holdfast.upkeep.look import Looks
 from holdfast.upkeep.rescue import Rescue
+from holdfast.upkeep.snapshot import Snapshots
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.blame import Watch
+from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import attempt_here
 from holdfast.worker.leases import Leases
-from holdfast.worker.loop import Worker
 from holdfast.worker.maps import Tally
 from holdfast.worker.timers import Timers
+from holdfast.worker.worker import Worker
 from tests.simulation.plan import Plan, drowsy, shared, unruly
 from tests.simulation.run import patched
 
@@ -218,7 +218,7 @@ def _(give_back: Any) -> Any:
     return lambda self, signal: None
 
 
-@bug("a signal doesn't wake", "L1 signals", holdfast.jobs, "deliver")
+@bug("a signal doesn't wake", "L1 signals", holdfast.jobs.service, "deliver")
 def _(deliver: Any) -> Any:
     def asleep(job: Any, name: str, value: str, now: int, *, by: str = "") -> Any:
         change = deliver(replace(job, waits=()), name, value, now, by=by)
@@ -254,7 +254,7 @@ def _(told: Any) -> Any:
     return lambda self, beat: told(self, replace(beat, stray=()))
 
 
-@bug("a step is recorded before it runs", "S9", holdfast.steps, "run_async")
+@bug("a step is recorded before it runs", "S9", holdfast.app.step, "run_async")
 def _(run_async: Any) -> Any:
     async def early(call: Any, body: Any) -> Any:
         answered, value = call.answered()
@@ -323,12 +323,12 @@ def _(note_cut: Any) -> Any:
     return lambda self: None
 
 
-@bug("releases in a row are not counted", "S16r", holdfast.worker.giving_up, "releases_in_a_row")
+@bug("releases in a row are not counted", "S16r", holdfast.worker.release, "releases_in_a_row")
 def _(releases_in_a_row: Any) -> Any:
     return lambda past: 0
 
 
-@bug("every release counts, whatever was recorded", "S16r", holdfast.jobs.lost, "_newest")
+@bug("every release counts, whatever was recorded", "S16r", holdfast.jobs.lost_workers, "_newest")
 def _(newest: Any) -> Any:
     return lambda past: 0
 
@@ -343,7 +343,7 @@ def _(at_once: Any) -> Any:
     return lambda self, limit: at_once(self, 100)
 
 
-@bug("a child has another id each time", "S23 L1", holdfast.submit, "derived_id")
+@bug("a child has another id each time", "S23 L1", holdfast.app.job, "derived_id")
 def _(derived_id: Any) -> Any:
     return lambda parent, name: derived_id(parent, f"{name} {attempt_here().job.epoch}")
 
@@ -381,37 +381,37 @@ def _(try_beat: Any) -> Any:
 # Upkeep.
 
 
-@bug("a rescue expects no version", "S3 S4 S5", holdfast.jobs.lost, "decide")
+@bug("a rescue expects no version", "S3 S4 S5", holdfast.jobs.lost_workers, "decide")
 def _(decide: Any) -> Any:
     return lambda *args, **facts: replace(decide(*args, **facts), version=None)
 
 
-@bug("every rescue counts as progress", "S16", holdfast.jobs.lost, "has_progressed")
+@bug("every rescue counts as progress", "S16", holdfast.jobs.lost_workers, "has_progressed")
 def _(has_progressed: Any) -> Any:
     return lambda past: True
 
 
-@bug("no step counts as progress", "S16", holdfast.jobs.lost, "has_progressed")
+@bug("no step counts as progress", "S16", holdfast.jobs.lost_workers, "has_progressed")
 def _(has_progressed: Any) -> Any:
     return lambda past: False
 
 
-@bug("the silent are believed in", "L1 L3", Looks, "is_dead")
+@bug("the silent are believed in", "L1 L3", Snapshots, "is_dead")
 def _(is_dead: Any) -> Any:
     return lambda self, presence, look: presence.gone
 
 
-@bug("the living are taken for dead", "L: S10z", Looks, "is_dead")
+@bug("the living are taken for dead", "L: S10z", Snapshots, "is_dead")
 def _(is_dead: Any) -> Any:
     return lambda self, presence, look: presence.gone or look.now - presence.beat_at > self.lease_ms / 8
 
 
-@bug("a look never gets old", "S37", Looks, "is_fresh", drowsy)
+@bug("a look never gets old", "S37", Snapshots, "is_fresh", drowsy)
 def _(is_fresh: Any) -> Any:
     return lambda self, look: True
 
 
-@bug("the workers are those of the look before", "S37", Looks, "look", drowsy)
+@bug("the workers are those of the look before", "S37", Snapshots, "look", drowsy)
 def _(look: Any) -> Any:
     async def late(self: Any) -> Any:
         there = await look(self)

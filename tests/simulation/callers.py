@@ -12,7 +12,7 @@ from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, JobError, StoreError
 from holdfast.core.model import State, WaitKind, Where
 from holdfast.core.outcome import in_doubt
-from holdfast.jobs import Jobs, Order
+from holdfast.jobs.service import JobRequest, Jobs
 from tests.simulation.plan import Ask, Errand
 from tests.simulation.scene import Program, program
 from tests.simulation.shapes import TEMPLATE, job
@@ -107,7 +107,7 @@ class Callers:
             return run.id
         spec = TEMPLATE.registry.get("staged")
         assert spec is not None
-        order = Order(type="staged", args=canonical(list(errand.args)), pending=True, options=spec.options)
+        order = JobRequest(type="staged", args=canonical(list(errand.args)), pending=True, options=spec.options)
         (accepted,) = await app.jobs.submit([order])
         return accepted.id
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from holdfast.core.errors import StoreError
 from holdfast.core.model import Recorded, StepState
 from holdfast.upkeep.keeper import Keeper
-from holdfast.worker.loop import Worker
 from holdfast.worker.registry import Registry
+from holdfast.worker.worker import Worker
 from tests.simulation.callers import Callers
 from tests.simulation.plan import QUEUES, Blow, Hand
 from tests.simulation.scene import Program

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Beat, State
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 from tests.simulation.cast import Cast, Node
 from tests.simulation.scene import Program, Scene
 from tests.simulation.stage import Stage

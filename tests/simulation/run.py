@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import holdfast.worker.loop
+import holdfast.worker.worker
 import tests.simulation.laws
 import tests.simulation.laws_code
 import tests.simulation.laws_ends
@@ -198,7 +198,7 @@ def simulated(world: World) -> Iterator[None]:
             ours = name.startswith("holdfast.") and not name.startswith("holdfast.engines")
             if ours and getattr(module, "time", None) is time:
                 stack.enter_context(patched(module, "time", virtual))
-        stack.enter_context(patched(holdfast.worker.loop, "Leases", leases))
+        stack.enter_context(patched(holdfast.worker.worker, "Leases", leases))
         stack.enter_context(patched(threading.Thread, "start", _no_thread))
         log.addHandler(complaints)
         log.setLevel(logging.ERROR)
@@ -209,7 +209,7 @@ def simulated(world: World) -> Iterator[None]:
             log.removeHandler(complaints)
             log.propagate = heard
             log.setLevel(level)  # not by its attribute: loggers remember which levels they let through
-            context._houses.clear()  # workers that were killed, and their attempts
+            context._attempt_hosts.clear()  # workers that were killed, and their attempts
 
 
 @contextmanager

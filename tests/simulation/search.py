@@ -16,8 +16,8 @@ import msgspec
 
 from holdfast.core import lifecycle
 from holdfast.core.lifecycle import SETTLED
-from holdfast.jobs import Jobs
-from holdfast.jobs.orders import Order
+from holdfast.jobs.requests import JobRequest
+from holdfast.jobs.service import Jobs
 from tests.simulation.cast import Cast
 from tests.simulation.lodge import KINDS, TIMEOUT_SECONDS, TYPE
 from tests.simulation.plan import Hand, Plan, Tuning
@@ -95,12 +95,12 @@ def unfold(kind: str, schedule: Schedule, engine: str = "memory") -> Outcome:
     return Outcome(kind, schedule, engine, here.points, found, len(here.forks))
 
 
-def _order(kind: str) -> Order:
+def _order(kind: str) -> JobRequest:
     spec = TEMPLATE.registry.get(TYPE)
     assert spec is not None
     limit = round(TIMEOUT_SECONDS * 1_000) if kind == "late" else None
     options = msgspec.structs.replace(spec.options, timeout_ms=limit)
-    return Order(type=TYPE, args=msgspec.json.encode([kind]).decode(), options=options)
+    return JobRequest(type=TYPE, args=msgspec.json.encode([kind]).decode(), options=options)
 
 
 class Settled:

@@ -20,8 +20,8 @@ from holdfast import (
     step,
     wait_for,
 )
+from holdfast.app.job import AsyncJob
 from holdfast.core.model import Retry
-from holdfast.submit import AsyncJob
 from tests.simulation.scene import Broken, Handling, Mapped, program, scene
 
 # Steps.

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast import App
 from holdfast.core.errors import StoreError
 from holdfast.core.keys import new_id
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 from tests.simulation.plan import Plan
 from tests.simulation.scene import Program, Scene, program
 from tests.simulation.shapes import TEMPLATE

@@ -18,9 +18,9 @@ import msgspec
 
 from holdfast.core.errors import HoldfastError, StoreError
 from holdfast.core.model import Presence, Record
-from holdfast.engines.bell import Bell
 from holdfast.engines.contract import WORKER, Engine
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.wakeups import Wakeups
 from tests.simulation.story import line_of
 from tests.simulation.strands import Process, Strand, TheEnd, World, world_of
 
@@ -143,7 +143,7 @@ def at_once(work: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError(f"{work!r} waits: an act must come to its end at once")
 
 
-def in_one_order(bell: Bell) -> None:
+def in_one_order(bell: Wakeups) -> None:
     """Let a bell ring its topics in one order. They come as a set of texts, which each Python orders anew."""
     ring = bell.ring
     bell.ring = lambda topics: ring(sorted(topics))  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ import pytest
 from holdfast import App, ask, current, sleep, step, wait_for
 from holdfast.core.errors import WrongColour
 from holdfast.core.model import State
-from holdfast.jobs import Order
+from holdfast.jobs.service import JobRequest
 from holdfast.testing import in_memory
 
 app = App("sqlite:////no/such/folder/jobs.db")
@@ -193,7 +193,7 @@ def test_time_passes_while_a_job_waits_in_a_paused_queue():
 
 async def foreign_and_advanced() -> list[State]:
     async with in_memory(app) as test:
-        (foreign,) = await app.jobs.submit([Order(type="elsewhere.made")])
+        (foreign,) = await app.jobs.submit([JobRequest(type="elsewhere.made")])
         awake = await remind.submit(1)
         await test.advance("2d")
         return [(await app.jobs.get(id)).state for id in (foreign.id, awake.id)]

@@ -15,8 +15,8 @@ from holdfast.core.model import Event, Presence, State, Where
 from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
-from holdfast.jobs import Jobs, Order
-from holdfast.jobs.family import UNDO_TYPE
+from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.upkeep import keeper as keeping
 from holdfast.upkeep import rescue
 from holdfast.upkeep.keeper import Keeper
@@ -62,7 +62,7 @@ async def expired(engine: Engine, number: int = BACKLOG) -> None:
     """So many jobs that have just expired."""
     now = await engine.now()
     soon = now + 1_000  # after they are submitted, also on a slow machine
-    await Jobs(engine).submit([Order(type="draw", expires_at=soon) for _ in range(number)])
+    await Jobs(engine).submit([JobRequest(type="draw", expires_at=soon) for _ in range(number)])
     await until(lambda: _is_over(engine, soon))
 
 

@@ -12,11 +12,11 @@ from holdfast.conformance.given import SECOND, StoreClock, job
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Options, Presence, Running, State
 from holdfast.engines.memory import MemoryEngine
-from holdfast.jobs import Jobs
-from holdfast.upkeep import look as looking
+from holdfast.jobs.service import Jobs
+from holdfast.upkeep import snapshot as looking
 from holdfast.upkeep.keeper import LEADER, Keeper
-from holdfast.upkeep.look import FRESH_PART, LOOK_TRIES
 from holdfast.upkeep.rescue import Rescue
+from holdfast.upkeep.snapshot import FRESH_PART, LOOK_TRIES
 
 LEASE = 15 * SECOND
 READS = frozenset({"now", "records", "find", "get", "steps", "history", "missing"})

@@ -13,7 +13,7 @@ from holdfast.core.lifecycle import RECOVERY_LIMIT
 from holdfast.core.model import Event, Options, Presence, Retry, Running, State, Step, StepState
 from holdfast.core.outcome import ONCE
 from holdfast.engines.memory import MemoryEngine
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.rescue import Rescue
 from tests.worker.given import until

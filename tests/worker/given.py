@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import App, Settings
+from holdfast.app.run import Run
 from holdfast.core.errors import StoreError
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Entry, Event, Job, Retry, State
 from holdfast.engines.contract import Engine
-from holdfast.runs import Run
 
 QUICK = Settings(
     beat_seconds=0.1,

@@ -19,11 +19,11 @@ from holdfast.core.codec import Signature
 from holdfast.core.errors import HoldfastError, Invalid, StepFailed
 from holdfast.core.keys import idempotency_key
 from holdfast.worker.context import Current
-from holdfast.worker.faults import error_of, type_name
 from holdfast.worker.isolation import pool as pools
-from holdfast.worker.isolation.place import check_importable, found, target_of
+from holdfast.worker.isolation.import_target import check_importable, found, target_of
+from holdfast.worker.isolation.messages import Logged, Progress
 from holdfast.worker.isolation.pool import IsolatedCall, Pool, ProcessDied
-from holdfast.worker.isolation.wire import Logged, Progress
+from holdfast.worker.recorded_errors import error_of, type_name
 from tests.worker import isolated_steps as steps
 from tests.worker.given import until
 
@@ -532,7 +532,7 @@ def test_a_function_is_found_by_its_name_through_what_lies_around_it():
 
 def test_a_function_that_was_typed_in_is_refused():
     code = (
-        "from holdfast.worker.isolation.place import check_importable\n"
+        "from holdfast.worker.isolation.import_target import check_importable\n"
         "def typed(): ...\n"
         "try: check_importable(typed)\n"
         "except Exception as error: print(error)\n"

@@ -12,9 +12,9 @@ from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, State, Step, StepState, Where
 from holdfast.core.outcome import ONCE
-from holdfast.jobs import Jobs
-from holdfast.worker.isolation.away import Away
-from holdfast.worker.isolation.wire import Ended
+from holdfast.jobs.service import Jobs
+from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
+from holdfast.worker.isolation.messages import Ended
 from tests.worker import jobs_in_processes as jobs
 from tests.worker.given import QUICK, entry_of, events, finished, in_state, paths, until
 from tests.worker.test_isolation import is_dead
@@ -67,7 +67,7 @@ async def test_a_def_job_runs_there_too_and_knows_its_job(app):
 
 
 def test_what_drifted_there_is_told_here_though_nothing_was_recorded():
-    away = Away.__new__(Away)
+    away = IsolatedAttempt.__new__(IsolatedAttempt)
     away._ended(Ended(drift=["draw#2 was called from different tasks"]))
     assert away.drift() == ["draw#2 was called from different tasks"]
 
@@ -290,7 +290,7 @@ async def test_a_cancel_is_told_and_heeded_at_once(app, tmp_path):
 
 
 async def test_a_cancel_that_is_not_heeded_kills_and_then_undoes(app, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.isolation.away.STOP_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.worker.isolation.isolated_attempt.STOP_SECONDS", 0.3)
     path = tmp_path / "ran"
     run = await jobs.deaf.submit(str(path))
     async with app.worker():
@@ -314,7 +314,7 @@ async def test_a_worker_that_stops_hands_it_over_and_the_next_goes_on(app, tmp_p
 
 
 async def test_a_worker_that_stops_kills_what_does_not_stop_and_hands_it_over(app, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.isolation.away.STOP_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.worker.isolation.isolated_attempt.STOP_SECONDS", 0.3)
     path = tmp_path / "ran"
     run = await jobs.deaf.submit(str(path))
     async with app.worker():
@@ -369,7 +369,7 @@ async def test_no_step_starts_behind_the_workers_fence(app, tmp_path, monkeypatc
 
 
 async def test_a_stage_that_went_stale_is_taken_from_it_and_its_process_killed(app, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.isolation.away.STOP_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.worker.isolation.isolated_attempt.STOP_SECONDS", 0.3)
     path = tmp_path / "ran"
     run = await jobs.goes_stale.submit(str(path))
     async with app.worker():
@@ -438,7 +438,7 @@ async def test_an_effect_under_which_the_process_dies_is_in_doubt(app, tmp_path)
 
 
 async def test_an_effect_that_a_stopping_worker_cuts_off_is_in_doubt(app, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.isolation.away.STOP_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.worker.isolation.isolated_attempt.STOP_SECONDS", 0.3)
     path = tmp_path / "ran"
     run = await jobs.pays.submit(str(path), "hangs")
     async with app.worker():

@@ -7,8 +7,8 @@ import pytest
 from holdfast import App, wait_for
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Event, State
-from holdfast.jobs.family import UNDO_TYPE
-from holdfast.jobs.orders import Order
+from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.requests import JobRequest
 from tests.worker.given import QUICK, Watched, entry_of, events, in_state, until
 
 ENGINES = ["memory", "sqlite", "postgres", "redis"]
@@ -64,7 +64,7 @@ async def test_in_a_rolling_deploy_nothing_is_lost_and_nothing_rests(app, other,
 
 
 async def test_a_job_that_no_worker_knows_stays_as_it_is(app, engine):
-    (accepted,) = await (await app.open()).submit([Order(type="elsewhere.made")])
+    (accepted,) = await (await app.open()).submit([JobRequest(type="elsewhere.made")])
     before = await app.jobs.get(accepted.id)
 
     async with app.worker():

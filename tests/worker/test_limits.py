@@ -22,7 +22,7 @@ from holdfast.core.limits import (
 )
 from holdfast.core.model import UNREADABLE, Event, Job, State, Wait, WaitKind
 from holdfast.jobs.replays import SAID
-from holdfast.worker import parking
+from holdfast.worker import suspension as parking
 from tests.worker.given import in_state, until
 
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast import App, current, step, wait_for
 from holdfast.core.lifecycle import RECOVERY_LIMIT, RELEASE_LIMIT
 from holdfast.core.model import State
-from holdfast.worker.loop import CUT_OFF
+from holdfast.worker.worker import CUT_OFF
 from tests.worker.given import AT_ONCE_RETRY, QUICK, events, until
 
 ENGINES = ["memory", "sqlite", "postgres", "redis"]
@@ -134,7 +134,7 @@ def test_all_that_ran_beside_such_a_job_is_lost_with_it_and_what_was_recorded_st
 
 
 def test_a_def_job_and_one_that_swallows_its_cancel_are_lost_with_their_worker_too(app, clock, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.loop.HALT_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.worker.worker.HALT_SECONDS", 0.2)
     go_on = threading.Event()
 
     @app.job
@@ -295,7 +295,7 @@ async def test_a_job_that_was_released_ten_times_in_a_row_without_a_new_record_n
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
 async def test_one_that_swallows_its_cancel_counts_its_releases_too(hasty, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.loop.HALT_SECONDS", 0.02)
+    monkeypatch.setattr("holdfast.worker.worker.HALT_SECONDS", 0.02)
     begun, over = asyncio.Event(), False
 
     @hasty.job

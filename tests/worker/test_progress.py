@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import NotFound, Run, progress, step
 from holdfast.core.model import Entry, State
-from holdfast.jobs import Status
+from holdfast.jobs.service import Status
 from tests.worker.given import until
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App, JobCancelled, current, step, wait_for
 from holdfast.core.model import Event, State
-from holdfast.worker import loop
+from holdfast.worker import worker as loop
 from tests.worker.given import QUICK, entry_of, events, finished, in_state, paths, until
 
 

@@ -15,7 +15,8 @@ import pytest
 from holdfast import ask, sleep, step, wait_for
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Event, State
-from holdfast.worker import parking, timers
+from holdfast.worker import suspension as parking
+from holdfast.worker import timers
 from holdfast.worker.timers import PRUNE_AT, Timers, watch_timers
 from tests.worker.conftest import run_bounded
 from tests.worker.given import entry_of, events, in_state, until

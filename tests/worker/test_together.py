@@ -3,11 +3,11 @@
 import asyncio
 
 from holdfast import App, step
+from holdfast.app.run import Run
 from holdfast.core.errors import BadValue, StoreError
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Conflict, Event, Recorded, State, Step, StepState
-from holdfast.runs import Run
-from holdfast.worker.together import TOGETHER_LIMIT, Together
+from holdfast.worker.record_batch import RECORD_BATCH_LIMIT, RecordBatcher
 from tests.engines.mutants import StepsWithoutAFence
 from tests.worker.given import QUICK, Watched, events, finished, in_state, paths
 
@@ -108,7 +108,7 @@ async def test_what_can_not_be_stored_does_not_harm_its_neighbours():
             raise BadValue("not that one")
         return [Recorded(step, True) for step in steps]
 
-    together = Together(write)
+    together = RecordBatcher(write)
     futures = [together.add([record(n)]) for n in range(3)]
     answers = await asyncio.gather(*futures, return_exceptions=True)
     assert [type(answer) for answer in answers] == [Recorded, BadValue, Recorded]
@@ -118,7 +118,7 @@ async def test_trouble_with_the_store_is_told_to_each():
     async def write(steps):
         raise StoreError("away")
 
-    together = Together(write)
+    together = RecordBatcher(write)
     answers = await asyncio.gather(*[together.add([record(n)]) for n in range(3)], return_exceptions=True)
     assert [str(answer) for answer in answers] == ["away"] * 3
 
@@ -130,10 +130,10 @@ async def test_each_hears_the_answer_to_its_own_first_record_and_no_call_is_with
         calls.append(len(steps))
         return [Conflict(step.path, "") if step.path == "draw#3" else Recorded(step, True) for step in steps]
 
-    together = Together(write)
-    futures = [together.add([record(n), record(-n)]) for n in range(TOGETHER_LIMIT + 1)]
+    together = RecordBatcher(write)
+    futures = [together.add([record(n), record(-n)]) for n in range(RECORD_BATCH_LIMIT + 1)]
     await together.done()
     answers = [future.result() for future in futures]
-    assert calls == [2 * TOGETHER_LIMIT, 2]
+    assert calls == [2 * RECORD_BATCH_LIMIT, 2]
     assert [n for n, answer in enumerate(answers) if isinstance(answer, Conflict)] == [3]
     assert all(answer.step.path == f"draw#{n}" for n, answer in enumerate(answers) if n != 3)

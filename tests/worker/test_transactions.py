@@ -23,7 +23,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State, StepState
 from holdfast.engines.postgres import transactions as on_postgres
 from holdfast.engines.postgres.guard import Blocking
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import transactions as on_sqlite
 from holdfast.worker.transactions import BUSY_TRIES
@@ -734,7 +734,7 @@ import asyncio, os, signal, sys, time
 from pathlib import Path
 from holdfast import App, Settings, current, step, tx
 from holdfast.engines.sqlite import transactions
-from holdfast.engines.sqlite.acts import Acts
+from holdfast.engines.sqlite.writes import Writes
 from holdfast.core import lifecycle
 lifecycle.RECOVERY_BACKOFF_MS = 100
 
@@ -755,13 +755,13 @@ def pay(n: int) -> int:
     moment("between effect and record")
     return n
 
-record = Acts.record
+record = Writes.record
 def recorded(acts, steps):
     answer = record(acts, steps)
     if steps[0].name == "pay":
         moment("between record and commit")
     return answer
-Acts.record = recorded
+Writes.record = recorded
 
 run = transactions.Transactions.run
 def committed(self, hold):
@@ -815,9 +815,9 @@ class Stage:
 
     async def submit(self, type, *args):
         from holdfast.core.codec import canonical
-        from holdfast.jobs import Order
+        from holdfast.jobs.service import JobRequest
 
-        (accepted,) = await (await self.app.open()).submit([Order(type=type, args=canonical(args))])
+        (accepted,) = await (await self.app.open()).submit([JobRequest(type=type, args=canonical(args))])
         return await self.app.run(accepted.id)
 
     async def end(self):

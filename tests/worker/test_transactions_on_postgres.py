@@ -12,7 +12,7 @@ import pytest
 from holdfast import current, step, tx
 from holdfast.core.errors import Invalid, ItemsFailed
 from holdfast.core.model import State, StepState
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 from tests.worker.given import AT_ONCE_RETRY, finished, in_state, until
 from tests.worker.test_transactions import Stage, ledger, sql
 from tests.worker.test_undo import undone

@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import App, step, wait_for
+from holdfast.app.run import Run
 from holdfast.cli import main
 from holdfast.core.errors import JobFailed
 from holdfast.core.model import State, Where
 from holdfast.core.unreadable import UNREADABLE_ERROR, unreadable_parts
-from holdfast.engines.postgres.place import place_of
-from holdfast.runs import Run
+from holdfast.engines.postgres.url import place_of
 from tests.moving.pipeline import in_engine
 from tests.worker.given import QUICK, in_state, until
 

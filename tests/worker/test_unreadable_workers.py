@@ -14,11 +14,11 @@ from holdfast.core.codec import canonical
 from holdfast.core.model import Presence, Signal
 from holdfast.engines import engine_for
 from holdfast.engines.contract import PAUSE, WORKER, Engine
-from holdfast.jobs import Order, new_job
 from holdfast.jobs.replays import SAID, said_of
+from holdfast.jobs.service import JobRequest, new_job
 from holdfast.jobs.waiters import WAITER, waiters_of
 from holdfast.upkeep.keeper import LEADER, Keeper
-from holdfast.upkeep.look import Looks
+from holdfast.upkeep.snapshot import Snapshots
 from tests.worker.given import until
 from tests.worker.test_unreadable import _in_redis, _run_postgres, _run_sqlite, an_app, double, in_thread
 
@@ -155,7 +155,7 @@ class Damaged:
 async def test_a_look_sets_aside_what_an_engine_hands_on_unread(engine):
     await engine.beat(Presence("ghost"))
     await engine.beat(Presence("w-1"))
-    look = await Looks(Damaged(engine), 15.0).look()  # type: ignore[arg-type]
+    look = await Snapshots(Damaged(engine), 15.0).look()  # type: ignore[arg-type]
     assert set(look.present) == {"ghost", "w-1"}
     assert look.present["ghost"].unreadable
     assert look.present["ghost"].beat_at == look.present["w-1"].beat_at > 0
@@ -206,7 +206,7 @@ async def test_damaged_records_of_pauses_still_pause_and_every_verb_looks_past_t
 
 def test_a_damaged_word_of_our_own_in_an_inbox_is_no_waiter_and_no_word_of_a_person():
     words = [Signal(2, name, GARBAGE, "", 0) for name in (WAITER, SAID)]
-    job = new_job(Order(type="draw"), "0192f3a4-5b6c-7d8e-9f01-000000000001", 0)
+    job = new_job(JobRequest(type="draw"), "0192f3a4-5b6c-7d8e-9f01-000000000001", 0)
     damaged = msgspec.structs.replace(job, inbox=(*words, Signal(3, WAITER, '"other"', "", 0)))
     assert waiters_of(damaged) == ["other"]
     assert said_of(damaged) == {}

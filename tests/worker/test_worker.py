@@ -13,7 +13,7 @@ from holdfast import current, step
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.engines.contract import check_worker
-from holdfast.worker.loop import worker_id
+from holdfast.worker.worker import worker_id
 from tests.worker.given import finished, until
 
 
@@ -216,7 +216,7 @@ async def test_two_workers_in_one_process_share_the_work_and_log_each_line_once(
 
 
 async def test_log_lines_of_a_running_step_are_kept(app, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.loop.LOG_SECONDS", 0.05)
+    monkeypatch.setattr("holdfast.worker.worker.LOG_SECONDS", 0.05)
     gate = asyncio.Event()
 
     @step(name="slow")

@@ -11,7 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.cli.overview import QueueSummary, how_alive, named_types, summaries, type_words
 from holdfast.cli.words import counted, one_line, short, span
 from holdfast.core.lifecycle import SETTLED, TERMINAL
@@ -19,10 +19,10 @@ from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Time, Where
 from holdfast.core.unreadable import unreadable_parts
 from holdfast.engines.clock import SLEW
 from holdfast.engines.contract import QUIET, system_clock
-from holdfast.jobs import Jobs, history_of
-from holdfast.jobs.draining import OURS
-from holdfast.jobs.family import UNDO_TYPE
-from holdfast.jobs.moving import mark_in
+from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.service import Jobs, history_of
+from holdfast.jobs.transfer.drain import OURS
+from holdfast.jobs.transfer.move import mark_in
 from holdfast.worker.drift import NEVER_ASKED
 from holdfast.worker.registry import STEPS
 

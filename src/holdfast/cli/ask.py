@@ -17,9 +17,9 @@ from holdfast.core.codec import canonical
 from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import State, Time
-from holdfast.jobs import Jobs, Status
 from holdfast.jobs.questions import Question
-from holdfast.safe import clean
+from holdfast.jobs.service import Jobs, Status
+from holdfast.safe_text import clean
 
 SHOWN = 50
 """How many questions are listed for a person; `--json` has all of them."""

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from holdfast.core.errors import HoldfastError, Invalid
-from holdfast.safe import clean
+from holdfast.safe_text import clean
 
 FAILED = 1
 """The exit code of "the thing asked for failed"."""

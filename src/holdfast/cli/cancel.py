@@ -15,8 +15,8 @@ from holdfast.core.errors import NotAllowed, NotFound, Refused
 from holdfast.core.keys import check_queue, check_type, derived_id
 from holdfast.core.lifecycle import EVENT_ROWS
 from holdfast.core.model import Event, State, Where
-from holdfast.jobs import Jobs
-from holdfast.jobs.family import UNDO_TYPE
+from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.service import Jobs
 
 LIVE = EVENT_ROWS[Event.CANCEL].sources
 """The states that a cancel leads out of."""

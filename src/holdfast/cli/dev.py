@@ -21,7 +21,7 @@ from holdfast.cli.store import engine_at
 from holdfast.cli.words import one_line, short
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.model import State, Where
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 
 POLL_SECONDS = 0.5
 """How often the files are looked at, and the jobs."""

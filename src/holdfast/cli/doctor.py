@@ -12,7 +12,7 @@ from holdfast.cli.premises import look_at_file, look_at_place, look_at_server
 from holdfast.cli.store import engine_at, json_option, place_of_store, url_option, within
 from holdfast.cli.words import console, counted, say_json
 from holdfast.core.errors import StoreError
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 

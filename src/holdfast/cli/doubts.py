@@ -9,7 +9,7 @@ from holdfast.cli.words import error_line, one_line, short
 from holdfast.core.model import Entry, Job, State, Step
 from holdfast.core.outcome import failures_of
 from holdfast.jobs.replays import doubts_left, misfits
-from holdfast.safe import clean
+from holdfast.safe_text import clean
 
 DOUBTS_SHOWN = 5
 """How many steps in doubt a person is shown; `--json` has all of them."""

@@ -15,7 +15,7 @@ from holdfast.cli.words import console, counted, short
 from holdfast.core.errors import Invalid, Refused
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Job
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 
 
 @click.command(

@@ -16,7 +16,7 @@ from holdfast.cli.words import one_line
 from holdfast.core.codec import parse
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.forms import check_form
-from holdfast.safe import clean
+from holdfast.safe_text import clean
 
 REFERENCES = 10
 """How many references of a schema are followed, one to the next."""

@@ -16,7 +16,7 @@ from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError, Invalid, NotFound
 from holdfast.core.keys import check_id
 from holdfast.core.model import PAGE_LIMIT, Job, State, Where
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 
 SHORTEST = 6
 """Fewer characters than this stand for too many jobs."""

@@ -19,7 +19,7 @@ from holdfast.cli.words import (
 )
 from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
-from holdfast.jobs import Jobs as Store
+from holdfast.jobs.service import Jobs as Store
 
 
 @click.command(

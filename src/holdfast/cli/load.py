@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.core.canonical import a_or_an
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import BadValue, Invalid

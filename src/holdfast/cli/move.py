@@ -14,10 +14,10 @@ from holdfast.cli.words import BAR_WIDTH, console, counted, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.core.errors import Invalid, Refused
 from holdfast.engines import named
-from holdfast.jobs import Jobs
-from holdfast.jobs.draining import drain as drain_store
-from holdfast.jobs.moving import Report, Side, give_up, mark_in
-from holdfast.jobs.moving import move as move_jobs
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.transfer.drain import drain as drain_store
+from holdfast.jobs.transfer.move import Report, Side, give_up, mark_in
+from holdfast.jobs.transfer.move import move as move_jobs
 
 T = TypeVar("T")
 

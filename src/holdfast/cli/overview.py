@@ -23,9 +23,9 @@ from holdfast.cli.words import (
 )
 from holdfast.core.lifecycle import STATE_ROWS, TERMINAL
 from holdfast.core.model import Entry, Event, Job, Presence, State, Time, Where
-from holdfast.jobs import Jobs, Pause, Status
 from holdfast.jobs.questions import ASK
-from holdfast.safe import clean
+from holdfast.jobs.service import Jobs, Pause, Status
+from holdfast.safe_text import clean
 
 ACTIVE_SHOWN = 20
 REVIEW_SHOWN = 5

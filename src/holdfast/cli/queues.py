@@ -9,7 +9,7 @@ from holdfast.cli.words import ago, console, counted, one_line, say_json
 from holdfast.core.errors import NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.model import State
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 
 
 @click.group(

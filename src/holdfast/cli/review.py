@@ -20,7 +20,7 @@ from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import EffectInDoubt, NotAllowed, NotFound, Refused
 from holdfast.core.lifecycle import EVENTS, standing
 from holdfast.core.model import Entry, Job, State, Step, Time, Where
-from holdfast.jobs import Jobs, Status
+from holdfast.jobs.service import Jobs, Status
 
 SHOWN = 50
 """How many jobs in review are listed for a person; `--json` has up to a page of them."""

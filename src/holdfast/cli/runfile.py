@@ -37,8 +37,8 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.core.outcome import check_retry
-from holdfast.jobs import LOG_PATH, Jobs
-from holdfast.safe import escaped
+from holdfast.jobs.service import LOG_PATH, Jobs
+from holdfast.safe_text import escaped
 
 KIND = "holdfast run"
 FORMAT = 1

@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast.core.model import Entry, Error, Job, Presence, Retrying, Step, Time
 from holdfast.core.unreadable import unreadable_note
-from holdfast.jobs import Status
 from holdfast.jobs.questions import Refusal
+from holdfast.jobs.service import Status
 
 Shape = dict[str, Any]
 

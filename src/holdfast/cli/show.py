@@ -28,10 +28,10 @@ from holdfast.cli.words import (
     state_text,
 )
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Where
-from holdfast.jobs import Jobs, Status
-from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE
+from holdfast.jobs.consequences import UNDO_PATH, UNDO_TYPE
 from holdfast.jobs.questions import refusals_of, waits_now
-from holdfast.safe import clean
+from holdfast.jobs.service import Jobs, Status
+from holdfast.safe_text import clean
 
 STEPS_SHOWN = 40
 LOG_SHOWN = 40

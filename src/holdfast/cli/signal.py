@@ -10,8 +10,8 @@ from holdfast.cli.words import console, one_line, short
 from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import EVENT_ROWS, standing
 from holdfast.core.model import Event, Job, State, WaitKind
-from holdfast.jobs import Jobs
 from holdfast.jobs.questions import schemas_of
+from holdfast.jobs.service import Jobs
 
 
 @click.command(

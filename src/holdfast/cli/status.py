@@ -16,7 +16,7 @@ from holdfast.cli.store import engine_at, json_option, place_of_store, say_moved
 from holdfast.cli.words import console, say_json
 from holdfast.core.lifecycle import SETTLED
 from holdfast.engines.contract import job_topic, queue_topic
-from holdfast.jobs import Jobs, Status
+from holdfast.jobs.service import Jobs, Status
 
 REDRAW_SECONDS = 0.5
 """At most twice a second."""

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.app.settings import store_url
 from holdfast.cli.calls import echo
 from holdfast.core.errors import Invalid, Refused
 from holdfast.engines import engine_for, masked
 from holdfast.engines.contract import Engine
 from holdfast.engines.file import FileEngine, FileReader
-from holdfast.jobs import Jobs
-from holdfast.jobs.moving import mark_in
-from holdfast.safe import clean
-from holdfast.settings import store_url
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.transfer.move import mark_in
+from holdfast.safe_text import clean
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -20,8 +20,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.model import Error, Job, State, Time, Wait, WaitKind
 from holdfast.jobs.questions import ASK, Refusal
 from holdfast.jobs.waiters import awaited
-from holdfast.safe import clean, escaped
-from holdfast.screen import SafeConsole
+from holdfast.safe_console import SafeConsole
+from holdfast.safe_text import clean, escaped
 
 STYLES: dict[State, str] = {
     State.SCHEDULED: "blue",

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from holdfast import forking
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.cli import lifeline
 from holdfast.cli.calls import CALLED_WRONGLY, STORE_LOST, LostStore
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
@@ -22,7 +22,7 @@ from holdfast.cli.load import load_app
 from holdfast.core.errors import Invalid, Moved, StoreLost
 from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine
-from holdfast.worker.loop import Worker
+from holdfast.worker.worker import Worker
 
 log = logging.getLogger("holdfast.worker")
 

@@ -8,8 +8,8 @@ from holdfast.cli.shapes import worker_shape
 from holdfast.cli.store import in_store, json_option, url_option
 from holdfast.cli.words import ago, console, one_line, say_json, short, span
 from holdfast.core.model import Presence, Running, Time
-from holdfast.jobs import Jobs
-from holdfast.safe import clean
+from holdfast.jobs.service import Jobs
+from holdfast.safe_text import clean
 
 STYLES = {"alive": "green", "silent": "yellow", "gone": "red"}
 MEANINGS = {

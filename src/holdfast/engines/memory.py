@@ -29,7 +29,6 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
-from holdfast.engines.bell import Bell
 from holdfast.engines.clock import MachineClock
 from holdfast.engines.contract import (
     PRUNE_LIMIT,
@@ -48,6 +47,7 @@ from holdfast.engines.contract import (
     until_due,
 )
 from holdfast.engines.tables import Tables
+from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class MemoryEngine(Movable, forking.Forkable):
         self._clock = MachineClock() if clock is system_clock else clock
         self._tables = Tables()
         self._lock = threading.Lock()
-        self._bell = Bell()
+        self._bell = Wakeups()
         self._is_used = self._is_copy = False
         forking.watch(self)
 
@@ -101,7 +101,7 @@ class MemoryEngine(Movable, forking.Forkable):
 
     def leave_behind(self) -> None:
         """See Forkable. A store that nobody has opened yet may be opened here."""
-        self._lock, self._bell, self._is_copy = threading.Lock(), Bell(), self._is_used
+        self._lock, self._bell, self._is_copy = threading.Lock(), Wakeups(), self._is_used
 
     async def now(self) -> Time:
         """See Engine.now."""

@@ -39,7 +39,6 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole
-from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import (
     DUE_WINDOW_MS,
     PAUSE,
@@ -52,6 +51,7 @@ from holdfast.engines.contract import (
     queue_topic,
     worker_topic,
 )
+from holdfast.engines.wakeups import EVERYTHING
 
 K = TypeVar("K")
 V = TypeVar("V")

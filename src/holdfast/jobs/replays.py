@@ -16,7 +16,7 @@ from holdfast.core.lifecycle import deliver
 from holdfast.core.model import Change, Entry, Event, Job, Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.core.unreadable import told
-from holdfast.jobs.family import CHILD_PATH
+from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.questions import WAIT_PATH
 
 SAID = "~said"

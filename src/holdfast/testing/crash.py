@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from holdfast.app import App
+from holdfast.app.app import App
+from holdfast.app.job import AsyncJob, SyncJob
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid
-from holdfast.submit import AsyncJob, SyncJob
 from holdfast.testing.life import Life, Plan
 from holdfast.testing.moments import AFTER_END, Boundary
 from holdfast.testing.provider import Provider

@@ -15,15 +15,15 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from holdfast.app import App
+from holdfast.app.app import App
+from holdfast.app.job import _Job
+from holdfast.app.run import Run
 from holdfast.core.codec import parse
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Job, State, Step, WaitKind
-from holdfast.jobs import Jobs
 from holdfast.jobs.questions import ASK
 from holdfast.jobs.replays import doubts_left
-from holdfast.runs import Run
-from holdfast.submit import _Job
+from holdfast.jobs.service import Jobs
 from holdfast.testing.memory import GRACE_SECONDS, LOOK_SECONDS, idle
 from holdfast.testing.moments import AFTER_INTENT, Boundary
 from holdfast.testing.store import Clock, Store, moved

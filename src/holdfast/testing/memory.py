@@ -11,16 +11,16 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.model import Job
-from holdfast.jobs import Jobs
+from holdfast.jobs.service import Jobs
 from holdfast.testing.store import Clock, Store, can_go_on, moved
 from holdfast.upkeep.keeper import Keeper
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.loop import Worker
-from holdfast.worker.parking import Parking
 from holdfast.worker.registry import JobSpec
+from holdfast.worker.suspension import Suspension
+from holdfast.worker.worker import Worker
 
 LOOK_SECONDS = 0.002
 """How often to look whether anything can still go on."""
@@ -41,7 +41,7 @@ class Impatient(Worker):
 
     def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
         attempt = super()._attempt(job, replace(spec, isolated=False), claimed)
-        Parking.of(attempt).patience_seconds = PATIENCE_SECONDS
+        Suspension.of(attempt).patience_seconds = PATIENCE_SECONDS
         return attempt
 
 

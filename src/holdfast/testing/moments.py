@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.core.model import Change, Event, Job, Lease, Step, StepState
-from holdfast.jobs import LOG_PATH
-from holdfast.jobs.family import CHILD_PATH, UNDO_PATH
+from holdfast.jobs.consequences import CHILD_PATH, UNDO_PATH
 from holdfast.jobs.questions import ASK, WAIT_PATH
+from holdfast.jobs.service import LOG_PATH
 from holdfast.worker.attempt import ARGS_PATH
 
 CLAIMED = "after the claim"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.app import App
+from holdfast.app.app import App
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.model import (
     Applied,
@@ -26,10 +26,10 @@ from holdfast.core.model import (
     Step,
     Time,
 )
-from holdfast.engines.bell import EVERYTHING
 from holdfast.engines.contract import WORKER, system_clock, worker_in
 from holdfast.engines.memory import MemoryEngine
-from holdfast.jobs import Jobs
+from holdfast.engines.wakeups import EVERYTHING
+from holdfast.jobs.service import Jobs
 from holdfast.testing.moments import Moment, apart, claimed, committed, inserted, recorded
 
 WAITING = (State.SCHEDULED, State.RETRYABLE, State.PENDING, State.AVAILABLE)

@@ -9,18 +9,17 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from holdfast.background import Join, LogOnce, Spawn, own_thread
 from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, Moved, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Job, Record, Where
 from holdfast.core.unreadable import told
 from holdfast.engines.contract import Engine
-from holdfast.jobs import Jobs
-from holdfast.jobs.family import cancel_children, ended, tell_others
-from holdfast.safe import logger
-from holdfast.threads import Join, Spawn, own_thread
-from holdfast.trouble import Trouble
-from holdfast.upkeep.look import Look
+from holdfast.jobs.consequences import cancel_children, end_change, tell_others
+from holdfast.jobs.service import Jobs
+from holdfast.safe_text import logger
 from holdfast.upkeep.rescue import Rescue
+from holdfast.upkeep.snapshot import Snapshot
 from holdfast.upkeep.wake import Wake
 
 log = logger("holdfast.upkeep")
@@ -81,8 +80,8 @@ class Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._stopping = False
-        self._trouble = Trouble(log, "upkeep", "upkeep goes on")
-        self._tidying = Trouble(log, "upkeep", "upkeep goes on")
+        self._trouble = LogOnce(log, "upkeep", "upkeep goes on")
+        self._tidying = LogOnce(log, "upkeep", "upkeep goes on")
         """Apart from the other: a look needs less of the store than a round, and its success is no sign for one."""
 
     def start(self) -> None:
@@ -115,7 +114,7 @@ class Keeper:
                 if lost or loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds
                     await self._round(look)
-                self._trouble.pass_by()
+                self._trouble.recovered()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
             except Moved:  # there is nothing to tidy any more; a worker hears of it with its beats
@@ -147,17 +146,17 @@ class Keeper:
         self._beside[name] = asyncio.get_running_loop().create_task(work(*args), name=f"holdfast {name}")
         return True
 
-    async def _round(self, look: Look) -> None:
+    async def _round(self, look: Snapshot) -> None:
         try:
             if await self.lead(look):
                 await self.tidy(look)
-            self._tidying.pass_by()
+            self._tidying.recovered()
         except (StoreLost, Moved):
             raise
         except HoldfastError as error:
             self._tidying.say(error)
 
-    async def lead(self, look: Look) -> bool:
+    async def lead(self, look: Snapshot) -> bool:
         """Whether we lead: we do already, nobody does, the one who did is dead, or nobody can read who that is."""
         records = await self._engine.records(LEADER)
         held = next((record for record in records if record.name == LEADER), None)
@@ -180,7 +179,7 @@ class Keeper:
         log.info("%s leads the upkeep now", self._worker)
         return True
 
-    async def tidy(self, look: Look | None = None) -> None:
+    async def tidy(self, look: Snapshot | None = None) -> None:
         """One round of the leader's work."""
         look = look or await self._rescue.looks.look()
         held = await self._rescue.held()
@@ -218,7 +217,7 @@ class Keeper:
         """End a batch of what nobody ran in time; answer how many jobs."""
         now = await self._engine.now()
         late = await self._engine.find(Where(expires_before=now), limit=EXPIRE_BATCH)
-        changes = [await ended(self._engine, job, Event.EXPIRE, now, by=self._worker, note={}) for job in late]
+        changes = [await end_change(self._engine, job, Event.EXPIRE, now, by=self._worker, note={}) for job in late]
         answers = await self._engine.commit(changes) if changes else []
         applied = [(one, answer) for one, answer in zip(changes, answers, strict=True) if isinstance(answer, Applied)]
         for change, answer in applied:

@@ -25,12 +25,12 @@ from holdfast.core.model import (
 )
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
 from holdfast.engines.contract import Engine
-from holdfast.jobs import Jobs, history_of
-from holdfast.jobs.family import UNDO_TYPE, presence_of, running_of, tell_others
-from holdfast.jobs.lost import Past, lost, past_of
+from holdfast.jobs.consequences import UNDO_TYPE, presence_of, running_of, tell_others
+from holdfast.jobs.lost_workers import Past, lost, past_of
+from holdfast.jobs.service import Jobs, history_of
 from holdfast.jobs.status import progress_record
-from holdfast.safe import logger
-from holdfast.upkeep.look import Look, Looks, how
+from holdfast.safe_text import logger
+from holdfast.upkeep.snapshot import Snapshot, Snapshots, how
 
 log = logger("holdfast.upkeep")
 
@@ -43,7 +43,7 @@ UNDOS_A_LOOK = 100
 Found = tuple[str, Presence | None]
 """Why a job is to be taken from its worker, and what was seen of that worker."""
 
-Judge = Callable[[Job, Look], Found | None]
+Judge = Callable[[Job, Snapshot], Found | None]
 """Says by a look whether a job is to be taken from its worker. It is asked again right before that is done."""
 
 
@@ -54,13 +54,13 @@ class Rescue:
         self._engine = engine
         self._jobs = Jobs(engine)
         self._chance = chance
-        self.looks = Looks(engine, lease_seconds)
+        self.looks = Snapshots(engine, lease_seconds)
         self._missed: dict[str, Time] = {}
         """Workers that hold jobs and left no trace, and since when each was missed."""
         self._undo_after = ""
         """The last undo job that was looked at, while there are more behind it."""
 
-    async def dead(self, by: str, look: Look | None = None) -> list[Job]:
+    async def dead(self, by: str, look: Snapshot | None = None) -> list[Job]:
         """Rescue the jobs of workers that are gone, or silent for longer than a lease; answer with those."""
         look = look or await self.looks.look()
         if not any(self.looks.is_dead(one, look) for one in look.present.values()):
@@ -69,13 +69,13 @@ class Rescue:
         await self._let_undo(look, by)
         return rescued
 
-    def _is_lost(self, job: Job, look: Look) -> Found | None:
+    def _is_lost(self, job: Job, look: Snapshot) -> Found | None:
         presence = look.present.get(job.worker or "")
         if presence is None or not self.looks.is_dead(presence, look):
             return None
         return how(presence, look), presence
 
-    async def _let_undo(self, look: Look, by: str) -> None:
+    async def _let_undo(self, look: Snapshot, by: str) -> None:
         """Let the undo of a cancelled job begin whose owner is gone: nobody will say that it has stopped."""
         where = Where(states=(State.PENDING,), type=UNDO_TYPE)
         page = await self._engine.find(where, self._undo_after, UNDOS_A_LOOK)
@@ -94,7 +94,7 @@ class Rescue:
         """All jobs that somebody runs."""
         return [job async for job in self._jobs.walk(Where(states=(State.ACTIVE,)))]
 
-    async def orphans(self, by: str, look: Look | None = None, held: Sequence[Job] | None = None) -> list[Job]:
+    async def orphans(self, by: str, look: Snapshot | None = None, held: Sequence[Job] | None = None) -> list[Job]:
         """Rescue jobs that are held by a worker of whom there was no trace for longer than a lease. The trace of one
         that lives may have been removed: it comes back with the next beat. `look` and `held`, the jobs that somebody
         runs, may be old: it counts what is so when a job is taken.
@@ -105,13 +105,13 @@ class Rescue:
         self._missed = {worker: self._missed.get(worker, look.now) for worker in missed}
         return await self._rescue_all(held, look, by, self._is_orphan)
 
-    def _is_orphan(self, job: Job, look: Look) -> Found | None:
+    def _is_orphan(self, job: Job, look: Snapshot) -> Found | None:
         if job.worker in look.present or not self.looks.is_awake(look):
             return None
         since = self._missed.get(job.worker or "", look.now)
         return ("its worker left no trace", None) if look.now - since > self.looks.lease_ms else None
 
-    async def stale(self, by: str, look: Look | None = None) -> list[Job]:
+    async def stale(self, by: str, look: Snapshot | None = None) -> list[Job]:
         """Rescue jobs whose worker lives but whose stage has shown no progress for too long."""
         look = look or await self.looks.look()
         running = [one for presence in look.present.values() for one in self._stale_of(presence, look)]
@@ -119,7 +119,7 @@ class Rescue:
         held = [job for job in jobs if job is not None and job.state is State.ACTIVE]
         return await self._rescue_all(held, look, by, self._is_stale)
 
-    def _is_stale(self, job: Job, look: Look) -> Found | None:
+    def _is_stale(self, job: Job, look: Snapshot) -> Found | None:
         presence = look.present.get(job.worker or "")
         if presence is None:
             return None
@@ -132,7 +132,7 @@ class Rescue:
                 return why, presence
         return None
 
-    def _stale_of(self, presence: Presence, look: Look) -> list[Running]:
+    def _stale_of(self, presence: Presence, look: Snapshot) -> list[Running]:
         """What a worker runs that shows no progress. Of a silent one, or while the store was away, nobody knows."""
         if presence.store_away or self.looks.is_silent(presence, look):
             return []
@@ -172,7 +172,7 @@ class Rescue:
                 )
         return failed
 
-    async def _rescue_all(self, jobs: Sequence[Job], look: Look, by: str, judge: Judge) -> list[Job]:
+    async def _rescue_all(self, jobs: Sequence[Job], look: Snapshot, by: str, judge: Judge) -> list[Job]:
         """Take those jobs from their workers of which the judge says so; answer with them."""
         rescued: list[Job] = []
         for job in jobs:
@@ -216,6 +216,6 @@ class Rescue:
         return isinstance(answer, Applied)
 
 
-def _silent_ms(running: Running, presence: Presence, look: Look) -> int:
+def _silent_ms(running: Running, presence: Presence, look: Snapshot) -> int:
     """For how long a job has shown no progress: as its worker said, and since then."""
     return running.silent_ms + look.now - presence.beat_at

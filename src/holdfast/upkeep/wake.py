@@ -9,7 +9,7 @@ import asyncio
 
 from holdfast.core.model import State, WaitKind, Where
 from holdfast.engines.contract import Engine
-from holdfast.jobs.family import wake_if_in
+from holdfast.jobs.consequences import wake_if_in
 from holdfast.jobs.waiters import awaited, break_circle, waiters_of, wake_if_ended
 
 RARELY_SECONDS = 60.0

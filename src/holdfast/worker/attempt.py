@@ -18,22 +18,22 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import forking
+from holdfast.background import LogOnce
 from holdfast.core.codec import canonical
 from holdfast.core.errors import BadValue, StoreError, StoreFull, StoreLost, StoreUnwritable
 from holdfast.core.model import Change, Conflict, Job, Recorded, Retrying, Running, Signal, Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.engines.contract import Engine
-from holdfast.jobs import LOG_PATH
+from holdfast.jobs.service import LOG_PATH
 from holdfast.jobs.status import PROGRESS_PATH, progress_record
-from holdfast.safe import logger
-from holdfast.trouble import Trouble
-from holdfast.worker.faults import line_of, module_of, storable
+from holdfast.safe_text import logger
 from holdfast.worker.identity import Identity, above_of, made
-from holdfast.worker.lines import Lines
+from holdfast.worker.log_lines import Lines
+from holdfast.worker.record_batch import DONE_SECONDS, RecordBatcher
+from holdfast.worker.recorded_errors import line_of, module_of, storable
 from holdfast.worker.registry import STEPS, JobSpec, StepSpec
 from holdfast.worker.timers import Timers
-from holdfast.worker.together import DONE_SECONDS, Together
 from holdfast.worker.tries import LeftBehind, Stopped
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class Attempt(Identity):
     """Why it stayed in its slot while it waited, for the history."""
     starting: Callable[[str], Coroutine[Any, Any, None]] | None = None
     """Awaited with a step's path before anything of it is done: where a test kills its worker."""
-    writing: Trouble | None = None
+    writing: LogOnce | None = None
     """The worker's: that what its attempts came to can't be written, as a log and a beat tell it."""
     stirred: Callable[[], None] | None = None
     """Called when a step ends while something is parked."""
@@ -148,7 +148,7 @@ class Attempt(Identity):
     _made: dict[str, int] = made(lambda: defaultdict(int))
     _said: tuple[str, int | None, int | None, str] | None = None
     _said_first: tuple[str, int] = ("", 0)
-    _together: Together | None = None
+    _together: RecordBatcher | None = None
     _retrying: dict[str, Retrying] | None = None
     """The steps that have failed and are tried again, by path, the most recent last."""
     _lines: Lines = made(Lines)
@@ -475,7 +475,7 @@ class Attempt(Identity):
             try:
                 answer = await act()
                 if tries and self.writing is not None:
-                    self.writing.pass_by()
+                    self.writing.recovered()
                 return answer
             except StoreError as error:
                 # While a handler runs, it is the worker who stops it: an error of ours it might catch, and go on.
@@ -569,7 +569,7 @@ class Attempt(Identity):
         """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
         is_alone = len(self._running) < 2
         if not is_alone or self._may_be_cut(steps[0]):
-            self._together = self._together or Together(self._write)
+            self._together = self._together or RecordBatcher(self._write)
             answer = await self._together.add(steps, at_once=is_alone)
         else:  # alone: nothing to wait for, and nothing to wait with
             answer, *_ = await self._write(steps)

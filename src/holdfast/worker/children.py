@@ -15,10 +15,10 @@ from holdfast.core.durations import in_words
 from holdfast.core.errors import Invalid, NotFound, Outrun
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import PAGE_LIMIT, Error, Job, State, StepState, Time, Wait, WaitKind, Where
-from holdfast.jobs.family import CHILD_PATH
+from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.waiters import CHANGE_TRIES, ENDED, chain_between, circle_in_words, note_waiter, wait_for_end
 from holdfast.worker.attempt import Attempt, record_info
-from holdfast.worker.parking import Parked, until_of
+from holdfast.worker.suspension import PendingWait, until_of
 
 TOLD_CHARACTERS = 500
 """How much of a child's error message its parent keeps."""
@@ -46,7 +46,7 @@ async def known_children(attempt: Attempt) -> dict[str, Job]:
     return attempt.children
 
 
-def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> Parked[Outcome]:
+def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Outcome]:
     """A wait for one child to settle, which is a group of its own."""
 
     async def outcome() -> Outcome | None:
@@ -68,7 +68,7 @@ def check_other(attempt: Attempt, id: str) -> None:
         raise Invalid(f"job {id} ({attempt.job.type}) can't wait for itself; submit it under another key")
 
 
-def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> Parked[Outcome]:
+def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Outcome]:
     """A wait for any other job to settle."""
     check_other(attempt, id)
 
@@ -83,7 +83,7 @@ def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> Parked[Outcome
     return _bounded(attempt, id, within_ms, look)
 
 
-def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> Parked[list[Outcome]]:
+def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[list[Outcome]]:
     """A wait for all children of a group to settle."""
 
     async def look() -> list[list[Outcome]] | None:
@@ -100,7 +100,7 @@ def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> Parked[list[
                 return None
         raise Outrun(f"{group}: replayed {CHANGE_TRIES} times while job {attempt.job.id} looked at it")
 
-    parked = Parked("", Wait(WaitKind.CHILDREN, group), look)
+    parked = PendingWait("", Wait(WaitKind.CHILDREN, group), look)
     return parked
 
 
@@ -109,7 +109,7 @@ def _bounded(
     id: str,
     within_ms: int | None,
     look_at: Callable[[Time | None], Awaitable[tuple[Outcome | None, Wait]]],
-) -> Parked[Outcome]:
+) -> PendingWait[Outcome]:
     """A wait for one job. That its time was over is recorded, as it is for a signal."""
     path = f"{CHILD_PATH}{id}#{attempt.number(CHILD_PATH + id)}" if within_ms is not None else ""
     until = until_of(attempt, path, within_ms)
@@ -125,7 +125,7 @@ def _bounded(
             await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, {"late": True}))
         raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
 
-    parked = Parked(path, Wait(WaitKind.CHILDREN, id, until), look)
+    parked = PendingWait(path, Wait(WaitKind.CHILDREN, id, until), look)
     return parked
 
 

@@ -21,29 +21,29 @@ from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.keys import idempotency_key
 from holdfast.core.limits import PROGRESS_CHARACTERS
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.faults import storable
-from holdfast.worker.lines import Capturing
+from holdfast.worker.log_lines import Capturing
+from holdfast.worker.recorded_errors import storable
 from holdfast.worker.timers import Timers
 
 T = TypeVar("T")
 
 
-class House(Protocol):
+class AttemptHost(Protocol):
     """Where attempts run: a worker, or the process of an isolated job."""
 
     def has_attempts(self) -> bool:
         """Whether any attempt runs in it."""
 
 
-class _Houses(forking.Forkable):
+class _AttemptHosts(forking.Forkable):
     """The houses of this process."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakSet[House] = weakref.WeakSet()
+        self._all: weakref.WeakSet[AttemptHost] = weakref.WeakSet()
         self._lock = threading.Lock()
         forking.watch(self)
 
-    def add(self, house: House) -> None:
+    def add(self, house: AttemptHost) -> None:
         with self._lock:
             self._all.add(house)
 
@@ -63,9 +63,9 @@ class _Houses(forking.Forkable):
             PLAIN.set(_current_in(attempt))
 
 
-def settle_in(house: House) -> None:
+def register_host(house: AttemptHost) -> None:
     """Let a house be known, so that a stray thread can be told that it has lost its job. From any thread."""
-    _houses.add(house)
+    _attempt_hosts.add(house)
 
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
@@ -245,7 +245,7 @@ def loop_here() -> bool:
 
 def attempts_anywhere() -> bool:
     """Whether any attempt runs in this process."""
-    return _houses.have_attempts()
+    return _attempt_hosts.have_attempts()
 
 
-_houses = _Houses()
+_attempt_hosts = _AttemptHosts()

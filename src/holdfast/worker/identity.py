@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import quoted_name, step_path
 from holdfast.core.model import Job, Step, StepState
-from holdfast.jobs.family import UNDO_PATH
+from holdfast.jobs.consequences import UNDO_PATH
 from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, is_once, not_asked, other_key
 from holdfast.worker.registry import StepSpec, place_of
 from holdfast.worker.tries import TRY

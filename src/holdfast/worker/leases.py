@@ -8,12 +8,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from holdfast.background import Join, LogOnce, Spawn, own_thread
 from holdfast.core.errors import StoreLost
 from holdfast.core.model import Beat, Presence
 from holdfast.engines.contract import Engine
-from holdfast.safe import logger
-from holdfast.threads import Join, Spawn, own_thread
-from holdfast.trouble import Trouble
+from holdfast.safe_text import logger
 
 log = logger("holdfast.worker")
 
@@ -71,7 +70,7 @@ class Leases:
         self._hurry = False
         self._stopping = False
         self._leaving = True
-        self._trouble = Trouble(log, "a beat was not answered", "beats are answered again")
+        self._trouble = LogOnce(log, "a beat was not answered", "beats are answered again")
 
     def may_start(self) -> bool:
         """Whether a new step may start: our last beat that was answered is young enough."""
@@ -150,7 +149,7 @@ class Leases:
         try:
             async with asyncio.timeout(LEAVE_SECONDS if leaving else self._lease_seconds):
                 await self._beat(leaving=leaving)
-            self._trouble.pass_by()
+            self._trouble.recovered()
         except StoreLost as error:
             self._deadline = 0.0
             self._lost(error)

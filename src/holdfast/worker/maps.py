@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import ItemFailure, ItemsFailed
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.blame import Watch
-from holdfast.worker.faults import contained, text_of, type_name
+from holdfast.worker.cancellation import Watch
+from holdfast.worker.recorded_errors import contained, text_of, type_name
 from holdfast.worker.tries import Stopped
 
 T = TypeVar("T")

@@ -24,14 +24,14 @@ from holdfast.core.errors import BadValue, EffectInDoubt, Invalid, WrongColour
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, ONCE, TRANSACTION, never_retried, next_delay
-from holdfast.jobs.family import UNDO_PATH
+from holdfast.jobs.consequences import UNDO_PATH
 from holdfast.worker.attempt import ARGS_PATH, FENCE_SECONDS, Attempt, beside
-from holdfast.worker.blame import Watch, cancels_of
+from holdfast.worker.cancellation import Watch, cancels_of
 from holdfast.worker.context import ATTEMPT, PATH, check_no_tx, current, loop_here
 from holdfast.worker.drift import arguments_key, differing, read_tags, tags, tags_text
-from holdfast.worker.faults import contained, error_of, module_of, raised_again, type_name
-from holdfast.worker.home import on_loop
 from holdfast.worker.isolation.pool import IsolatedCall
+from holdfast.worker.own_loop import on_loop
+from holdfast.worker.recorded_errors import contained, error_of, module_of, raised_again, type_name
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.tries import TRY, Stopped, Try
 

@@ -14,7 +14,7 @@ from holdfast.core.model import Conflict, Recorded, Step, StepState, Time
 from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Guarantees, Transactional
 from holdfast.worker.attempt import ARGS_PATH, Attempt, beside
-from holdfast.worker.blame import Watch
+from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import TX
 from holdfast.worker.drift import tags_text
 from holdfast.worker.registry import StepSpec

@@ -17,10 +17,10 @@ from holdfast.core.errors import Invalid, NotFound, UndoFailed
 from holdfast.core.model import Job, Options, Retry, Step, StepState
 from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Engine
-from holdfast.jobs.family import UNDO_PATH, UNDO_TYPE, cancel_children
+from holdfast.jobs.consequences import UNDO_PATH, UNDO_TYPE, cancel_children
 from holdfast.worker.attempt import record_info
 from holdfast.worker.context import UNDONE, attempt_here
-from holdfast.worker.faults import text_of, type_name
+from holdfast.worker.recorded_errors import text_of, type_name
 from holdfast.worker.registry import (
     NO_GENERATOR,
     UNDOABLE,

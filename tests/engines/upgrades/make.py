@@ -23,7 +23,7 @@ from pathlib import Path
 
 from holdfast import App
 from holdfast.core.model import State
-from holdfast.jobs import Order
+from holdfast.jobs.service import JobRequest
 from tests.engines.upgrades import stores
 from tests.engines.upgrades.jobs import LATER, MAKING, OPEN, build
 
@@ -91,7 +91,7 @@ async def first_life(url: str, told: Path) -> None:
         await submit(f"open-{n}", "shown", value, queue=LATER)
     for n in (1, 2, 3):
         await submit(f"broken-{n}", "broken", n)
-    (staged,) = await app.jobs.submit([Order(type="upgrades.plain", args="[5]", queue=LATER, pending=True)])
+    (staged,) = await app.jobs.submit([JobRequest(type="upgrades.plain", args="[5]", queue=LATER, pending=True)])
     names["staged"] = staged.id
     told.write_text(json.dumps(names, indent=1))  # noqa: ASYNC240 (a small file)
     async with app.worker(at_once=20, queues=["default"], name="w-first"):

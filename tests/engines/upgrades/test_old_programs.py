@@ -18,7 +18,7 @@ from holdfast.core.errors import StoreError, StoreForeign
 from holdfast.core.model import Event, Job, State
 from holdfast.engines.contract import Engine
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.engines.postgres.place import place_of
+from holdfast.engines.postgres.url import place_of
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis import store as redis_store_module
 from holdfast.engines.sql import migrations

@@ -15,8 +15,8 @@ from holdfast.core.errors import KeyConflict
 from holdfast.core.model import Job, State, Where
 from holdfast.engines import engine_class
 from holdfast.engines.contract import Engine, system_clock
-from holdfast.jobs import Jobs
-from holdfast.jobs.family import UNDO_TYPE
+from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.service import Jobs
 from tests.engines.upgrades import jobs as upgraded
 from tests.engines.upgrades.stores import STORES
 

@@ -12,7 +12,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, convert
 
 from holdfast.core.model import Entry, Error, Job, Options, Record, Signal, State, Step, Wait
-from holdfast.engines.file.form import (
+from holdfast.engines.file.checksum import edited, mark
+from holdfast.engines.file.scan import Damage, Found, Path, Spot, scan, scan_value
+from holdfast.engines.file.schema import (
     VERSION,
     EntryPart,
     GroupPart,
@@ -29,8 +31,6 @@ from holdfast.engines.file.form import (
     split_error,
     time_of,
 )
-from holdfast.engines.file.scan import Damage, Found, Path, Spot, scan, scan_value
-from holdfast.engines.file.seal import edited, mark
 from holdfast.engines.tables import Key
 
 P = TypeVar("P", bound=Part)

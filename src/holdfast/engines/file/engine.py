@@ -33,7 +33,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.moves import MOVED
 from holdfast.engines import path_of
-from holdfast.engines.bell import Bell
+from holdfast.engines.batch_thread import BatchThread, Ticket
 from holdfast.engines.clock import MachineClock
 from holdfast.engines.contract import Clock, Guarantees, job_topic, system_clock
 from holdfast.engines.file.checkpoint import Foreign, read
@@ -54,11 +54,11 @@ from holdfast.engines.file.disk import (
 )
 from holdfast.engines.file.reopen import Reopened, reopen
 from holdfast.engines.file.scan import Damage
-from holdfast.engines.file.sheet import Rows, Sheet
-from holdfast.engines.lane import Lane, Ticket
+from holdfast.engines.file.writer import Rows, Sheet
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.tables import Tables
-from holdfast.safe import logger
+from holdfast.engines.wakeups import Wakeups
+from holdfast.safe_text import logger
 
 COMFORTABLE_JOBS = 1_000
 """Beyond this many jobs each write takes long enough to feel, and a warning says so once."""
@@ -109,7 +109,7 @@ class FileEngine(MemoryEngine):
         """How many jobs were running when the process before this one died, and were recovered by open()."""
         self._inline = inline
         self._pid: int | None = None
-        self._lane: Lane[Work] | None = None
+        self._lane: BatchThread[Work] | None = None
         # From here on: owned by the lane's thread.
         self._disk: Disk = disk or RealDisk()
         self._held: Lock | None = None
@@ -138,9 +138,9 @@ class FileEngine(MemoryEngine):
         """See Engine.open. A file that isn't there is an empty store; the first act writes it."""
         if self._pid != os.getpid():
             # Whatever a forked child has of its parent's, it must leave alone; its copy of the lock is closed already.
-            self._pid, self._lane, self._held, self._bell = os.getpid(), None, None, Bell()
+            self._pid, self._lane, self._held, self._bell = os.getpid(), None, None, Wakeups()
         if self._lane is None:
-            self._lane = Lane(f"the store {self.path}", self._run, inline=self._inline)
+            self._lane = BatchThread(f"the store {self.path}", self._run, inline=self._inline)
         try:
             await self._lane.do(Work(lambda _: self._open(), gate=True))
         except StoreError:

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from holdfast.core.errors import StoreError, StoreUnwritable
 from holdfast.core.model import Beat, Presence, Record, Running, State
+from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.contract import Clock, system_clock
 from holdfast.engines.file.disk import Disk, holder
 from holdfast.engines.file.engine import FileEngine, Work
-from holdfast.engines.file.sheet import Rows
-from holdfast.engines.lane import Ticket
+from holdfast.engines.file.writer import Rows
 from holdfast.engines.tables import Tables
 
 POLL_SECONDS = 0.2

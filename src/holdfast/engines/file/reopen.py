@@ -25,9 +25,9 @@ from holdfast.core.keys import check_queue, check_type, digest
 from holdfast.core.lifecycle import STATE_ROWS, STATES, TERMINAL, WORKERS_LOST, decide, lost_event, submit_entry
 from holdfast.core.model import Applied, Change, Error, Event, Job, State, StepState, Time, WaitKind
 from holdfast.engines.file.checkpoint import Checkpoint, Row
-from holdfast.engines.file.form import EDIT, shown
-from holdfast.engines.file.seal import FREE, OTHERS
-from holdfast.engines.file.sheet import Rows
+from holdfast.engines.file.checksum import FREE, OTHERS
+from holdfast.engines.file.schema import EDIT, shown
+from holdfast.engines.file.writer import Rows
 from holdfast.engines.tables import Key
 
 HAND = "hand"

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.core.errors import Invalid
-from holdfast.engines.hub import Hub, endless
-from holdfast.engines.postgres.live import Live
+from holdfast.engines.loop_thread import LoopThread, endless
+from holdfast.engines.postgres.liveness import Liveness
 from holdfast.engines.postgres.pool import Pool
 
 PAUSE_SECONDS = (0.01, 1.0)
@@ -27,7 +27,7 @@ _DOLLAR = re.compile(r"\$(\d+)")
 
 
 class CallersConnection:
-    """Runs statements on a connection of the caller's: what `Acts` needs of one."""
+    """Runs statements on a connection of the caller's: what `Writes` needs of one."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -113,7 +113,7 @@ class Follower:
     A notification inside the caller's transaction would make its commit wait for those of all others.
     """
 
-    def __init__(self, hub: Hub, pool: Pool, live: Live, sql: SimpleNamespace) -> None:
+    def __init__(self, hub: LoopThread, pool: Pool, live: Liveness, sql: SimpleNamespace) -> None:
         self._hub, self._pool, self._live, self._sql = hub, pool, live, sql
         self._expected: dict[str, tuple[str, float]] = {}
         self._looking = False

@@ -35,7 +35,7 @@ from holdfast.core.model import (
     Time,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of
-from holdfast.engines.bell import EVERYTHING, Bell
+from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.contract import (
     DUE_WINDOW_MS,
     PROMOTE_LIMIT,
@@ -55,21 +55,21 @@ from holdfast.engines.contract import (
     queues_of,
     until_due,
 )
-from holdfast.engines.hub import Hub, Line
-from holdfast.engines.lane import Ticket
+from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.postgres import rows
-from holdfast.engines.postgres.acts import Acts, is_turn
 from holdfast.engines.postgres.caller import CallersConnection, Follower
-from holdfast.engines.postgres.floor import Floor
-from holdfast.engines.postgres.live import Live, short
-from holdfast.engines.postgres.place import Place, place_of, with_schema
+from holdfast.engines.postgres.claim_cursor import ClaimCursor
+from holdfast.engines.postgres.liveness import Liveness, short
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.reads import Reads
 from holdfast.engines.postgres.store import Connection, Texts, drop, is_elsewhere, is_there, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
+from holdfast.engines.postgres.url import StoreUrl, place_of, with_schema
+from holdfast.engines.postgres.writes import Writes, is_turn
 from holdfast.engines.rows import job_of
 from holdfast.engines.server import DEAF_POLL_SECONDS, TIDY_SECONDS, ServerClock, is_past
-from holdfast.safe import logger
+from holdfast.engines.wakeups import EVERYTHING, Wakeups
+from holdfast.safe_text import logger
 
 log = logger("holdfast.postgres")
 
@@ -125,18 +125,18 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     inserts_in_order = False  # two may be under way
 
     def __init__(self, url: str) -> None:
-        self._place: Place = place_of(url)
+        self._place: StoreUrl = place_of(url)
         self._texts = Texts(self._place.schema)
         self._sql = self._texts.sql
-        self._bell = Bell()
+        self._bell = Wakeups()
         self._opening = threading.Lock()
         self._pid: int | None = None
-        self._hub: Hub
+        self._hub: LoopThread
         self._pool: Pool
-        self._live: Live
+        self._live: Liveness
         self._follower: Follower
         self._transactions: Transactions
-        self._lines: dict[str, Line]
+        self._lines: dict[str, BatchQueue]
         self._reset()
         forking.watch(self)
 
@@ -145,7 +145,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._inserted, self._bulk, self._analyzed_at = 0, BULK_JOBS, -FRESH_SECONDS
         self._days_at = -DAYS_SECONDS
         self._tidied_at = -TIDY_SECONDS
-        self._floor = Floor()
+        self._floor = ClaimCursor()
         self._numbers: dict[str, int] = {}
         """The numbers of the jobs that were claimed here, until a change that ends the lease is answered. On the hub's
         loop.
@@ -194,27 +194,27 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
             raise
 
     def _start(self) -> None:
-        self._bell = Bell()
+        self._bell = Wakeups()
         self._reset()
-        self._hub = hub = Hub(self._place.shown)
+        self._hub = hub = LoopThread(self._place.shown)
         self._pool = pool = Pool(self._place)
-        self._live = live = Live(hub, self._place, self._sql, pool, self._bell.ring)
+        self._live = live = Liveness(hub, self._place, self._sql, pool, self._bell.ring)
         self._follower = Follower(hub, pool, live, self._sql)
         self._transactions = transactions = Transactions(hub, self._place, self._sql)
         hub.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
         self._lines = {
-            "insert": Line(
+            "insert": BatchQueue(
                 hub,
                 self._run_insert,
                 at_once=min(INSERTS_AT_ONCE, self._place.connections - 1) or 1,
                 weigh=lambda order: len(order[0]),
             ),
-            "commit": Line(hub, self._run_commit),
-            "record": Line(hub, self._run_record),
-            "turn": Line(hub, self._run_turns, at_once=2, limit=1),
-            "big turn": Line(hub, self._run_turns, limit=1),
-            "look": Line(hub, self._run_looks, at_once=2, limit=1),
-            "beat": Line(hub, self._run_beats, at_once=100, limit=1),
+            "commit": BatchQueue(hub, self._run_commit),
+            "record": BatchQueue(hub, self._run_record),
+            "turn": BatchQueue(hub, self._run_turns, at_once=2, limit=1),
+            "big turn": BatchQueue(hub, self._run_turns, limit=1),
+            "look": BatchQueue(hub, self._run_looks, at_once=2, limit=1),
+            "beat": BatchQueue(hub, self._run_beats, at_once=100, limit=1),
         }
         self._pid = os.getpid()
 
@@ -257,7 +257,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
             if place not in answers:
                 await self._run_insert([tickets[place]])
 
-        if await self._together(tickets, lambda db: Acts(db, self._sql, news).insert(orders, answers), alone, news):
+        if await self._together(tickets, lambda db: Writes(db, self._sql, news).insert(orders, answers), alone, news):
             self._grown(sum(len(jobs) for jobs, _ in orders))
         for place, answer in answers.items():
             ticket = tickets[place]
@@ -290,7 +290,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
             ticket.answer, ticket.error = [*done, *(rest.answer or ())], rest.error
 
         def work(db: Connection) -> Awaitable[None]:
-            return Acts(db, self._sql, news, self._numbers).commit(changes, answers)
+            return Writes(db, self._sql, news, self._numbers).commit(changes, answers)
 
         await self._together(tickets, work, alone, news)
         self._forget(changes[: len(answers)])
@@ -302,7 +302,9 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         news: set[str] = set()
 
         async def work(db: Connection) -> None:
-            answers = iter(await Acts(db, self._sql, news).record([step for ticket in tickets for step in ticket.work]))
+            answers = iter(
+                await Writes(db, self._sql, news).record([step for ticket in tickets for step in ticket.work])
+            )
             for ticket in tickets:
                 ticket.answer = list(islice(answers, len(ticket.work)))
 
@@ -355,7 +357,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         async def work(db: Connection) -> tuple[list[Applied | Conflict], list[Any], set[str]]:
             if not changes:
                 return [], await db.fetch(self._sql.claim, *claim), set()
-            acts = Acts(db, self._sql, None, self._numbers)
+            acts = Writes(db, self._sql, None, self._numbers)
             return *await acts.turn(changes, *claim), acts.news
 
         answers, rows_told, news = await self._pool.act(work)
@@ -399,7 +401,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         check_jobs(jobs)
         self._check_open()
         try:
-            answers = await Acts(CallersConnection(connection), self._sql).insert_within(jobs)
+            answers = await Writes(CallersConnection(connection), self._sql).insert_within(jobs)
         except Exception as error:
             if (mark := mark_told(error)) is not None:
                 raise Moved(mark_of(mark).words()) from error
@@ -553,7 +555,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         check_load(wholes, keys, records)
 
         async def work(db: Connection) -> int:
-            new = await Acts(db, self._sql).load(wholes, keys, records)
+            new = await Writes(db, self._sql).load(wholes, keys, records)
             self._grown(new)
             return new
 

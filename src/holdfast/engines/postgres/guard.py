@@ -22,7 +22,7 @@ import asyncpg
 
 from holdfast import forking
 from holdfast.core.errors import Invalid
-from holdfast.engines.hold import ignored
+from holdfast.engines.held_transaction import ignored
 from holdfast.engines.postgres.store import Connection as Driver
 
 T = TypeVar("T")

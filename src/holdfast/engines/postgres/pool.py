@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from holdfast.engines.postgres.place import Place
 from holdfast.engines.postgres.store import (
     SETTINGS,
     Connection,
@@ -17,9 +16,10 @@ from holdfast.engines.postgres.store import (
     connect,
     is_broken,
     is_passing,
-    plainly,
     socket_of,
+    translate_error,
 )
+from holdfast.engines.postgres.url import StoreUrl
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ IDLE_SECONDS = 60.0
 class Pool:
     """Connections of one event loop. Bounded: who finds none free, waits."""
 
-    def __init__(self, place: Place, settings: Mapping[str, str] = SETTINGS) -> None:
+    def __init__(self, place: StoreUrl, settings: Mapping[str, str] = SETTINGS) -> None:
         self._place = place
         self._settings = settings
         self._free = asyncio.Semaphore(place.connections)
@@ -51,7 +51,7 @@ class Pool:
                     return await work(db)
             except Exception as error:
                 if not left or not (is_passing(error) or (again and is_broken(error) and left > TRIES - 2)):
-                    raise plainly(error, self._place) from error
+                    raise translate_error(error, self._place) from error
                 await asyncio.sleep(random.random() * BACKOFF_SECONDS * (TRIES - left))  # noqa: S311 (a pause)
         raise AssertionError("not reached")
 

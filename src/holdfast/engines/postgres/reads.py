@@ -16,7 +16,7 @@ from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State,
 from holdfast.core.moves import HeldKey, Whole, put_together
 from holdfast.engines.contract import WORKER, Movable, at_most
 from holdfast.engines.postgres import rows
-from holdfast.engines.postgres.live import Live
+from holdfast.engines.postgres.liveness import Liveness
 from holdfast.engines.postgres.store import Connection
 from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.server import worker_records
@@ -42,7 +42,7 @@ class Reads(Movable):
     """Looking things up, with the connection that `_look` gives."""
 
     _sql: SimpleNamespace
-    _live: Live
+    _live: Liveness
 
     @abstractmethod
     async def _look(self, look: Callable[[Connection], Awaitable[T]]) -> T:

@@ -24,10 +24,10 @@ from holdfast.core.errors import (
     StoreUnwritable,
 )
 from holdfast.core.moves import mark_of
-from holdfast.engines.postgres.place import Place
+from holdfast.engines.postgres.url import StoreUrl
 from holdfast.engines.server import CHECK
 from holdfast.engines.sql import migrations, queries
-from holdfast.safe import logger
+from holdfast.safe_text import logger
 
 log = logger("holdfast.postgres")
 
@@ -160,7 +160,7 @@ set local lock_timeout = '200ms';
 _ENCODING = "select pg_catalog.current_setting('server_encoding')"
 
 
-async def connect(place: Place, settings: Mapping[str, str] = SETTINGS, *, hurried: bool = True) -> Connection:
+async def connect(place: StoreUrl, settings: Mapping[str, str] = SETTINGS, *, hurried: bool = True) -> Connection:
     """A connection with our settings. One that is not `hurried` waits for its answers as long as they take."""
     try:
         return await asyncpg.connect(
@@ -176,10 +176,10 @@ async def connect(place: Place, settings: Mapping[str, str] = SETTINGS, *, hurri
     except Exception as error:
         if isinstance(error, ValueError) and not isinstance(error, asyncpg.InterfaceError | OSError | UnicodeError):
             raise Invalid(f"{place.shown}: an option of the URL can't be read; check the port and the like") from None
-        raise plainly(error, place) from error
+        raise translate_error(error, place) from error
 
 
-async def prepare(place: Place, texts: Texts) -> None:
+async def prepare(place: StoreUrl, texts: Texts) -> None:
     """Make the schema or check that it is ours, and bring it up to date. Only ever forward."""
     db = await connect(place)
     try:
@@ -190,7 +190,7 @@ async def prepare(place: Place, texts: Texts) -> None:
             _watch(db)
             await _migrate(db, place, texts)
     except Exception as error:
-        raise plainly(error, place) from error
+        raise translate_error(error, place) from error
     finally:
         await close(db)
 
@@ -206,24 +206,24 @@ def _watch(db: Connection) -> None:
             wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
 
 
-async def is_there(place: Place, texts: Texts) -> bool:
+async def is_there(place: StoreUrl, texts: Texts) -> bool:
     """Whether the schema is a store; one that is empty is none yet."""
     db = await connect(place)
     try:
         return await _version(db, place, texts) > 0
     except Exception as error:
-        raise plainly(error, place) from error
+        raise translate_error(error, place) from error
     finally:
         await close(db)
 
 
-async def drop(place: Place, texts: Texts) -> None:
+async def drop(place: StoreUrl, texts: Texts) -> None:
     """Remove a schema and all that is in it."""
     db = await connect(place)
     try:
         await db.execute(texts.drop_schema)
     except Exception as error:
-        raise plainly(error, place) from error
+        raise translate_error(error, place) from error
     finally:
         await close(db)
 
@@ -243,7 +243,7 @@ async def close(db: Connection) -> None:
         db.terminate()
 
 
-async def _refuse_server(db: Connection, place: Place) -> None:
+async def _refuse_server(db: Connection, place: StoreUrl) -> None:
     version = db.get_server_version()
     if version.major * 10_000 < OLDEST_SERVER:
         raise Invalid(f"{place.shown}: PostgreSQL {version.major} is too old; use 13 or newer")
@@ -252,7 +252,7 @@ async def _refuse_server(db: Connection, place: Place) -> None:
         raise StoreForeign(f"{place.shown}: the database is encoded as {encoding}; make one with encoding UTF8")
 
 
-async def _version(db: Connection, place: Place, texts: Texts) -> int:
+async def _version(db: Connection, place: StoreUrl, texts: Texts) -> int:
     """The last migration that this schema has had; 0 for one that is not there, or empty."""
     if not await db.fetchval(_IS_THERE, place.schema):
         if not await db.fetchval(_STRANGERS, place.schema):
@@ -277,7 +277,7 @@ async def _version(db: Connection, place: Place, texts: Texts) -> int:
     return int(row["version"])
 
 
-async def _migrate(db: Connection, place: Place, texts: Texts) -> None:
+async def _migrate(db: Connection, place: StoreUrl, texts: Texts) -> None:
     """Run what this schema has not had, each in a transaction of its own. Others who come at the same time wait.
 
     A migration only adds, so that programs of the version before go on. One that can't leave them going on raises
@@ -359,7 +359,7 @@ _NOT_ITS_FAULT: tuple[type[BaseException], ...] = (
 )
 
 
-def plainly(error: BaseException, place: Place) -> BaseException:
+def translate_error(error: BaseException, place: StoreUrl) -> BaseException:
     """What an error of the database or the network means for a person."""
     where = place.shown
     told = str(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {error}".strip(": ")

@@ -14,15 +14,15 @@ from holdfast.core.errors import Invalid, StoreClosed
 from holdfast.core.model import Conflict, Recorded, Step, StepState
 from holdfast.core.moves import check_unmarked
 from holdfast.engines.contract import Body
-from holdfast.engines.hold import Hold
-from holdfast.engines.hub import Hub
+from holdfast.engines.held_transaction import HeldTransaction
+from holdfast.engines.loop_thread import LoopThread
 from holdfast.engines.postgres import rows
-from holdfast.engines.postgres.acts import Acts
 from holdfast.engines.postgres.guard import Connection, Session, ended_early, step_is_over
-from holdfast.engines.postgres.place import Place
 from holdfast.engines.postgres.pool import Pool
-from holdfast.engines.postgres.store import BODY_SETTINGS, is_broken, is_passing, plainly
+from holdfast.engines.postgres.store import BODY_SETTINGS, is_broken, is_passing, translate_error
 from holdfast.engines.postgres.store import Connection as Driver
+from holdfast.engines.postgres.url import StoreUrl
+from holdfast.engines.postgres.writes import Writes
 from holdfast.engines.rows import step_of
 
 LIMIT_SECONDS = 30.0
@@ -72,16 +72,16 @@ class _Own(Exception):
 class Transactions:
     """The connections on which bodies run, as many at once as an engine has others. Lives on the hub's loop."""
 
-    def __init__(self, hub: Hub, place: Place, sql: SimpleNamespace) -> None:
+    def __init__(self, hub: LoopThread, place: StoreUrl, sql: SimpleNamespace) -> None:
         self._hub, self._place, self._sql = hub, place, sql
         self._pool = Pool(place, BODY_SETTINGS)
-        self._holds: set[Hold[Over]] = set()
+        self._holds: set[HeldTransaction[Over]] = set()
         self._stopped = False
         self.sockets = self._pool.sockets
 
     async def run(self, step: Step, body: Body) -> Recorded | Conflict:
         """See Transactional.transact. On the caller's loop."""
-        hold = Hold(step, Over(self._hub.loop))
+        hold = HeldTransaction(step, Over(self._hub.loop))
         return await hold.filled(body, self._hub.call(lambda: self._answered(hold)))
 
     async def stop(self) -> None:
@@ -94,7 +94,7 @@ class Transactions:
         """Let go of all connections."""
         await self._pool.close()
 
-    async def _answered(self, hold: Hold[Over]) -> Answer:
+    async def _answered(self, hold: HeldTransaction[Over]) -> Answer:
         """Carry out one hold. Its caller is answered before the connection is made ready for the next one."""
         answer: asyncio.Future[Answer] = self._hub.loop.create_future()
 
@@ -114,7 +114,7 @@ class Transactions:
         self._hub.spawn(work())
         return await answer
 
-    async def _carried_out(self, db: Driver, hold: Hold[Over]) -> Answer:
+    async def _carried_out(self, db: Driver, hold: HeldTransaction[Over]) -> Answer:
         standing = await self._standing(db, hold.step)
         if standing is not None:
             return standing
@@ -132,14 +132,14 @@ class Transactions:
         """The record that stands, or that the lease is over; None if the body is to be run."""
         row = await db.fetchrow(self._sql.look_step, step.job, step.epoch, step.path)
         if row is None:
-            return (await Acts(db, self._sql).standing([step]))[step.job, step.path]
+            return (await Writes(db, self._sql).standing([step]))[step.job, step.path]
         *record, mark = row
         if record[2] is None or record[4] == StepState.STARTED.value:
             check_unmarked(mark)
             return None
         return Recorded(step_of(record), False)
 
-    async def _let_fill(self, db: Driver, hold: Hold[Over]) -> BaseException | None:
+    async def _let_fill(self, db: Driver, hold: HeldTransaction[Over]) -> BaseException | None:
         """Wait for the body, with a bound; answer with the error of the last of its statements that failed."""
         session = Session(db, self._hub.loop)
         self._holds.add(hold)
@@ -182,7 +182,7 @@ class Transactions:
                 raise
             raise _Own(error) from error
 
-    async def _record(self, db: Driver, hold: Hold[Over]) -> Recorded | Conflict:
+    async def _record(self, db: Driver, hold: HeldTransaction[Over]) -> Recorded | Conflict:
         """Record and commit, under the lock of the job's row, if the lease is still ours and no record stands."""
         step = hold.steps[0]
         columns = rows.columns([rows.step_row(one, one.job) for one in hold.steps], rows.STEP_WIDTH)
@@ -197,7 +197,7 @@ class Transactions:
             ) from error
         if 1 not in written:  # the first of them, the step itself
             await db.execute(self._sql.rollback_step)
-            return (await Acts(db, self._sql).standing([step]))[step.job, step.path]
+            return (await Writes(db, self._sql).standing([step]))[step.job, step.path]
         try:
             await db.execute(self._sql.commit_step)
         except asyncpg.PostgresError as error:
@@ -220,7 +220,7 @@ class Transactions:
             db.terminate()
 
     def _told(self, error: Exception) -> BaseException:
-        return error.error if isinstance(error, _Own) else plainly(error, self._place)
+        return error.error if isinstance(error, _Own) else translate_error(error, self._place)
 
     def _was_closed(self) -> Exception:
         return StoreClosed(f"{self._place.shown}: was closed in the middle of a transaction, which was taken back")

@@ -37,7 +37,7 @@ from holdfast.core.model import (
     Time,
 )
 from holdfast.core.moves import HeldKey, Whole
-from holdfast.engines.bell import Bell
+from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.contract import (
     PROMOTE_LIMIT,
     PRUNE_LIMIT,
@@ -55,20 +55,20 @@ from holdfast.engines.contract import (
     queues_of,
     until_due,
 )
-from holdfast.engines.hub import Hub, Line
-from holdfast.engines.lane import Ticket
+from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.redis import moves, rows
-from holdfast.engines.redis.live import News, beat_of, beat_words
-from holdfast.engines.redis.place import Place, place_of, with_app
+from holdfast.engines.redis.connection import Way, Wire
+from holdfast.engines.redis.liveness import News, beat_of, beat_words
 from holdfast.engines.redis.reads import PAGE, Reads
-from holdfast.engines.redis.store import Health, Store, check_server, health_of, plainly
-from holdfast.engines.redis.wire import Way, Wire
+from holdfast.engines.redis.store import Health, Store, check_server, health_of, translate_error
+from holdfast.engines.redis.url import StoreUrl, place_of, with_app
 from holdfast.engines.server import (
     DEAF_POLL_SECONDS,
     TIDY_SECONDS,
     ServerClock,
     is_past,
 )
+from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")
 
@@ -116,17 +116,17 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     look_seconds = 1.6
 
     def __init__(self, url: str) -> None:
-        self._place: Place = place_of(url)
-        self._bell = Bell()
+        self._place: StoreUrl = place_of(url)
+        self._bell = Wakeups()
         self._opening = threading.Lock()
         self._pid: int | None = None
-        self._hub: Hub
+        self._hub: LoopThread
         self._store: Store
         self._acts: Wire
         self._looks: Wire
         self._beats: Wire
         self._news: News
-        self._lines: dict[str, Line]
+        self._lines: dict[str, BatchQueue]
         self._reset()
         forking.watch(self)
 
@@ -189,23 +189,23 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             raise
 
     def _start(self) -> None:
-        self._bell = Bell()
+        self._bell = Wakeups()
         self._reset()
         place = self._place
-        self._hub = hub = Hub(place.shown, "holdfast-redis")
+        self._hub = hub = LoopThread(place.shown, "holdfast-redis")
         self._store = store = Store(place)
         way = Way(place)
         self._acts, self._looks, self._beats = wires = [Wire(place, way, store.greet) for _ in range(3)]
         self._news = news = News(hub, place, way, store, self._bell.ring)
         hub.sockets = lambda: [*news.sockets(), *(socket for wire in wires for socket in wire.sockets())]
         self._lines = {
-            "insert": Line(hub, self._run_inserts),
-            "commit": Line(hub, self._run_commits),
-            "record": Line(hub, self._run_records),
-            "claim": Line(hub, self._run_each, limit=1),
-            "turn": Line(hub, self._run_turns, at_once=2, limit=1),
-            "look": Line(hub, self._run_each, at_once=8, limit=1),
-            "beat": Line(hub, self._run_each, at_once=100, limit=1),
+            "insert": BatchQueue(hub, self._run_inserts),
+            "commit": BatchQueue(hub, self._run_commits),
+            "record": BatchQueue(hub, self._run_records),
+            "claim": BatchQueue(hub, self._run_each, limit=1),
+            "turn": BatchQueue(hub, self._run_turns, at_once=2, limit=1),
+            "look": BatchQueue(hub, self._run_each, at_once=8, limit=1),
+            "beat": BatchQueue(hub, self._run_each, at_once=100, limit=1),
         }
         self._pid = os.getpid()
 
@@ -249,7 +249,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             try:
                 ticket.answer = await ticket.work()
             except (RedisError, OSError, TimeoutError) as error:
-                ticket.error = plainly(error, self._place)
+                ticket.error = translate_error(error, self._place)
             except Exception as error:
                 ticket.error = error
 
@@ -264,7 +264,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         found: list[Any] = []
         for (asked, _), answer in zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(answer, RedisError | OSError | TimeoutError | HoldfastError):
-                found += [plainly(answer, self._place)] * asked
+                found += [translate_error(answer, self._place)] * asked
             elif isinstance(answer, BaseException):
                 raise answer
             else:
@@ -519,7 +519,7 @@ async def _nothing() -> list[Job]:
 
 
 @asynccontextmanager
-async def _unopened(place: Place) -> AsyncIterator[Wire]:
+async def _unopened(place: StoreUrl) -> AsyncIterator[Wire]:
     """A connection that greets no store, and so makes none."""
 
     async def say_nothing(wire: Wire) -> None:
@@ -529,7 +529,7 @@ async def _unopened(place: Place) -> AsyncIterator[Wire]:
     try:
         yield wire
     except (RedisError, OSError, TimeoutError) as error:
-        raise plainly(error, place) from error
+        raise translate_error(error, place) from error
     finally:
         await wire.close()
 

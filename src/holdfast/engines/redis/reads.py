@@ -9,11 +9,11 @@ from holdfast.core.errors import StoreFull
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Time, Where
 from holdfast.engines.contract import WORKER, Engine, at_most
 from holdfast.engines.redis import rows
-from holdfast.engines.redis.live import Seen
-from holdfast.engines.redis.place import Place
+from holdfast.engines.redis.connection import Wire
+from holdfast.engines.redis.liveness import Seen
 from holdfast.engines.redis.scripts import script
 from holdfast.engines.redis.store import Given, Store
-from holdfast.engines.redis.wire import Wire
+from holdfast.engines.redis.url import StoreUrl
 from holdfast.engines.server import ALWAYS, worker_records
 from holdfast.engines.tables import matches
 
@@ -29,7 +29,7 @@ FIND_PAGE = 20
 class Reads(Engine):
     """Looking things up, on the connection `_looks`."""
 
-    _place: Place
+    _place: StoreUrl
     _store: Store
     _looks: Wire
 

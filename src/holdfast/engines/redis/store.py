@@ -23,11 +23,11 @@ from holdfast.core.errors import (
     StoreUnwritable,
 )
 from holdfast.core.moves import mark_of
-from holdfast.engines.redis.place import Place
+from holdfast.engines.redis.connection import NotConnected, Wire
 from holdfast.engines.redis.scripts import script
-from holdfast.engines.redis.wire import NotConnected, Wire
+from holdfast.engines.redis.url import StoreUrl
 from holdfast.engines.server import CHECK
-from holdfast.safe import logger
+from holdfast.safe_text import logger
 
 log = logger("holdfast.redis")
 
@@ -46,7 +46,7 @@ Given = tuple[str, int, int, str]
 class Store:
     """What this process knows of one store: its id, the generation, how far it had come. Lives on the hub's loop."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StoreUrl) -> None:
         self._place = place
         self._id = ""
         self._gen = 0
@@ -154,7 +154,7 @@ def version_of(server: dict[str, str]) -> tuple[int, ...]:
     return tuple(int(part) for part in server["redis_version"].split(".")[:2] if part.isdecimal())
 
 
-async def check_server(wire: Wire, place: Place) -> None:
+async def check_server(wire: Wire, place: StoreUrl) -> None:
     """Refuse a server that would throw jobs away, and say what one can lose."""
     memory = read_info(await wire.call("INFO", "memory"))
     policy = memory.get("maxmemory_policy", NO_EVICTION)
@@ -211,7 +211,7 @@ _NO_RIGHTS = ("ACL failure in script", "executing the script can't")
 """What a server says where a script may be run, but not what is in it."""
 
 
-def plainly(error: BaseException, place: Place) -> BaseException:
+def translate_error(error: BaseException, place: StoreUrl) -> BaseException:
     """What an error of the server or the network means for a person."""
     where, told = place.shown, str(error)
     code = told.partition(" ")[0]

@@ -38,7 +38,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import HeldKey, Whole, mark_of
 from holdfast.engines import path_of
-from holdfast.engines.bell import Bell
+from holdfast.engines.batch_thread import BatchThread, Ticket
 from holdfast.engines.clock import SharedClock
 from holdfast.engines.contract import (
     PRUNE_LIMIT,
@@ -59,16 +59,16 @@ from holdfast.engines.contract import (
     system_clock,
     until_due,
 )
-from holdfast.engines.hold import Hold
-from holdfast.engines.lane import Lane, Ticket
+from holdfast.engines.held_transaction import HeldTransaction
 from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.sqlite import reads
-from holdfast.engines.sqlite.acts import Acts
 from holdfast.engines.sqlite.files import ALL, BESIDE, DATABASE, Files, Loss, abandon, read_loss, write_loss
-from holdfast.engines.sqlite.live import Live
+from holdfast.engines.sqlite.liveness import Liveness
 from holdfast.engines.sqlite.reads import SQL
-from holdfast.engines.sqlite.store import connect, plainly, prepare, reads_raw, told_plainly
+from holdfast.engines.sqlite.store import connect, prepare, reads_raw, translate_error, translated_errors
 from holdfast.engines.sqlite.transactions import Transactions
+from holdfast.engines.sqlite.writes import Writes
+from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")
 Look = Callable[[sqlite3.Connection], Any]
@@ -121,7 +121,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._shared = self._new_clock() if clock is system_clock else None
         self._clock: Clock = clock if self._shared is None else self._shared
         self._inline = inline
-        self._bell = Bell()
+        self._bell = Wakeups()
         self._live = self._new_live()
         self._pid: int | None = None
         self._opening = threading.Lock()
@@ -133,8 +133,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._is_lazy = False
         self._taken: list[threading.Lock] = []
         """What is held for a fork."""
-        self._write: Lane[Act]
-        self._reads: dict[str, Lane[Look]]
+        self._write: BatchThread[Act]
+        self._reads: dict[str, BatchThread[Look]]
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "SqliteEngine":
@@ -151,8 +151,8 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         """The folder of the living."""
         return self.path.with_name(self.path.name + "-live")
 
-    def _new_live(self) -> Live:
-        return Live(self._folder, self._bell.ring)
+    def _new_live(self) -> Liveness:
+        return Liveness(self._folder, self._bell.ring)
 
     def _new_clock(self) -> SharedClock:
         return SharedClock(self._folder / "clock")
@@ -167,7 +167,9 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         """See Engine.open."""
         with self._opening:
             if self._pid != os.getpid():
-                self._write = Lane(f"the writer of {self.path}", self._transact, inline=self._inline, alone=_is_hold)
+                self._write = BatchThread(
+                    f"the writer of {self.path}", self._transact, inline=self._inline, alone=_is_hold
+                )
                 # A long walk must not keep a short look waiting, nor either of them a worker's beat.
                 self._reads = {name: self._reader(name) for name in ("look", "walk", "beat")}
                 self._pid = os.getpid()
@@ -216,14 +218,14 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         if self._shared is not None and not self._shared.is_shared:
             self._shared.join(create=create)
 
-    def _reader(self, name: str) -> Lane[Look]:
+    def _reader(self, name: str) -> BatchThread[Look]:
         """A lane with a connection of its own, which can only read."""
         connection: list[sqlite3.Connection] = []
 
         def run(tickets: Sequence[Ticket[Look]]) -> None:
             for ticket in tickets:
                 try:
-                    with told_plainly(self.path):
+                    with translated_errors(self.path):
                         self._check_lost()
                         if not connection:
                             connection.append(connect(self.path, read_only=True))
@@ -240,7 +242,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
             with suppress(IndexError):  # a fork may come while the store is closed
                 self._put_away(connection.pop())
 
-        return Lane(f"the {name} of {self.path}", run, inline=self._inline, done=done)
+        return BatchThread(f"the {name} of {self.path}", run, inline=self._inline, done=done)
 
     # Writing: all that waits is one transaction.
 
@@ -293,7 +295,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         db.execute(SQL.begin)
         if missing := self._files.missing(BESIDE):  # asked while nobody else can write
             raise self._lose(missing, self._files.put_back())
-        acts = Acts(db, SQL)
+        acts = Writes(db, SQL)
         if kinds.keys() != OPENING:
             self._share_clock(create=True)
         now = self._clock()
@@ -333,7 +335,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
             if self._files.is_moved_away():
                 raise StoreDamaged(f"{self.path}: was moved away while in use; nothing was written: put it back")
             raise self._lose(missing)
-        with told_plainly(self.path):
+        with translated_errors(self.path):
             if self._writer is None:
                 if self._shared is not None and not self._shared.was_alone:
                     self._files.await_log(PUT_BACK_SECONDS)
@@ -373,9 +375,13 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         """Undo the transaction under way, and say what happened."""
         if isinstance(error, sqlite3.IntegrityError) and str(error) == GUARDED:
             error = self._moved()
-        told = plainly(error, self.path) if isinstance(error, sqlite3.OperationalError | OSError) else error
+        told = translate_error(error, self.path) if isinstance(error, sqlite3.OperationalError | OSError) else error
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-            told = error if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError) else plainly(error, self.path)
+            told = (
+                error
+                if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
+                else translate_error(error, self.path)
+            )
         assert self._writer is not None
         self._roll_back()
         # After a failed sync the kernel may have dropped the pages: only a fresh look at the file tells the truth.
@@ -398,7 +404,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _moved(self) -> Exception:
         """Why the guard refuses: jobs are being moved, or were."""
         assert self._writer is not None
-        mark = Acts(self._writer, SQL).mark()
+        mark = Writes(self._writer, SQL).mark()
         return Moved(mark_of(mark or "").words())
 
     def _do(self, kind: str, *args: Any) -> Coroutine[Any, Any, Any]:
@@ -436,7 +442,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         check_steps([step])
         if self._inline:
             raise Invalid(f"step {step.name}: without threads nobody can fill a transaction that the writer holds")
-        hold = Hold(step, threading.Event())
+        hold = HeldTransaction(step, threading.Event())
         return await hold.filled(body, self._do(HOLD, hold))
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
@@ -607,7 +613,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         """See Forkable.leave_behind. The parent's sockets and files are not ours."""
         self._taken.clear()
         self._live.forked()
-        self._bell = Bell()
+        self._bell = Wakeups()
         self._live = self._new_live()
         if self._shared is not None:
             self._shared.forked()

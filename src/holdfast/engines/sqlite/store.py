@@ -65,7 +65,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 def prepare(path: Path) -> sqlite3.Connection:
     """Create the file or check that it is ours, bring its schema up to date, and connect to it for writing."""
-    with told_plainly(path):
+    with translated_errors(path):
         _refuse_network(path)
         _create(path)
         connection = connect(path)
@@ -145,15 +145,15 @@ def reads_raw(error: BaseException | None, connection: sqlite3.Connection | None
 
 
 @contextmanager
-def told_plainly(path: Path) -> Iterator[None]:
+def translated_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's and the system's errors into ours: what, which, and what now."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise plainly(error, path) from error
+        raise translate_error(error, path) from error
 
 
-def plainly(error: BaseException, path: Path) -> HoldfastError:
+def translate_error(error: BaseException, path: Path) -> HoldfastError:
     """What an error of SQLite or the system means for a person."""
     name = getattr(error, "sqlite_errorname", None) or ""
     if isinstance(error, OSError):

@@ -14,11 +14,11 @@ from pathlib import Path
 from holdfast.core.errors import Invalid, StoreBusy
 from holdfast.core.model import Conflict, Recorded, Step, StepState
 from holdfast.core.moves import check_unmarked
-from holdfast.engines.hold import HELD, Hold
-from holdfast.engines.sqlite.acts import Acts
+from holdfast.engines.held_transaction import HELD, HeldTransaction
 from holdfast.engines.sqlite.guard import Connection, Session, rolled_back, step_is_over
 from holdfast.engines.sqlite.reads import SQL
-from holdfast.engines.sqlite.store import connect, plainly
+from holdfast.engines.sqlite.store import connect, translate_error
+from holdfast.engines.sqlite.writes import Writes
 
 LIMIT_SECONDS = 5.0
 """How long a body may take: for that long nobody else can write to the file."""
@@ -36,10 +36,10 @@ class Transactions:
         self._path = path
         self._db: sqlite3.Connection | None = None
         self._held = 0.0
-        self._hold: Hold[threading.Event] | None = None
+        self._hold: HeldTransaction[threading.Event] | None = None
         """The one whose body runs just now."""
 
-    def run(self, hold: Hold[threading.Event]) -> Recorded | Conflict | None:
+    def run(self, hold: HeldTransaction[threading.Event]) -> Recorded | Conflict | None:
         """Carry out one hold; None if its body failed. After any trouble the next one gets a fresh connection."""
         if hold.over.is_set():
             return None
@@ -55,7 +55,7 @@ class Transactions:
                     "does a table of yours refer to one of Holdfast's?"
                 ) from error
             if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
-                raise plainly(error, self._path) from error
+                raise translate_error(error, self._path) from error
             raise
         finally:
             self._held += time.monotonic() - began
@@ -81,10 +81,10 @@ class Transactions:
         elif _is_running(hold.loop):  # it is not to blame, and begins anew as it does after trouble with the store
             hold.break_off(lambda: StoreBusy(f"{self._path}: async code forked while step {step.name} held the store"))
 
-    def _run(self, hold: Hold[threading.Event]) -> Recorded | Conflict | None:
+    def _run(self, hold: HeldTransaction[threading.Event]) -> Recorded | Conflict | None:
         db = self._connected()
         db.execute(SQL.begin)
-        acts = Acts(db, SQL)
+        acts = Writes(db, SQL)
         check_unmarked(acts.mark())
         answer = acts.standing(hold.step)
         if answer is None or (isinstance(answer, Recorded) and answer.step.state is StepState.STARTED):
@@ -96,7 +96,7 @@ class Transactions:
             db.execute(SQL.rollback)
         return answer
 
-    def _let_fill(self, db: sqlite3.Connection, hold: Hold[threading.Event]) -> None:
+    def _let_fill(self, db: sqlite3.Connection, hold: HeldTransaction[threading.Event]) -> None:
         session = Session(db)
         self._hold = hold
         hold.open(Connection(session))

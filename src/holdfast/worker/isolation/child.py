@@ -31,10 +31,9 @@ from holdfast.core.errors import Invalid
 from holdfast.core.limits import LOG_LINE_CHARACTERS, PROGRESS_CHARACTERS
 from holdfast.core.model import Error
 from holdfast.worker import context
-from holdfast.worker.faults import error_of, storable
-from holdfast.worker.isolation.host import Host
-from holdfast.worker.isolation.place import Target, found
-from holdfast.worker.isolation.wire import (
+from holdfast.worker.isolation.child_job import Host
+from holdfast.worker.isolation.import_target import Target, found
+from holdfast.worker.isolation.messages import (
     FRAME_LIMIT,
     HEAD,
     Attend,
@@ -52,6 +51,7 @@ from holdfast.worker.isolation.wire import (
     frame,
     told,
 )
+from holdfast.worker.recorded_errors import error_of, storable
 
 PROGRESS_SECONDS = 0.05
 """Progress is told at most this often; in between only the last word counts."""

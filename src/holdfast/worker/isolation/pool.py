@@ -14,12 +14,12 @@ from msgspec import Raw, Struct
 from holdfast.core.durations import in_words
 from holdfast.core.errors import HoldfastError, StepFailed
 from holdfast.core.model import Error, Step, StepState
-from holdfast.safe import logger
+from holdfast.safe_text import logger
 from holdfast.worker.context import Current, progress
-from holdfast.worker.faults import raised_again
-from holdfast.worker.isolation.place import Target, target_of
+from holdfast.worker.isolation.import_target import Target, target_of
+from holdfast.worker.isolation.messages import Attend, Began, Call, Done, Ended, Failed, Logged, News, Progress
 from holdfast.worker.isolation.process import GONE_SECONDS, Gone, Process, how
-from holdfast.worker.isolation.wire import Attend, Began, Call, Done, Ended, Failed, Logged, News, Progress
+from holdfast.worker.recorded_errors import raised_again
 
 log = logger("holdfast.worker")
 

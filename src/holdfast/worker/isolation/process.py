@@ -17,9 +17,9 @@ from contextlib import ExitStack, suppress
 import msgspec
 
 from holdfast import forking
-from holdfast.safe import logger
-from holdfast.worker.isolation.place import Target
-from holdfast.worker.isolation.wire import (
+from holdfast.safe_text import logger
+from holdfast.worker.isolation.import_target import Target
+from holdfast.worker.isolation.messages import (
     FRAME_LIMIT,
     HEAD,
     Attend,

@@ -1,0 +1,1 @@
+"""What users write: App, jobs, steps, waits, runs, and lists of items."""

@@ -1,0 +1,379 @@
+"""`App`: jobs by decorator, submitting, runs, and a worker inside your own process. The composition root.
+
+Must not run jobs or keep them: it brings the engine, the worker and the upkeep together.
+"""
+
+import asyncio
+import concurrent.futures
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from holdfast import forking
+from holdfast.app.job import RESERVED, AsyncJob, JobRun, SyncJob, _Job
+from holdfast.app.run import Portal, Run, SyncRun
+from holdfast.app.settings import Settings, store_url
+from holdfast.app.step import _Step, check_callable, check_options, checked_isolation, positive, retry_of
+from holdfast.core.codec import Signature
+from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.errors import Invalid, Moved, NotFound
+from holdfast.core.keys import check_queue
+from holdfast.core.model import Options, Retry, State, Where
+from holdfast.engines import engine_for, masked
+from holdfast.engines.contract import Engine
+from holdfast.jobs.service import Jobs, Status
+from holdfast.jobs.transfer.move import check_here
+from holdfast.upkeep.keeper import Keeper
+from holdfast.worker.children import type_told
+from holdfast.worker.context import attempt_here, check_loaded, loop_here
+from holdfast.worker.own_loop import on_loop
+from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
+from holdfast.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb")
+LOOK_PART = 0.2
+"""However much a look costs, there are several of them in a lease: silence counts only for who has looked all along."""
+
+
+class App:
+    """Jobs and the store they are kept in.
+
+    `url` names the store: by default $HOLDFAST_URL, else `sqlite:///holdfast.db` in the working directory. An App
+    belongs to no event loop: it opens at first use, from any loop or thread, and opens anew after a fork.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, settings: Settings | None = None, engine: Engine | None = None
+    ) -> None:
+        self.settings = settings or Settings()
+        self.url = store_url(url)
+        self.engine = engine or engine_for(self.url)
+        self.registry = Registry()
+        self.sync = SyncApp(self)
+        self._jobs = Jobs(self.engine)
+        self._lock = threading.Lock()
+        self._opening: concurrent.futures.Future[bool] | None = None
+        self._in_child = forking.InChild(self._forked)
+
+    def __repr__(self) -> str:
+        return f"<App {self.place()}>"
+
+    def use(self, url: str) -> None:
+        """Keep the jobs in another store than this App was made for. Only before it was first used."""
+        if self._opening is not None:
+            raise Invalid(f"{self!r} is open already; choose its store before its first use")
+        self.url = url
+        self.engine = engine_for(url)
+        self._jobs = Jobs(self.engine)
+
+    def place(self) -> str:
+        """Where the jobs are kept, for a person: a file's absolute path, or a URL without its password."""
+        path = getattr(self.engine, "path", None)
+        return str(path) if path is not None else masked(self.url)
+
+    async def open(self) -> Jobs:
+        """Open the store, unless it is open. Called by everything that needs it."""
+        check_loaded()
+        if (jobs := self._from_afar()) is not None:
+            return jobs
+        while True:
+            with self._lock:
+                opening, first = self._opening, self._opening is None
+                if opening is None:
+                    opening = self._opening = concurrent.futures.Future()
+            if first:
+                await self._open(opening)
+                return self._jobs
+            if not opening.done():
+                waiting = asyncio.wrap_future(opening)
+                await asyncio.wait([waiting])
+                waiting.exception()
+            if opening.result():
+                return self._jobs
+
+    async def _open(self, opening: "concurrent.futures.Future[bool]") -> None:
+        """Open the store for all who wait for `opening`. They hear what went wrong; after an interrupt they try."""
+        try:
+            await self.engine.open()
+            await self._check_here()
+        except BaseException as error:
+            with self._lock:
+                self._opening = None
+            if isinstance(error, Exception):
+                opening.set_exception(error)
+            else:
+                opening.set_result(False)
+            raise
+        opening.set_result(True)
+
+    async def _check_here(self) -> None:
+        """Refuse a store whose jobs were moved: else a worker would wait there for ever."""
+        try:
+            await check_here(self.engine)
+        except Moved:
+            await self.engine.close()
+            raise
+
+    def _from_afar(self) -> Jobs | None:
+        """In the process of an isolated job of this app: the worker's store, which may be open to no other process."""
+        attempt = attempt_here()
+        if attempt is None or attempt.engine is self.engine:
+            return None
+        spec = self.registry.get(attempt.job.type)
+        return Jobs(attempt.engine) if spec is not None and spec.function is attempt.spec.function else None
+
+    async def close(self) -> None:
+        """Close the store. Not needed before the process ends."""
+        with self._lock:
+            self._opening = None
+        await self.engine.close()
+
+    # Decorators.
+
+    @overload
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> "AsyncJob[P, R]": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> "SyncJob[P, R]": ...
+
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retries: int | Retry = 3,
+        timeout: Duration | None = None,
+        stages: Sequence[Any] = (),
+        keep: Duration | None = None,
+        cleanup: Callable[..., Any] | None = None,
+        isolate: Literal["process"] | None = None,
+        memory_mb: int | None = None,
+    ) -> "JobDecorator": ...
+
+    def job(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
+        """Make a job of a function, so that it can be submitted and run by a worker.
+
+        Its type is the function's name unless `name` says otherwise. `retries=3` means up to four attempts. `stages`
+        tells everybody the steps that the job will go through, and `keep` how long it is kept after its end. `cleanup`
+        is called with the job's arguments after a cancel, an expiry or a discard, when all its steps are undone.
+
+        `isolate="process"` runs it in a process of its own: a crash there is one failed attempt and nothing else, and a
+        timeout, or a cancel that it doesn't heed, kills it; `memory_mb` limits what it may take there.
+        """
+        check_options("@app.job", options, _OPTIONS)
+        return JobDecorator(self, options) if function is None else self._made(function, **options)
+
+    def _made(
+        self,
+        function: Any,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retries: int | Retry = 3,
+        timeout: Duration | None = None,
+        stages: Sequence[Any] = (),
+        keep: Duration | None = None,
+        cleanup: Any = None,
+        isolate: Any = None,
+        memory_mb: Any = None,
+    ) -> Any:
+        check_function(function, "job", name)
+        taken = sorted(RESERVED & inspect.signature(function).parameters.keys())
+        if taken:
+            raise Invalid(
+                f"job {function.__name__}: a parameter can't be called {taken[0]!r}, which is an option of submit"
+            )
+        keep_ms = round(self.settings.keep_days * 86_400_000) if keep is None else milliseconds(keep)
+        spec = JobSpec(
+            type=type_of(function, name),
+            function=function,
+            signature=Signature(function),
+            is_async=inspect.iscoroutinefunction(function),
+            queue=check_queue(queue),
+            options=Options(
+                retry=retry_of(retries),
+                timeout_ms=positive("timeout", timeout),
+                keep_ms=keep_ms,
+                stages=tuple(_stage_name(stage) for stage in stages),
+                cleanup=cleanup is not None,
+            ),
+            cleanup=check_callable("cleanup", cleanup),
+            isolated=checked_isolation("job", function, isolate, memory_mb),
+            memory_mb=memory_mb,
+        )
+        self.registry.add(spec)
+        return AsyncJob[Any, Any](self.open, spec) if spec.is_async else SyncJob[Any, Any](self.open, spec)
+
+    # Asking.
+
+    async def run(self, id: str) -> "Run[Any]":
+        """The run with this id, or NotFound. A job that was told what became of it has it also after it was pruned."""
+        spec = self.registry.get(await self._type_of(id))
+        return JobRun(self.open, id, None if spec is None else spec.signature)
+
+    async def _type_of(self, id: str) -> str:
+        """The type of a job. Inside a job a store that is away for a while is waited for."""
+
+        async def look() -> str:
+            return (await (await self.open()).get(id)).type
+
+        attempt = attempt_here()
+        if attempt is None:
+            return await look()
+        try:
+            with attempt.at_work():
+                return await attempt.persist(look)
+        except NotFound:
+            told = type_told(attempt, id)
+            if told is None:
+                raise
+            return told
+
+    async def review(self) -> "list[Status]":
+        """The jobs that need a person, oldest first: replay, resolve or discard each by `await app.run(id)`."""
+        jobs = await self.open()
+        return await jobs.statuses([job async for job in jobs.walk(Where(states=(State.REVIEW,)))])
+
+    @property
+    def jobs(self) -> Jobs:
+        """What else can be asked of the store's jobs, once it is open (`await app.open()` gives the same)."""
+        return self._from_afar() or self._jobs
+
+    # Working.
+
+    @asynccontextmanager
+    async def worker(
+        self, *, at_once: int = 8, queues: Sequence[str] | None = None, name: str | None = None
+    ) -> AsyncIterator[Worker]:
+        """A worker inside your own process, for as long as the block lasts. It stops in peace at its end."""
+        await self.open()
+        settings = self.settings
+        worker = Worker(
+            self.engine,
+            self.registry,
+            queues=self._queues() if queues is None else _checked_queues(queues),
+            at_once=at_once,
+            beat_seconds=settings.beat_seconds,
+            lease_seconds=settings.lease_seconds,
+            poll_seconds=settings.poll_seconds,
+            name=name,
+        )
+        seldom = min(self.engine.look_seconds, settings.lease_seconds * LOOK_PART)
+        keeper = Keeper(
+            self.engine,
+            worker.id,
+            lease_seconds=settings.lease_seconds,
+            look_seconds=max(settings.look_seconds, seldom),
+            upkeep_seconds=max(settings.upkeep_seconds, 5 * seldom),
+        )
+        await worker.start()
+        keeper.start()
+        try:
+            yield worker
+        finally:
+            try:
+                await worker.stop(settings.grace_seconds)
+            finally:
+                await keeper.stop()
+
+    def _queues(self) -> tuple[str, ...]:
+        """The queues of all jobs that are known here."""
+        specs = [self.registry.get(type) for type in self.registry.types()]
+        return tuple(dict.fromkeys(spec.queue for spec in specs if spec is not None)) or ("default",)
+
+    def _forked(self) -> None:
+        """In a forked child: the store is opened anew, and nobody holds the lock."""
+        self._lock, self._opening = threading.Lock(), None
+
+
+class JobDecorator:
+    """`@app.job(…)` with its options, waiting for the function."""
+
+    def __init__(self, app: App, options: dict[str, Any]) -> None:
+        self._app = app
+        self._options = options
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> "AsyncJob[P, R]": ...
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> "SyncJob[P, R]": ...
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """Make a job of the function."""
+        return self._app._made(function, **self._options)
+
+
+# For blocking code.
+
+
+class SyncApp:
+    """An App, for blocking code: `app.sync.submit(make_video, brief)`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._portal = Portal()
+
+    @overload
+    def submit(self, job: AsyncJob[Any, R], /, *args: Any, **options: Any) -> SyncRun[R]: ...
+
+    @overload
+    def submit(self, job: SyncJob[Any, R], /, *args: Any, **options: Any) -> SyncRun[R]: ...
+
+    def submit(self, job: Any, /, *args: Any, **options: Any) -> SyncRun[Any]:
+        """Submit a job and wait until it is accepted. See the job's own `submit`."""
+        if not isinstance(job, _Job):
+            what = f"{job!r} is a step, which runs inside a job" if isinstance(job, _Step) else f"{job!r} is no job"
+            raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
+        return SyncRun(self.call, self._called(job.submit, *args, **options))
+
+    def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> list[SyncRun[Any]]:
+        """Submit a job once for each element. See the job's own `submit_many`."""
+        return [SyncRun(self.call, run) for run in self._called(job.submit_many, calls, **options)]
+
+    def map(self, job: Any, items: Iterable[Any], /, **options: Any) -> list[Any]:
+        """Submit a job once for each item, and wait for all of them here. See the job's own `map`."""
+        results: list[Any] = self._called(job.map, list(items), **options)
+        return results
+
+    def run(self, id: str) -> SyncRun[Any]:
+        """The run with this id, or NotFound."""
+        return SyncRun(self.call, self.call(self._app.run(id)))
+
+    def review(self) -> "list[Status]":
+        """See App.review."""
+        return self.call(self._app.review())
+
+    def _called(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+        async def call() -> T:
+            return await function(*args, **options)
+
+        return self.call(call())
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""
+        attempt = attempt_here()
+        return self._portal.call(work) if attempt is None or loop_here() else on_loop(attempt, work)
+
+
+def _stage_name(stage: Any) -> str:
+    if isinstance(stage, _Step):
+        return stage.name
+    if isinstance(stage, str) and stage:
+        return stage
+    raise Invalid(f"stages: {stage!r} is no stage; give steps, or their names")
+
+
+def _checked_queues(queues: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(queues, str) or not queues:
+        raise Invalid(f"queues={queues!r}: give a list of queues, for example ['video'], or leave it out for all")
+    return tuple(check_queue(queue) for queue in queues)

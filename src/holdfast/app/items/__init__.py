@@ -1,0 +1,1 @@
+"""run_items: a list, a function and a checkpoint file."""

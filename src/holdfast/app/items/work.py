@@ -1,0 +1,234 @@
+"""Running a list: items become jobs, the App's worker runs them, and each ended attempt is told.
+
+Must not run jobs itself, and must not decide what becomes of one.
+"""
+
+import asyncio
+import contextvars
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from holdfast.app.app import App
+from holdfast.app.items.words import NAMED_LIMIT, Counts, Teller, error_of, in_figures, label_of, name_of, number_of
+from holdfast.core.codec import Signature, canonical, parse
+from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.keys import check_queue
+from holdfast.core.lifecycle import SETTLED, STATE_ROWS
+from holdfast.core.model import Event, Job, Options, Retry, State, Where
+from holdfast.engines.contract import job_topic
+from holdfast.jobs.service import JobRequest, history_of
+from holdfast.worker.context import ATTEMPT
+from holdfast.worker.registry import NO_GENERATOR, is_generator
+from holdfast.worker.steps import in_thread
+
+LOOK_SECONDS = 0.1
+"""How long to wait for news of the items before looking by itself."""
+
+
+class Work:
+    """One call of run_items. Owns what it has seen of its items."""
+
+    def __init__(
+        self,
+        app: App,
+        type: str,
+        function: Callable[[Any], Any],
+        listed: Mapping[str, Any],
+        keyed: bool,
+        retry: Retry,
+        teller: Teller,
+    ) -> None:
+        self._app = app
+        self._type = type
+        self._queue = check_queue(type.replace("_", "-"))
+        self._function = function
+        self._listed = listed
+        self._keyed = keyed
+        self._options = Options(retry=retry)
+        self._teller = teller
+        self._began: dict[str, tuple[int, int, str]] = {}
+        self._held: dict[str, int] = {}
+        self._recovered = 0
+        self._unstorable = False
+        self._job = app.job(name=type, queue=self._queue)(self._handler())
+
+    async def run(self, at_once: int) -> Counts:
+        """Submit what is new, work until every item is settled, and count."""
+        counts = await self._submit()
+        if counts.pending or counts.running:
+            try:
+                async with self._app.worker(at_once=at_once, queues=[self._queue]):
+                    await self._follow()
+            except asyncio.CancelledError:
+                left = await self._counts()
+                self._teller.close()
+                self._teller.say(f"stopped: {in_figures(left)}; start it again to go on")
+                raise
+            counts = await self._counts()
+        self._teller.show(counts, ())
+        self._teller.close()
+        await self._tell_end(counts)
+        return counts
+
+    async def _submit(self) -> Counts:
+        """Put into the store what isn't there yet, and tell what is."""
+        known = {job.key: job async for job in self._app.jobs.walk(Where(type=self._type))}
+        orders = [
+            JobRequest(
+                type=self._type,
+                queue=self._queue,
+                key=key,
+                args=self._args(item),
+                options=self._options,
+            )
+            for key, item in self._listed.items()
+            if key not in known
+        ]
+        if orders and not known:
+            await self._tell_other_lists()
+        at_once = self._app.engine.insert_at_once
+        for start in range(0, len(orders), at_once):
+            await self._app.jobs.submit(orders[start : start + at_once])
+        self._teller.begin(self._app.place(), await self._counts())
+        more = sum(job.key not in self._listed and job.state not in SETTLED for job in known.values())
+        if more:
+            run = "runs" if more == 1 else "run"
+            self._teller.say(f"{number_of(more, 'unfinished item')} of an earlier list {run} too")
+        self._held = {job.id: job.version for job in known.values() if job.state is State.ACTIVE}
+        # A file finds what a crash has left when it is opened. Elsewhere upkeep does, and `_look` sees it.
+        self._tell_recovered(getattr(self._app.engine, "recovered", 0))
+        return await self._counts()
+
+    async def _follow(self) -> None:
+        """Tell how the items get on, until all are settled."""
+        engine, mark = self._app.engine, 0
+        try:
+            while True:
+                counts = await self._counts()
+                await self._look()
+                if not counts.pending and not counts.running:
+                    return
+                self._teller.show(counts, [key for _, _, key in self._began.values()])
+                topics = [job_topic(id) for id in (*self._began, *self._held)]
+                mark = await engine.wait(topics, LOOK_SECONDS, mark)
+        except asyncio.CancelledError:
+            if self._began:
+                seconds = self._app.settings.grace_seconds
+                self._teller.say(f"stopping: what is under way may finish within {seconds:g} s; Ctrl-C again stops now")
+            raise
+
+    async def _look(self) -> None:
+        """Tell of each item whose attempt has ended since the last look, and of those that a crash had left."""
+        now = await self._app.engine.now()
+        began = dict(self._began)
+        for job in await self._app.engine.get(list(began)):
+            if job is None or (job.state is State.ACTIVE and job.epoch == began[job.id][0]):
+                continue
+            if self._began[job.id] == began[job.id]:  # Else its next attempt has begun, and told of this one.
+                del self._began[job.id]
+                self._teller.ended(job, began[job.id][1], now)
+        for job in await self._app.engine.get(list(self._held)):
+            if job is not None and job.version > self._held[job.id]:
+                since = self._held.pop(job.id)
+                history = await history_of(self._app.engine, job.id)
+                self._tell_recovered(sum(one.event == Event.LAPSE and one.version > since for one in history))
+
+    async def _counts(self) -> Counts:
+        by_name: Counter[str] = Counter()
+        for (queue, state), number in (await self._app.engine.count()).items():
+            if queue == self._queue:
+                by_name[STATE_ROWS[state].checkpoint] += number
+        return Counts(
+            done=by_name["DONE"],
+            failed=by_name["NEEDS_REVIEW"],
+            pending=by_name["PENDING"],
+            running=by_name["RUNNING"],
+            recovered=self._recovered,
+        )
+
+    # The handler: what the worker runs for one item.
+
+    def _handler(self) -> Callable[[Any], Awaitable[Any]]:
+        async def item(value: Any) -> Any:
+            attempt = ATTEMPT.get()
+            assert attempt is not None, "only a worker runs this"
+            job = attempt.job
+            if job.id in self._began:  # A short try may be over before anybody looks.
+                self._teller.ended(job, self._began[job.id][1], job.claimed_at or 0)
+            self._began[job.id] = (job.epoch, job.attempt, job.key or job.id)
+            return self._kept(await self._called(self._given(job, value)))
+
+        return item
+
+    def _args(self, item: Any) -> str:
+        """An item as its job keeps it. Its type may be lost there: the function gets the list's own item."""
+        return self._job.spec.signature.encode((parse(canonical(item)),), {})
+
+    def _given(self, job: Job, value: Any) -> Any:
+        """What the function gets: the list's own item; what a person wrote into the store, if it was edited there."""
+        item = self._listed.get(job.key or "")
+        if job.key in self._listed and (self._keyed or job.args == self._args(item)):
+            return item
+        try:
+            (given,), _ = Signature(self._function).decode(job.args)
+        except Invalid:
+            raise
+        except (TypeError, ValueError, NameError):  # A callable that has no signature, or no hints to go by.
+            return value
+        return given
+
+    async def _called(self, value: Any) -> Any:
+        """The function's answer, whatever its colour."""
+        if inspect.iscoroutinefunction(self._function):
+            return await self._function(value)
+        answer = await in_thread(contextvars.copy_context(), lambda: self._function(value))
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _kept(self, answer: Any) -> Any:
+        """What is kept of an answer. `(False, error)` is a failure; a value that can't be stored is let go."""
+        if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool):
+            ok, answer = answer
+            if not ok:
+                raise answer if isinstance(answer, Exception) else RuntimeError(str(answer))
+        if is_generator(answer):  # whatever made it has not begun its work
+            raise Invalid(f"{name_of(self._function)} returned a generator: {NO_GENERATOR}")
+        try:
+            return parse(canonical(answer))  # A person reads it, and no code: plain values will do.
+        except BadValue as error:
+            # The work is done and may have cost money: doing it again would not make it storable.
+            if not self._unstorable:
+                self._unstorable = True
+                self._teller.say(
+                    f"what {name_of(self._function)} returns is not kept: {error}; the items count as done"
+                )
+            return None
+
+    # Words.
+
+    def _tell_recovered(self, number: int) -> None:
+        if number:
+            self._recovered += number
+            self._teller.say(f"recovered {number_of(number, 'item')} from a crash")
+
+    async def _tell_other_lists(self) -> None:
+        """A function that was renamed would otherwise start over without a word."""
+        others = {queue for queue, _ in await self._app.engine.count() if queue.startswith("item.")}
+        if others:
+            names = ", ".join(sorted(queue.removeprefix("item.").replace("-", "_") for queue in others))
+            self._teller.say(f"a new list beside {names}; if it is the same list, call it by name=…")
+
+    async def _tell_end(self, counts: Counts) -> None:
+        self._teller.say(f"finished: {in_figures(counts)}")
+        if not counts.failed:
+            return
+        number = 0
+        async for job in self._app.jobs.walk(Where(type=self._type, states=(State.REVIEW,))):
+            number += 1
+            if number <= NAMED_LIMIT:
+                self._teller.say(f"  {label_of(job)}: {error_of(job)}")
+        if number > NAMED_LIMIT:
+            self._teller.say(f"  and {number - NAMED_LIMIT} more")
+        if self._app.engine.guarantees.name == "file":
+            self._teller.say(f'to run one again, set its "status" to PENDING in {self._app.place()} and start again')

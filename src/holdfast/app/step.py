@@ -1,0 +1,560 @@
+"""`@step`: what users put on the functions whose results are to be recorded. Must not run a step (`worker.steps`).
+
+A step keeps its function's colour: calling an `async def` step gives an awaitable, calling a `def` step gives the
+value. From a job of the other colour there is a view: `narrate.aio(x)`, `draw.sync(x)`.
+"""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+
+from holdfast.core.codec import Signature
+from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.errors import Invalid, UnknownOption, WrongColour
+from holdfast.core.model import Retry
+from holdfast.core.outcome import TRANSACTION, check_retry
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.cancellation import Watch
+from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
+from holdfast.worker.isolation.import_target import check_importable
+from holdfast.worker.maps import Tally, map_async, map_sync
+from holdfast.worker.own_loop import at_home, is_away, on_loop
+from holdfast.worker.registry import (
+    NO_GENERATOR,
+    STEPS,
+    UNDOABLE,
+    StepSpec,
+    check_function,
+    is_generator,
+    place_of,
+)
+from holdfast.worker.steps import Call, in_thread, run_async, run_sync
+from holdfast.worker.transactions import call_of, whole_body
+
+P = ParamSpec("P")
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741
+S = TypeVar("S")
+Takes = TypeVar("Takes", contravariant=True)
+Gives = TypeVar("Gives", covariant=True)
+Key = Callable[..., object] | str | int | None
+
+AT_ONCE = 8
+"""How many items of a map run at once unless told otherwise."""
+
+
+class _AsyncOne(Protocol[Takes, Gives]):
+    """What can be awaited for one item: as `self` of `map`, it ties the items' type to the step's first parameter."""
+
+    def __call__(self, item: Takes, /) -> Coroutine[Any, Any, Gives]: ...
+
+
+class _SyncOne(Protocol[Takes, Gives]):
+    """The same for blocking code."""
+
+    def __call__(self, item: Takes, /) -> Gives: ...
+
+
+class _Step(Generic[P, R]):
+    """What both colours share."""
+
+    def __init__(self, spec: StepSpec) -> None:
+        self.spec = spec
+        self.name = spec.name
+        functools.update_wrapper(self, spec.function)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+    def _for_async(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: Key,
+        *,
+        item: Watch | None = None,
+        calls: list[Call] | None = None,
+    ) -> Callable[[], Awaitable[Any]]:
+        """What to await for one call, whatever the step's colour. Its identity is settled here; `calls` notes it."""
+        attempt = attempt_here()
+        if attempt is not None:
+            if is_away(attempt):
+                return lambda: at_home(attempt, self._aio(args, kwargs))
+            call = call_of(attempt, self.spec, args, kwargs, key, item=item)
+            if calls is not None:
+                calls.append(call)
+            return lambda: run_async(call, whole_body(self.spec))
+        plain = self._plain(args, kwargs)
+        if self.spec.is_async:
+            return plain
+        return lambda: in_thread(contextvars.copy_context(), plain)
+
+    def _for_sync(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key, calls: list[Call] | None = None
+    ) -> Callable[[], Any]:
+        """What to call for one call in blocking code, whatever the step's colour."""
+        attempt = attempt_here()
+        if attempt is not None:
+            call = call_of(attempt, self.spec, args, kwargs, key)
+            if calls is not None:
+                calls.append(call)
+            if self.spec.is_async or self.spec.effect == TRANSACTION:
+                return lambda: on_loop(attempt, run_async(call, whole_body(self.spec)))
+            return lambda: run_sync(call)
+        plain = self._plain(args, kwargs)
+        return (lambda: asyncio.run(plain())) if self.spec.is_async else plain
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+        """A call outside any job, in the function's own colour. A stray one has no `current()`: its key would lie."""
+        function = self.spec.function
+        if _is_stray(self.name):
+            return lambda: function(*args, **kwargs)
+
+        def call() -> Any:
+            with plain_call(self.name):
+                return function(*args, **kwargs)
+
+        async def call_async() -> Any:
+            with plain_call(self.name):
+                return await function(*args, **kwargs)
+
+        return call_async if self.spec.is_async else call
+
+    async def _aio(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await self._for_async(args, kwargs, self.spec.key)()
+
+    def _sync(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._for_sync(args, kwargs, self.spec.key)()
+
+    async def _map_aio(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
+        check_map(self.name, at_once, need)
+        attempt = attempt_here()
+        if attempt is not None and is_away(attempt):
+            return await at_home(attempt, self._map_aio(list(items), at_once, key, need))
+        key = self.spec.key if key is None else key
+        caller = Watch(attempt, asyncio.current_task())
+        calls: list[Call] | None = None if attempt is None or need is None else []
+
+        def prepare(item: Any) -> Callable[[], Awaitable[Any]]:
+            return self._for_async((item,), {}, key, item=caller, calls=calls)
+
+        tally = Tally(attempt, self.name, items, need, prepare)
+        results = await map_async(tally, at_once, caller)
+        _overlook(attempt, calls)
+        return results
+
+    def _map_sync(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
+        attempt = attempt_here()
+        if attempt is not None and self.spec.is_async:
+            # The items are read here: they may call steps themselves, which the loop's thread must not wait for.
+            return on_loop(attempt, self._map_aio(list(items), at_once, key, need))
+        check_map(self.name, at_once, need)
+        key = self.spec.key if key is None else key
+        calls: list[Call] | None = None if attempt is None or need is None else []
+        tally = Tally(attempt, self.name, items, need, lambda item: self._for_sync((item,), {}, key, calls))
+        results = map_sync(tally, at_once, Watch(attempt))
+        _overlook(attempt, calls)
+        return results
+
+
+def _overlook(attempt: Attempt | None, calls: Sequence[Call] | None) -> None:
+    """A map has returned: whatever failed in it, its caller was not told. With `need=` that may be an effect."""
+    if attempt is not None and calls:
+        attempt.overlook(call.path for call in calls)
+
+
+class AsyncStep(_Step[P, R]):
+    """An `async def` step. `draw(x)` is awaited; from a `def` job use `draw.sync(x)`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Run the step, or answer from its record."""
+        if not loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.name} is an async step: in a def job call {self.name}.sync(…)")
+        return self._aio(args, kwargs)
+
+    @overload
+    async def map(
+        self: "_AsyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: None = None,
+    ) -> list[S]: ...
+
+    @overload
+    async def map(
+        self: "_AsyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: int,
+    ) -> list[S | None]: ...
+
+    async def map(
+        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item, so many at once, each recorded on its own; results in the items' order.
+
+        All items settle. Raises ItemsFailed when fewer than `need` (default: all) succeeded.
+        """
+        results: list[Any] = await self._map_aio(items, at_once, key, need)
+        return results
+
+    @property
+    def sync(self) -> "SyncView[P, R]":
+        """This step for blocking code."""
+        return SyncView(self)
+
+
+class SyncStep(_Step[P, R]):
+    """A `def` step. `narrate(x)` gives the value; from an async job use `await narrate.aio(x)`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step, or answer from its record."""
+        if loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio(…)")
+        value: R = self._sync(args, kwargs)
+        return value
+
+    @overload
+    def map(
+        self: "_SyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: None = None,
+    ) -> list[S]: ...
+
+    @overload
+    def map(
+        self: "_SyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: int,
+    ) -> list[S | None]: ...
+
+    def map(
+        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item in threads, so many at once. See AsyncStep.map."""
+        if loop_here() and attempt_here() is not None:
+            raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio.map(…)")
+        results: list[Any] = self._map_sync(items, at_once, key, need)
+        return results
+
+    @property
+    def aio(self) -> "AioView[P, R]":
+        """This step for async code: its body runs in a thread."""
+        return AioView(self)
+
+
+class AioView(Generic[P, R]):
+    """A `def` step, for async code."""
+
+    def __init__(self, step: SyncStep[P, R]) -> None:
+        self._step = step
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step in a thread, or answer from its record."""
+        value: R = await self._step._aio(args, kwargs)
+        return value
+
+    @overload
+    async def map(
+        self: "_AsyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: None = None,
+    ) -> list[S]: ...
+
+    @overload
+    async def map(
+        self: "_AsyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: int,
+    ) -> list[S | None]: ...
+
+    async def map(
+        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item in threads. See AsyncStep.map."""
+        results: list[Any] = await self._step._map_aio(items, at_once, key, need)
+        return results
+
+
+class SyncView(Generic[P, R]):
+    """An `async def` step, for blocking code."""
+
+    def __init__(self, step: AsyncStep[P, R]) -> None:
+        self._step = step
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step and wait for it here."""
+        self._check()
+        value: R = self._step._sync(args, kwargs)
+        return value
+
+    @overload
+    def map(
+        self: "_SyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: None = None,
+    ) -> list[S]: ...
+
+    @overload
+    def map(
+        self: "_SyncOne[I, S]",
+        items: Iterable[I],
+        *,
+        at_once: int = AT_ONCE,
+        key: Key = None,
+        need: int,
+    ) -> list[S | None]: ...
+
+    def map(
+        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item and wait for all of them here. See AsyncStep.map."""
+        self._check()
+        results: list[Any] = self._step._map_sync(items, at_once, key, need)
+        return results
+
+    def _check(self) -> None:
+        if loop_here():
+            name = self._step.name
+            raise WrongColour(f"{name}.sync(…) would block the event loop: in async code call await {name}(…)")
+
+
+class StepDecorator:
+    """`@step(…)` with its options, waiting for the function."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> AsyncStep[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> SyncStep[P, R]: ...
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """Make a step of the function."""
+        return _made(function, **self._options)
+
+
+_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb", "was")
+
+
+@overload
+def step(  # type: ignore[overload-overlap]
+    function: Callable[P, Coroutine[Any, Any, R]], /
+) -> AsyncStep[P, R]: ...
+
+
+@overload
+def step(function: Callable[P, R], /) -> SyncStep[P, R]: ...
+
+
+@overload
+def step(
+    *,
+    name: str | None = None,
+    key: Key = None,
+    retries: int | Retry = 0,
+    timeout: Duration | None = None,
+    stale_after: Duration | None = None,
+    effect: Literal["once", "transaction"] | None = None,
+    undo: Callable[[Any], Any] | None = None,
+    isolate: Literal["process"] | None = None,
+    memory_mb: int | None = None,
+    was: str | tuple[str, ...] | None = None,
+) -> StepDecorator: ...
+
+
+def step(function: Any = None, /, **options: Any) -> Any:
+    """Record what this function returns, once for each call; after that, return it from the record.
+
+    `key` names a call by a value or a function of its arguments, instead of by a hash of them. `retries` is how often
+    to try again (or a whole Retry policy), `timeout` how long one try may take, and `stale_after` how long it may show
+    no progress before it is stopped and recovered.
+
+    `effect="once"` never runs a call again by itself: if it was begun and not recorded, a person is asked whether it
+    happened. It needs `key`. `effect="transaction"` gives the body the store's own connection, `tx()`: what it writes
+    and the step's record are one transaction, so it happens exactly once. That needs an engine that is an SQL database.
+
+    `undo` takes back what the step made when its job is cancelled, expired or discarded; it is given the step's result,
+    or None when the step may have happened.
+
+    `isolate="process"` runs it in a process of its own, which a timeout or a cancel kills and whose crash is only this
+    step's failure; `memory_mb` limits what it may take there.
+
+    `was` is the name that the step had before, or a tuple of several, oldest first: what was recorded under it is found
+    again, and `current().idempotency_key` stays what it was.
+    """
+    check_options("@step", options, _OPTIONS)
+    return StepDecorator(**options) if function is None else _made(function, **options)
+
+
+def _made(
+    function: Any,
+    *,
+    name: str | None = None,
+    key: Key = None,
+    retries: int | Retry = 0,
+    timeout: Duration | None = None,
+    stale_after: Duration | None = None,
+    effect: Any = None,
+    undo: Any = None,
+    isolate: Any = None,
+    memory_mb: Any = None,
+    was: Any = None,
+) -> Any:
+    check_function(function, "step", name)
+    if name is not None and not _is_name(name):
+        raise Invalid(f"{name!r} can't be a step's name: give it a word that doesn't begin with '~'")
+    if isinstance(key, str) and key in inspect.signature(function).parameters:
+        raise Invalid(
+            f"step {name or function.__name__}: key={key!r} is the same for every call; write key=lambda …: {key}"
+        )
+    is_async = inspect.iscoroutinefunction(function)
+    spec = StepSpec(
+        name=name or function.__name__,
+        function=function,
+        signature=Signature(function),
+        is_async=is_async,
+        retry=retry_of(retries),
+        timeout_ms=positive("timeout", timeout),
+        stale_after_ms=positive("stale_after", stale_after),
+        key=key,
+        effect=_checked_effect(function.__name__, effect, key, retries, isolate),
+        undo=check_callable("undo", undo),
+        isolated=checked_isolation("step", function, isolate, memory_mb),
+        memory_mb=memory_mb,
+        was=_checked_was(name or function.__name__, was),
+    )
+    if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
+        raise Invalid(f"step {spec.name}: its undo is a transaction too; give it the step's colour, def or async def")
+    for known in (STEPS, *([] if undo is None else [UNDOABLE])):
+        known.setdefault(spec.name, {})[function.__module__] = spec
+        for old in spec.was:
+            known.setdefault(old, {}).setdefault(function.__module__, spec)
+    return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name != "" and not name.startswith("~")
+
+
+def _checked_was(name: str, was: Any) -> tuple[str, ...]:
+    if was is None:
+        return ()
+    names = (was,) if isinstance(was, str) else tuple(was) if isinstance(was, tuple | list) else ()
+    if not names or not all(map(_is_name, names)) or len(set(names)) < len(names):
+        raise Invalid(f"step {name}: was={was!r}: give the name that it had before, or a tuple of them, oldest first")
+    if name in names:
+        raise Invalid(f"step {name}: was={was!r} is the name that it has now; give the one that it had before")
+    return names
+
+
+def _checked_effect(name: str, effect: Any, key: Any, retries: Any, isolate: Any) -> str | None:
+    if effect is None:
+        return None
+    if effect == TRANSACTION:
+        if isolate is not None:
+            raise Invalid(f"step {name}: a transaction can't cross into a process of its own; leave out isolate")
+        return TRANSACTION
+    if effect != "once":
+        raise Invalid(f"step {name}: effect={effect!r} is unknown; there are 'once' and 'transaction'")
+    if key is None:
+        raise Invalid(f"step {name}: effect='once' needs key=, so that a person can say which effect is meant")
+    if retries != 0:
+        raise Invalid(f"step {name}: effect='once' is never tried again by itself; leave out retries")
+    return "once"
+
+
+def checked_isolation(kind: str, function: Any, isolate: Any, memory_mb: Any) -> bool:
+    """Whether a step or job runs in a process of its own. Refuses what could not."""
+    what = f"{kind} {function.__name__}"
+    if isolate not in (None, "process"):
+        raise Invalid(f"{what}: isolate={isolate!r} is unknown; there is isolate='process'")
+    if memory_mb is not None and (isolate is None or type(memory_mb) is not int or memory_mb < 1):
+        raise Invalid(f"{what}: memory_mb={memory_mb!r}: give megabytes, together with isolate='process'")
+    if isolate is not None:
+        check_importable(function)
+    return isolate is not None
+
+
+def check_callable(what: str, function: Any) -> Any:
+    """What undoes or cleans up is a function, or nothing."""
+    if isinstance(function, _Step):
+        raise Invalid(f"{what}={function!r}: give a plain function; it is recorded without being a step")
+    if function is not None and not callable(function):
+        raise Invalid(f"{what}={function!r}: give a function")
+    if is_generator(function):
+        raise Invalid(f"{what}={place_of(function)}: {NO_GENERATOR}")
+    return function
+
+
+def retry_of(retries: int | Retry) -> Retry:
+    """A number of retries as a whole policy."""
+    if not isinstance(retries, Retry) and type(retries) is not int:
+        raise Invalid(f"retries={retries!r}: give how often to try again, or a holdfast.Retry")
+    return check_retry(retries if isinstance(retries, Retry) else Retry(retries=retries))
+
+
+def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse an option that isn't there, by its name."""
+    for name in options:
+        if name not in known:
+            raise UnknownOption(f"{what} takes no {name!r}; it takes {', '.join(known)}")
+
+
+def positive(name: str, duration: Duration | None) -> int | None:
+    """A limit in milliseconds. None is no limit; nothing at all would be one that is over before it begins."""
+    if duration is None:
+        return None
+    limit = milliseconds(duration)
+    if limit == 0:
+        raise Invalid(f"{name}={duration!r}: give a time above 0, or None for no limit")
+    return limit
+
+
+def check_map(name: str, at_once: int, need: int | None) -> None:
+    """Refuse a map that could not begin or end."""
+    if type(at_once) is not int or at_once < 1:
+        raise Invalid(f"{name}.map(at_once={at_once!r}): give how many items run at once, at least one item")
+    if need is not None and (type(need) is not int or need < 0):
+        raise Invalid(f"{name}.map(need={need!r}): give how many items must succeed, 0 or more")
+
+
+def _is_stray(name: str) -> bool:
+    """Whether a step is called from a thread that lost its job: it would silently not be recorded, so this warns."""
+    stray = attempts_anywhere() and threading.current_thread() is not threading.main_thread() and not loop_here()
+    if stray:
+        warnings.warn(
+            f"step {name} was called with no job, from a thread of a process that runs jobs: it is not recorded. "
+            "Hand functions to threads with asyncio.to_thread or current().bind(fn)",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return stray

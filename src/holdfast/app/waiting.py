@@ -1,0 +1,166 @@
+"""Waiting inside a job, as users write it: `sleep`, `wait_for`, `ask`, each with a `.sync` for `def` jobs.
+
+Must not know how a job is parked (`worker.parking`). A wait costs no slot: the job gives it up and goes on later, from
+the top, answered by its records; so `finally` blocks run at every wait.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar, overload
+from urllib.parse import quote
+
+from holdfast.core.codec import Codec, canonical
+from holdfast.core.durations import Duration, in_words, milliseconds
+from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.keys import digest
+from holdfast.core.limits import SIGNAL_NAME_CHARACTERS
+from holdfast.jobs.questions import ASK, WAIT_PATH
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.context import NoJob, attempt_here, loop_here
+from holdfast.worker.own_loop import on_loop
+from holdfast.worker.suspension import PendingWait, Suspension, signal_wait, sleep_until
+
+T = TypeVar("T")
+
+NAME_LIMIT = SIGNAL_NAME_CHARACTERS
+
+
+class Sleep:
+    """`await sleep("2h")`: a durable pause. In a `def` job: `sleep.sync("2h")`."""
+
+    def __call__(self, duration: Duration, *, key: str | None = None) -> Coroutine[Any, Any, None]:
+        """Go on after this time, wherever and by whichever worker. `key` tells it from other sleeps as long as it."""
+        attempt = _async_attempt("sleep")
+        if attempt is None:
+            return asyncio.sleep(milliseconds(duration) / 1_000)
+        return Suspension.of(attempt).wait(self._parked(attempt, duration, key))
+
+    def sync(self, duration: Duration, *, key: str | None = None) -> None:
+        """The same in a `def` job."""
+        attempt = _sync_attempt("sleep")
+        if attempt is None:
+            time.sleep(milliseconds(duration) / 1_000)
+        else:
+            _blocked(attempt, self._parked(attempt, duration, key))
+
+    def _parked(self, attempt: Attempt, duration: Duration, key: str | None) -> PendingWait[None]:
+        span = milliseconds(duration)
+        return sleep_until(attempt, _path(attempt, f"sleep:{key or in_words(span)}"), span)
+
+
+class WaitFor:
+    """`await wait_for("approved", as_=Decision, within="2d")`: a named value from outside."""
+
+    @overload
+    def __call__(self, name: str, *, as_: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def __call__(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
+
+    def __call__(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
+        """Wait for a signal of this name, sent by `run.signal(…)` or `holdfast signal`.
+
+        One that came before is taken at once, the oldest first, each by one wait. It must fit the type `as_`. Raises
+        TimeoutError when it has not come `within` this time.
+        """
+        attempt = _needed(_async_attempt("wait_for"), "wait_for")
+        return Suspension.of(attempt).wait(_for_signal(attempt, name, as_, within))
+
+    @overload
+    def sync(self, name: str, *, as_: type[T], within: Duration | None = None) -> T: ...
+
+    @overload
+    def sync(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Any: ...
+
+    def sync(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Any:
+        """The same in a `def` job."""
+        attempt = _needed(_sync_attempt("wait_for"), "wait_for")
+        return _blocked(attempt, _for_signal(attempt, name, as_, within))
+
+
+class Ask:
+    """`await ask(draft, form=Verdict, within="2d")`: a person answers a typed form."""
+
+    @overload
+    def __call__(self, value: object, *, form: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def __call__(self, value: object, *, form: Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
+
+    def __call__(self, value: object, *, form: Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
+        """Show `value` to a person and wait for an answer of the type `form`; see `holdfast ask`.
+
+        Raises TimeoutError when nobody has answered `within` this time.
+        """
+        attempt = _needed(_async_attempt("ask"), "ask")
+        return Suspension.of(attempt).wait(_question(attempt, value, form, within))
+
+    @overload
+    def sync(self, value: object, *, form: type[T], within: Duration | None = None) -> T: ...
+
+    @overload
+    def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any: ...
+
+    def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any:
+        """The same in a `def` job."""
+        attempt = _needed(_sync_attempt("ask"), "ask")
+        return _blocked(attempt, _question(attempt, value, form, within))
+
+
+sleep = Sleep()
+wait_for = WaitFor()
+ask = Ask()
+
+
+def _for_signal(attempt: Attempt, name: str, as_: Any, within: Duration | None) -> PendingWait[Any]:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT:
+        raise Invalid(f"wait_for({name!r}): give the signal's name, a text of 1 to {NAME_LIMIT} characters")
+    codec = Codec[Any](as_, f"signal {name}")
+    return _signalled(attempt, name, codec, within, {})
+
+
+def _question(attempt: Attempt, value: object, form: Any, within: Duration | None) -> PendingWait[Any]:
+    text = canonical(value)
+    codec = Codec[Any](form, "the answer")
+    nth = attempt.number(f"{ASK}{text}")
+    name = f"{ASK}{digest(text)[:8]}" + (f".{nth}" if nth > 1 else "")
+    return _signalled(attempt, name, codec, within, {"question": text})
+
+
+def _signalled(
+    attempt: Attempt, name: str, codec: Codec[Any], within: Duration | None, info: dict[str, Any]
+) -> PendingWait[Any]:
+    path = _path(attempt, name)
+    limit = None if within is None else milliseconds(within)
+    asked = {**info, "name": name, "schema": codec.schema()}
+    return signal_wait(attempt, path, name, codec.decode, limit, asked)
+
+
+def _path(attempt: Attempt, name: str) -> str:
+    """Where a wait is recorded: by its name, and which of the equal ones it is."""
+    nth = attempt.number(f"{WAIT_PATH}{name}")
+    return f"{WAIT_PATH}{quote(name, safe=' :')}" + (f"#{nth}" if nth > 1 else "")
+
+
+def _async_attempt(what: str) -> Attempt | None:
+    attempt = attempt_here()
+    if attempt is not None and not loop_here():
+        raise WrongColour(f"{what}(…) is for async jobs: in a def job call {what}.sync(…)")
+    return attempt
+
+
+def _sync_attempt(what: str) -> Attempt | None:
+    if loop_here():
+        raise WrongColour(f"{what}.sync(…) would block the event loop: in async code call await {what}(…)")
+    return attempt_here()
+
+
+def _needed(attempt: Attempt | None, what: str) -> Attempt:
+    if attempt is None:
+        raise NoJob(f"{what}: nobody can answer a plain call; submit the job, or try it with holdfast.testing")
+    return attempt
+
+
+def _blocked(attempt: Attempt, parked: PendingWait[T]) -> T:
+    return on_loop(attempt, Suspension.of(attempt).wait(parked))

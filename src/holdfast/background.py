@@ -1,0 +1,80 @@
+"""Background work: a coroutine in a thread of its own, and a log that reports repeated failures once a minute.
+
+Must not know what the work is.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+Join = Callable[[float], Awaitable[None]]
+"""Waits for the end of what was begun, at most so many seconds."""
+
+Spawn = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], Join]
+"""Begins, under a name, work that goes on beside everything else."""
+
+
+def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join:
+    """Run a coroutine in a thread and on an event loop of its own, which never keep the process from ending."""
+    ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        finally:
+            ended.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+
+    async def join(seconds: float) -> None:
+        # Not in a thread of the loop's pool: jobs may hold all of them.
+        await asyncio.wait([asyncio.wrap_future(ended)], timeout=seconds)
+
+    return join
+
+
+REPEAT_SECONDS = 60.0
+
+STANDING_SECONDS = 10.0
+"""Trouble that nobody has met for so long no longer stands in the way of anything."""
+
+
+class LogOnce:
+    """One kind of trouble, as a log tells it. `over` is what it says when that has passed."""
+
+    def __init__(self, log: logging.Logger, what: str, over: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._what, self._over = what, over
+        self._clock = clock
+        self._told: dict[type[Exception], float] = {}
+        self._began: float | None = None
+        self._has_spoken = False
+        self._last: tuple[float, str] | None = None
+
+    def standing(self) -> str:
+        """What goes wrong now, or nothing. From any thread."""
+        last = self._last
+        return "" if last is None or self._clock() - last[0] > STANDING_SECONDS else last[1]
+
+    def say(self, error: Exception) -> None:
+        """It went wrong. Each kind of error is told once a minute, also when it comes and goes."""
+        now, kind = self._clock(), type(error)
+        self._last = (now, f"{kind.__name__}: {error}")
+        if self._began is None:
+            self._began = now
+        if kind not in self._told or now - self._told[kind] >= REPEAT_SECONDS:
+            self._log.warning("%s: %s: %s", self._what, kind.__name__, error)
+            self._told[kind] = now
+            self._has_spoken = True
+
+    def recovered(self) -> None:
+        """It went well."""
+        self._last = None
+        if self._began is not None:
+            if self._has_spoken:
+                self._log.warning("%s, after %.1f s", self._over, self._clock() - self._began)
+            self._began, self._has_spoken = None, False

@@ -1,0 +1,96 @@
+"""A transaction that one thread holds while a body on another event loop fills it.
+
+Must not know the database: who holds it begins, records and ends it, and waits on `over` for the body's end.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.core.model import Conflict, Recorded, Step
+from holdfast.engines.contract import Body, check_steps
+
+
+class Settable(Protocol):
+    """Something to wait on, which can be set from any thread."""
+
+    def set(self) -> None:
+        """Let go of who waits."""
+
+
+Over = TypeVar("Over", bound=Settable)
+
+
+class HeldTransaction(Generic[Over]):
+    """One transaction on its way between who holds it and the event loop of who fills it."""
+
+    def __init__(self, step: Step, over: Over) -> None:
+        self.step = step
+        self.steps: Sequence[Step] = ()
+        """What to record at its end; nothing, to take all of it back."""
+        self.over = over
+        """Set when the body has come to its end, or nobody waits for it any more."""
+        self.broken: Callable[[], Exception] | None = None
+        """Why it can't come to its end."""
+        self.loop = asyncio.get_running_loop()
+        """Where the body's end is heard of."""
+        self._opened: asyncio.Future[Any] = self.loop.create_future()
+
+    def open(self, connection: Any) -> None:
+        """Let the body begin. From the holder's thread."""
+
+        def opened() -> None:
+            if not self._opened.done():
+                self._opened.set_result(connection)
+
+        try:
+            self.loop.call_soon_threadsafe(opened)
+        except RuntimeError:  # the loop has ended: nobody waits
+            self.over.set()
+
+    def break_off(self, why: Callable[[], Exception]) -> None:
+        """Take all of it back at once, while the body may still run. From any thread."""
+        self.broken = why
+        self.over.set()
+
+    async def filled(self, body: Body, held: Coroutine[Any, Any, Any]) -> Recorded | Conflict:
+        """Run the body inside the transaction that `held` holds; answer when that has ended."""
+        ended: asyncio.Task[Any] = asyncio.ensure_future(held)
+        filling: asyncio.Task[Sequence[Step]] | None = None
+        try:
+            await asyncio.wait((ended, self._opened), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                filling = asyncio.ensure_future(self._fill(body, self._opened.result()))
+                await asyncio.wait((ended, filling), return_when=asyncio.FIRST_COMPLETED)
+                if filling.done() and not filling.cancelled() and filling.exception() is None:
+                    self.steps = filling.result()
+            self.over.set()
+            answer: Recorded | Conflict | None = await ended  # the store's trouble, or its limit, comes before all else
+            if answer is None:
+                assert filling is not None
+                filling.result()  # raises what the body raised
+                raise AssertionError("a body gives what to record")
+            return answer
+        finally:
+            self.over.set()
+            for task in (ended, filling):
+                if task is not None and not task.done():
+                    task.cancel()
+                    task.add_done_callback(ignored)
+
+    async def _fill(self, body: Body, connection: Any) -> Sequence[Step]:
+        HELD.set(self)
+        steps = await body(connection)
+        check_steps(steps)
+        return steps
+
+
+HELD: "ContextVar[HeldTransaction[Any] | None]" = ContextVar("holdfast_held", default=None)
+"""The transaction whose body runs here."""
+
+
+def ignored(task: "asyncio.Task[Any]") -> None:
+    """Nobody waits for this any more: its error would be told as one that was never looked at."""
+    if not task.cancelled():
+        task.exception()

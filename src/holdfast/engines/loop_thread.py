@@ -1,0 +1,237 @@
+"""The hub: one thread with an event loop of its own, where all connections of an engine live, for callers on any loop.
+
+A driver's connections belong to one event loop; an App belongs to none. What callers hand in while the hub is busy
+is handed over to it, and back to them, in one go. Must not know any store.
+"""
+
+import asyncio
+import atexit
+import threading
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from holdfast import forking
+from holdfast.core.errors import StoreClosed
+from holdfast.engines.batch_thread import BATCH_LIMIT, CLOSE_SECONDS, Ticket, hand_back
+
+EXIT_SECONDS = 2.0
+"""How long the end of a process waits for what its engines have begun."""
+
+T = TypeVar("T")
+Run = Callable[[Sequence[Ticket[Any]]], Awaitable[None]]
+
+
+class LoopThread(forking.Forkable):
+    """A thread and its loop. Owns the queues of its lines; `close` waits for what was handed in."""
+
+    def __init__(self, name: str, thread: str = "holdfast-postgres") -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._handed_in: deque[tuple[BatchQueue, Ticket[Any]]] = deque()
+        self._told = False
+        self._closed = False
+        self.is_left_behind = False
+        """Whether this is a child that was forked since: the thread is not here."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._calls = BatchQueue(self, _each, at_once=1_000, limit=1)
+        self.sockets: Callable[[], list[Any]] = list
+        """The sockets that a forked child must let go of."""
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
+        self._thread.start()
+        _hubs.add(self)
+        forking.watch(self)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    async def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the hub's loop, and wait for it on the caller's."""
+        answer: T = await self._calls.do(make)
+        return answer
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Begin something on the hub's loop, from there."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def put(self, line: "BatchQueue", ticket: Ticket[Any]) -> None:
+        """Hand work in, from any thread."""
+        with self._lock:
+            if self._closed:
+                raise StoreClosed(f"{self._name}: was closed; open it first")
+            self._handed_in.append((line, ticket))
+            told, self._told = self._told, True
+        if not told:
+            self.loop.call_soon_threadsafe(self._sort)
+
+    def _sort(self) -> None:
+        with self._lock:
+            came, self._handed_in = self._handed_in, deque()
+            self._told = False
+        lines: dict[BatchQueue, None] = {}
+        for line, ticket in came:
+            line.waiting.append(ticket)
+            lines[line] = None
+        for line in lines:
+            line.go()
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Finish what was handed in, do `last`, and end the thread. Blocks; not to be called on the hub's loop."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        _hubs.discard(self)
+        asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
+        self._thread.join(CLOSE_SECONDS)
+        forking.forget(self)
+
+    async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._sort()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS / 2):
+                    while left := [task for task in self._tasks if not _is_endless(task)]:
+                        await asyncio.wait(left)
+            given_up = list(self._tasks)
+            for task in given_up:
+                task.cancel()
+            if given_up:  # one that is just connecting has a socket to let go of
+                await asyncio.wait(given_up, timeout=CLOSE_SECONDS / 4)
+            await last()
+            await asyncio.sleep(0)  # what was ended without a word is let go of in the loop's next turn
+        finally:
+            self.loop.stop()
+
+    def give_up(self, batch: Sequence[Ticket[Any]]) -> None:
+        """Answer those whom we can't wait for any longer."""
+        for ticket in batch:
+            ticket.error = StoreClosed(f"{self._name}: was closed; what was under way may or may not be there")
+        hand_back(batch)
+
+    async def _finish(self) -> None:
+        while left := [task for task in self._tasks if not _is_endless(task)]:
+            await asyncio.wait(left)
+
+    def finish(self) -> None:
+        """At the end of the process: let what was begun come to its end, such as telling others of a new job."""
+        if not self._closed:
+            try:
+                asyncio.run_coroutine_threadsafe(self._finish(), self.loop).result(EXIT_SECONDS)
+            except (TimeoutError, RuntimeError):
+                pass
+
+    def leave_behind(self) -> None:
+        """See Forkable. The thread is not here, and the parent's connections must not outlive the parent."""
+        self._lock = threading.Lock()
+        self._closed = self.is_left_behind = True
+        _hubs.discard(self)
+        forking.forget(self)
+        _left_behind.append(self)
+        for socket in self.sockets():
+            try:
+                socket.close()
+            except OSError:
+                pass
+
+
+class BatchQueue:
+    """Work of one kind: what waits while a batch is under way is the next batch. `run` fills in answers or errors.
+
+    `limit` is how much goes into one batch, `weigh` how much of it a piece of work is.
+    """
+
+    def __init__(
+        self,
+        hub: LoopThread,
+        run: Run,
+        *,
+        at_once: int = 1,
+        limit: int = BATCH_LIMIT,
+        weigh: Callable[[Any], int] = lambda _: 1,
+    ) -> None:
+        self._hub = hub
+        self._run = run
+        self._at_once = at_once
+        self._limit = limit
+        self._weigh = weigh
+        self._running = 0
+        self.waiting: deque[Ticket[Any]] = deque()
+
+    async def do(self, work: Any) -> Any:
+        """Hand in work, and wait for its answer. From any loop but the hub's."""
+        ticket = Ticket(work, asyncio.get_running_loop())
+        assert ticket.future is not None
+        self._hub.put(self, ticket)
+        return await ticket.future
+
+    def go(self) -> None:
+        """See that what waits is being worked on. On the hub's loop."""
+        while self.waiting and self._running < self._at_once:
+            self._running += 1
+            self._hub.spawn(self._work(self._next()))
+
+    def _next(self) -> list[Ticket[Any]]:
+        batch: list[Ticket[Any]] = []
+        room = self._limit
+        while self.waiting and (not batch or self._weigh(self.waiting[0].work) <= room):
+            batch.append(self.waiting.popleft())
+            room -= self._weigh(batch[-1].work)
+        return batch
+
+    async def _work(self, batch: list[Ticket[Any]]) -> None:
+        try:
+            while batch:
+                try:
+                    await self._run(batch)
+                except asyncio.CancelledError:  # the hub is being closed, and has waited for us long enough
+                    batch += self.waiting
+                    self.waiting.clear()
+                    self._hub.give_up(batch)
+                    raise
+                except BaseException as error:
+                    for ticket in batch:
+                        ticket.error = error
+                hand_back(batch)
+                batch = self._next()
+        finally:
+            self._running -= 1
+
+
+async def _each(batch: Sequence[Ticket[Any]]) -> None:
+    for ticket in batch:
+        ticket.answer = await ticket.work()
+
+
+def endless(work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+    """Mark work that goes on until it is cancelled: a close doesn't wait for it."""
+    _endless.add(work)
+    return work
+
+
+def _is_endless(task: "asyncio.Task[Any]") -> bool:
+    return task.get_coro() in _endless
+
+
+_endless: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_hubs: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
+_left_behind: list[LoopThread] = []
+"""Kept for good: a loop that is collected in a child would take the parent's files out of their common epoll."""
+
+
+def _at_exit() -> None:
+    for hub in list(_hubs):
+        hub.finish()
+
+
+atexit.register(_at_exit)

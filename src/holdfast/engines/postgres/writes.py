@@ -1,0 +1,490 @@
+"""What each writing act does to the database. Must not connect, and must not decide: `core.lifecycle` does.
+
+Plain changes and new jobs are one statement for all who wait, which compares and writes in one go. What brings cargo
+(steps, signals, new jobs, an arrival) takes the rows' locks first, compares in Python (`lifecycle.refusal`, the same
+words as in every engine), and then writes in bulk, all in one transaction.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from asyncpg import UniqueViolationError
+from msgspec.structs import astuple
+
+from holdfast.core.errors import KeyConflict, LeaseLost
+from holdfast.core.lifecycle import applied, refusal
+from holdfast.core.model import (
+    CHILDREN_ARE_IN,
+    LEASE_LOST,
+    NO_SUCH_JOB,
+    Applied,
+    Change,
+    Conflict,
+    Event,
+    Head,
+    Inserted,
+    Job,
+    Lease,
+    Record,
+    Recorded,
+    State,
+    Step,
+    WaitKind,
+)
+from holdfast.core.moves import HeldKey, Whole, check_marked
+from holdfast.engines.contract import job_topic, key_conflict, queue_topic, worker_topic
+from holdfast.engines.postgres import rows
+from holdfast.engines.postgres.caller import CallersConnection
+from holdfast.engines.rows import Row, head_of, step_of
+
+FEW = 50
+"""So few new jobs are not worth a savepoint, which costs two ways to the server and back."""
+
+GROUP_SIZE = 16 << 20
+"""How many characters of results go into one statement."""
+
+NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None, None)
+"""What `change_jobs` and `complete_jobs` are given when they are to claim nothing."""
+
+JobRequest = tuple[Sequence[Job], Lease | None]
+
+Known = dict[str, tuple[str | None, str | None]]
+"""Jobs that are not new, by their ids: who has their key, and that one's digest; neither where the id was there."""
+
+Made = tuple[int, str | None]
+"""Of a job that was changed: its version now, and who held it before, where somebody is to hear of that."""
+
+_DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
+
+
+class Writes:
+    """Acts on one connection. `news` collects who is to be woken once they are durable.
+
+    `numbers` are those of jobs that were claimed here, by their ids: their ends need not look them up.
+    """
+
+    def __init__(
+        self,
+        db: Any,
+        sql: SimpleNamespace,
+        news: set[str] | None = None,
+        numbers: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self._db = db
+        self._sql = sql
+        self._numbers = numbers
+        self.news: set[str] = set() if news is None else news
+
+    # insert
+
+    async def insert(self, orders: Sequence[JobRequest], answers: dict[int, list[Inserted] | Exception]) -> None:
+        """See Engine.insert, for many callers at once: each order is all or none on its own.
+
+        The answers are filled in as they are written, by place, so that another try leaves alone what is there.
+        """
+        plain = [place for place, order in enumerate(orders) if place not in answers and _is_plain(order)]
+        for group in _orders_apart(orders, plain):
+            found = await self._add([job for place in group for job in orders[place][0]])
+            answers |= {place: _answer(orders[place][0], found) for place in group}
+        for place, (jobs, parent) in enumerate(orders):
+            if place not in answers:
+                try:
+                    answers[place] = await self._insert_whole(jobs, parent)
+                except (KeyConflict, LeaseLost) as error:
+                    answers[place] = error
+
+    async def _insert_whole(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        """One order in a transaction of its own, taken back as a whole when a lease is over or a key is taken."""
+        async with self._db.transaction():
+            if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
+                raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
+            return await self.insert_within(jobs)
+
+    async def insert_within(self, jobs: Sequence[Job]) -> list[Inserted]:
+        """New jobs in a transaction that is not ours: what is refused is for its owner to roll back."""
+        answers: list[Inserted] = []
+        taken: dict[tuple[str, str], Job] = {}
+        for group in _apart(jobs):
+            answer = _answer(group, await self._found(group, taken))
+            if isinstance(answer, Exception):
+                raise answer
+            answers += answer
+        return answers
+
+    async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> Known:
+        """Like `_add`, for a part of an order whose earlier parts took these keys: within an order a key holds."""
+        bound = [job for job in jobs if job.key is not None and (job.type, job.key) in taken]
+        found = await self._add([job for job in jobs if job not in bound])
+        if bound:
+            known = {row[0] for row in await self._db.fetch(self._sql.heads, [job.id for job in bound])}
+            for job in bound:
+                holder = taken[job.type, job.key or ""]
+                found[job.id] = (None, None) if job.id in known else (holder.id, holder.digest)
+        taken.update({(job.type, job.key): job for job in jobs if job.key is not None and job.id not in found})
+        return found
+
+    async def _add(self, jobs: Sequence[Job]) -> Known:
+        """Write new jobs; answer with those that are not new."""
+        if not jobs or await self._add_alike(jobs):
+            return {}
+        columns = rows.columns([rows.job_row(job) for job in jobs], rows.JOB_WIDTH)
+        found = {id: (holder, digest) for id, holder, digest in await self._db.fetch(self._sql.add_jobs, *columns)}
+        self._note_new([job for job in jobs if job.id not in found])
+        return found
+
+    async def _add_alike(self, jobs: Sequence[Job]) -> bool:
+        """Write new jobs of one order by a shorter statement; False if they are not so much alike, or not all new."""
+        if isinstance(self._db, CallersConnection):  # one that fails would take the caller's transaction with it
+            return False
+        within = self._db.is_in_transaction()
+        given = None if within and len(jobs) < FEW else rows.alike(jobs)
+        if given is None:
+            return False
+        try:
+            async with self._db.transaction() if within else nullcontext():
+                await self._db.execute(self._sql.add_alike, *given)
+        except UniqueViolationError:
+            return False
+        self._note_new(jobs[:1])
+        return True
+
+    def _note_new(self, jobs: Sequence[Job]) -> None:
+        self.news.update(queue_topic(queue) for queue in {job.queue for job in jobs if job.run_at is not None})
+
+    # commit
+
+    async def commit(self, changes: Sequence[Change], answers: list[Applied | Conflict]) -> None:
+        """See Engine.commit. The answers are added as they are written, so that another try can go on behind them."""
+        for wave in _waves(changes[len(answers) :]):
+            if all(_is_light(change) for change in wave):
+                answers += await self._change(wave)
+            else:
+                async with self._db.transaction():
+                    told = await self._carry(wave)
+                answers += told
+
+    async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[Row]]:
+        """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
+        given = rows.completions(changes, self._numbers)
+        made: dict[str, Made]
+        if given is not None:
+            told, *claimed = await self._db.fetch(self._sql.complete_jobs, *given, *claim)
+            if (version := told[-3]) is not None:
+                self.news.update([job_topic(change.job.id) for change in changes])
+                return [Applied(version)] * len(changes), claimed
+            made = {id: (int(version), None) for id, version in zip(*told[-2:], strict=True)}
+        else:
+            changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
+            columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
+            told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
+            made = _made(told)
+        return await self._answers(changes, made), claimed
+
+    async def _answers(self, changes: Sequence[Change], made: Mapping[str, Made]) -> list[Applied | Conflict]:
+        """What is told of changes of which these were made, by the ids of their jobs."""
+        refused = [change for change in changes if change.job.id not in made]
+        why = await self._why(refused) if refused else {}
+        answers: list[Applied | Conflict] = []
+        for change in changes:
+            job = made.get(change.job.id)
+            if job is None:
+                answers.append(why[change.job.id])
+            else:
+                version, owner = job
+                self._note(change, owner)
+                answers.append(Applied(version))
+        return answers
+
+    async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """Changes that bring nothing along: one statement, and a look at those that were refused."""
+        answers, _ = await self.turn(changes, *NO_CLAIM)
+        return answers
+
+    async def _why(self, changes: Sequence[Change]) -> dict[str, Applied | Conflict]:
+        """Why changes were refused, by what the store holds now."""
+        answers: dict[str, Applied | Conflict] = {}
+        heads = await self._heads(self._sql.heads, changes)
+        for change in changes:
+            head = heads.get(change.job.id)
+            # By now it may look as if it could go ahead; it was refused all the same, so somebody was faster.
+            answers[change.job.id] = refusal(head, change) or _lost(head)
+        return answers
+
+    async def _carry(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """Changes with cargo, inside a transaction. None of them is about a job that another one is about."""
+        heads = await self._heads(self._sql.lock_heads, changes)
+        unlocked = [change for change in changes if change.job.id not in heads]
+        if unlocked:
+            heads |= await self._heads(self._sql.heads, unlocked)
+        answers: list[Applied | Conflict] = []
+        going: list[tuple[Change, Head, Job]] = []
+        for change in changes:
+            head = heads.get(change.job.id)
+            conflict = refusal(head, change) or await self._too_late_to_wait(head, change)
+            if conflict is not None:
+                answers.append(conflict)
+                continue
+            assert head is not None
+            job = applied(head, change)
+            going.append((change, head, job))
+            answers.append(Applied(job.version))
+        if not going:
+            return answers
+        await self._write_cargo(going)
+        columns = rows.shared_columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
+        (told,) = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
+        assert len(_made(told)) == len(going), "a row that we hold was changed by somebody else"
+        for change, head, _ in going:
+            self._note(change, head.worker)
+        missing = await self._arrive(going)
+        return [
+            Applied(answer.version, missing.get(change.job.id)) if isinstance(answer, Applied) else answer
+            for change, answer in zip(changes, answers, strict=True)
+        ]
+
+    async def _write_cargo(self, going: Sequence[tuple[Change, Head, Job]]) -> None:
+        failed = [head.n for change, head, _ in going if change.drops_failed]
+        if failed:
+            await self._db.execute(self._sql.drop_failed, failed)
+        drops = [(head.n, path) for change, head, _ in going for path in change.drops]
+        if drops:
+            await self._db.execute(self._sql.drop_steps, *rows.columns(drops, 2))
+        steps = [(step, head.n) for change, head, _ in going for step in change.steps]
+        for group in _steps_apart([step for step, _ in steps]):
+            numbers = {step.job: n for step, n in steps}
+            columns = rows.columns([rows.step_row(step, numbers[step.job]) for step in group], rows.STEP_WIDTH)
+            await self._db.execute(self._sql.set_steps, *columns)
+        edits = [
+            (head.n, change.job.args, change.job.digest, rows.options_text(change.job.options))
+            for change, head, _ in going
+            if change.edits
+        ]
+        if edits:
+            await self._db.execute(self._sql.edit_args, *rows.columns(edits, 4))
+        await self._add(_once([job for change, _, _ in going for job in change.inserts]))
+
+    async def _arrive(self, going: Sequence[tuple[Change, Head, Job]]) -> dict[str, int]:
+        """Count children in at their parents; answer how many each one found missing after itself."""
+        come: dict[tuple[str, str], list[str]] = {}
+        for change, head, job in going:
+            if change.arrives and not head.arrived:
+                come.setdefault((job.parent or "", job.group or ""), []).append(job.id)
+        if not come:
+            return {}
+        columns = rows.columns([(parent, name, len(ids)) for (parent, name), ids in come.items()], 3)
+        missing: dict[str, int] = {}
+        left = {(row[0], row[1]): row[2] for row in await self._db.fetch(self._sql.arrive, *columns)}
+        for family, ids in come.items():
+            self.news.add(job_topic(family[0]))
+            for place, id in enumerate(reversed(ids)):
+                missing[id] = left.get(family, 0) + place if family in left else 0
+        return missing
+
+    async def _too_late_to_wait(self, head: Head | None, change: Change) -> Conflict | None:
+        """Suspending on children who have all arrived would be a wait for nobody."""
+        if change.event != Event.SUSPEND or head is None:
+            return None
+        for wait in sorted(change.job.waits, key=lambda wait: wait.name):
+            if wait.kind is WaitKind.CHILDREN:
+                missing = await self._db.fetchval(self._sql.lock_family, head.id, wait.name)
+                if not missing:
+                    return Conflict(head.id, CHILDREN_ARE_IN, head.state, head.version, head.epoch)
+        return None
+
+    async def _heads(self, statement: str, changes: Sequence[Change]) -> dict[str, Head]:
+        ids = [change.job.id for change in changes]
+        return {row[0]: head_of(row) for row in await self._db.fetch(statement, ids)}
+
+    def _note(self, change: Change, owner: str | None) -> None:
+        """Who is to hear of a change."""
+        job = change.job
+        self.news.add(job_topic(job.id))
+        if owner is not None and job.worker is None and change.epoch is None:  # see `contract.loser_of`
+            self.news.add(worker_topic(owner))
+        if job.state is State.AVAILABLE or (job.state in _DUE and job.run_at is not None):
+            self.news.add(queue_topic(job.queue))
+
+    # record
+
+    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """See Engine.record. One statement for all; what became of each is only looked up when one was refused."""
+        answers: list[Recorded | Conflict] = []
+        for group in _steps_apart(steps):
+            columns = rows.columns([rows.step_row(step, step.job) for step in group], rows.STEP_WIDTH)
+            written = {row[0] - 1 for row in await self._db.fetch(self._sql.add_steps, *columns)}
+            left = [step for place, step in enumerate(group) if place not in written]
+            why = await self.standing(left) if left else {}
+            for place, step in enumerate(group):
+                answers.append(Recorded(step, True) if place in written else why[step.job, step.path])
+        return answers
+
+    async def standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
+        """What stands where steps were not written: another record, or another lease."""
+        heads = {row[0]: head_of(row) for row in await self._db.fetch(self._sql.heads, [s.job for s in steps])}
+        asked = rows.columns([(step.job, step.path) for step in steps], 2)
+        found = {(row[0], row[2]): step_of(row) for row in await self._db.fetch(self._sql.standing, *asked)}
+        answers: dict[tuple[str, str], Recorded | Conflict] = {}
+        for step in steps:
+            head, standing = heads.get(step.job), found.get((step.job, step.path))
+            if head is None:
+                answers[step.job, step.path] = Conflict(step.job, NO_SUCH_JOB)
+            elif head.epoch != step.epoch or head.state is not State.ACTIVE or standing is None:
+                lost = Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
+                answers[step.job, step.path] = lost
+            else:
+                answers[step.job, step.path] = Recorded(standing, standing == step)
+        return answers
+
+    # load
+
+    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        """See Movable.load."""
+        async with self._db.transaction():
+            check_marked(await self._db.fetchval(self._sql.mark))
+            await self._db.fetchval(self._sql.loading)
+            numbers = await self._load_jobs({whole.job.id: whole for whole in wholes})
+            if keys:
+                columns = rows.columns([astuple(key) for key in keys], 5)
+                await self._db.execute(self._sql.load_keys, *columns)
+            if records:
+                told = [(record.name, record.value or None, record.version, record.at) for record in records]
+                await self._db.execute(self._sql.load_records, *rows.columns(told, 4))
+        return len(numbers)
+
+    async def _load_jobs(self, wholes: dict[str, Whole]) -> dict[str, int]:
+        if not wholes:
+            return {}
+        columns = rows.columns([rows.load_row(whole) for whole in wholes.values()], rows.LOAD_WIDTH)
+        numbers = {row[0]: row[1] for row in await self._db.fetch(self._sql.load_jobs, *columns)}
+        fresh = [(whole, numbers[id]) for id, whole in wholes.items() if id in numbers]
+        await self._db.execute(self._sql.load_entries, *rows.entry_columns(fresh))
+        for group in _steps_apart([step for whole, _ in fresh for step in whole.steps]):
+            told = [rows.step_row(step, numbers[step.job]) for step in group]
+            await self._db.execute(self._sql.set_steps, *rows.columns(told, rows.STEP_WIDTH))
+        return numbers
+
+
+def _lost(head: Head | None) -> Conflict:
+    assert head is not None
+    return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
+
+
+def is_turn(changes: Sequence[Change]) -> bool:
+    """Whether changes can be made in one statement: none brings anything along, and none is about another one's job."""
+    return all(_is_light(change) for change in changes) and len({change.job.id for change in changes}) == len(changes)
+
+
+def _made(told: Row) -> dict[str, Made]:
+    """The changed jobs, of the first row that a change answers with: their versions now, and who held them before."""
+    ids, versions, owners = told[-3:]
+    return {} if ids is None else dict(zip(ids, zip(map(int, versions), owners, strict=True), strict=True))
+
+
+def _is_plain(order: JobRequest) -> bool:
+    """Whether an order can share a statement with others: nothing of it can be refused while the rest goes ahead."""
+    jobs, parent = order
+    if parent is not None:
+        return False
+    return len(jobs) == 1 or (all(job.key is None for job in jobs) and len({job.id for job in jobs}) == len(jobs))
+
+
+def _is_light(change: Change) -> bool:
+    """Whether a change brings nothing along, so that one statement can compare and write."""
+    return not (
+        change.steps
+        or change.drops
+        or change.drops_failed
+        or change.edits
+        or change.signal is not None
+        or change.takes
+        or change.arrives
+        or change.inserts
+        or change.event == Event.SUSPEND
+    )
+
+
+def _once(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs, the first of each id."""
+    first: dict[str, Job] = {}
+    for job in jobs:
+        first.setdefault(job.id, job)
+    return list(first.values())
+
+
+def _answer(jobs: Sequence[Job], found: Known) -> list[Inserted] | Exception:
+    """What an order's caller is told."""
+    answer: list[Inserted] = []
+    for job in jobs:
+        if job.id not in found:
+            answer.append(Inserted(job.id, new=True))
+            continue
+        holder, digest = found[job.id]
+        if holder is not None and digest != job.digest:
+            return KeyConflict(key_conflict(job, holder))
+        answer.append(Inserted(job.id if holder is None else holder, new=False))
+    return answer
+
+
+def _orders_apart(orders: Sequence[JobRequest], places: Sequence[int]) -> Iterator[list[int]]:
+    """Orders in groups, in none of which an id or a key is there twice."""
+    if len(places) == 1:  # a bulk, mostly; within one order they are apart, or it would not be plain
+        yield list(places)
+        return
+    group: list[int] = []
+    seen: set[Any] = set()
+    for place in places:
+        names = {name for job in orders[place][0] for name in _names(job)}
+        if not seen.isdisjoint(names):
+            yield group
+            group, seen = [], set()
+        group.append(place)
+        seen |= names
+    if group:
+        yield group
+
+
+def _apart(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """One order's jobs in groups, in none of which an id or a key is there twice."""
+    orders = [((job,), None) for job in jobs]
+    for places in _orders_apart(orders, range(len(orders))):
+        yield [jobs[place] for place in places]
+
+
+def _names(job: Job) -> list[Any]:
+    return [job.id] if job.key is None else [job.id, (job.type, job.key)]
+
+
+def _waves(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Changes in groups that may be done at once: none touches what another one touches, light ones by themselves."""
+    wave: list[Change] = []
+    seen: set[str] = set()
+    for change in changes:
+        ids = {change.job.id, *(job.id for job in change.inserts)}
+        apart = bool(wave) and (
+            bool(ids & seen)
+            or _is_light(change) != _is_light(wave[-1])
+            or Event.SUSPEND in (change.event, wave[-1].event)
+        )
+        if apart:
+            yield wave
+            wave, seen = [], set()
+        wave.append(change)
+        seen |= ids
+    if wave:
+        yield wave
+
+
+def _steps_apart(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+    """The steps in groups of a bearable size, in none of which a path is there twice."""
+    start, size, paths = 0, 0, set[tuple[str, str]]()
+    for place, step in enumerate(steps):
+        size += len(step.result or "")
+        if (step.job, step.path) in paths or (size > GROUP_SIZE and place > start):
+            yield steps[start:place]
+            start, size = place, len(step.result or "")
+            paths.clear()
+        paths.add((step.job, step.path))
+    if start < len(steps):
+        yield steps[start:]

@@ -1,0 +1,297 @@
+"""One connection to the server: what is asked while answers are under way is sent along, and answered in order.
+
+Must not know acts. Brings the greeting (`store`) behind it before anything else is sent, follows a cluster to the node
+that has the store, and is made anew after trouble, at the next call.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from hiredis import pack_command
+from redis import exceptions as said
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, RedisError
+
+from holdfast.core.errors import StoreClosed
+from holdfast.engines.redis.scripts import Script
+from holdfast.engines.redis.url import StoreUrl
+
+CONNECT_SECONDS = 10.0
+CALL_SECONDS = 30.0
+"""An answer that takes longer is given up with its connection: the network may have swallowed it."""
+
+HANG_UP_SECONDS = 2.0
+
+MOVES = 5
+"""How often one call follows a store that moved to another node."""
+
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+_Answer = asyncio.Future[Any]
+Node = tuple[str, int]
+
+
+class Way:
+    """Which node to ask: the one of the URL, until a cluster has told us another."""
+
+    def __init__(self, place: StoreUrl) -> None:
+        self._home: Node = (place.host, place.port)
+        self._last = self.to = self._home
+
+    def follow(self, error: MovedError) -> None:
+        """The store is on this node."""
+        self.to = (error.host or self.to[0], int(error.port))
+
+    def start_over(self, gone: Node) -> None:
+        """That node is not there: ask the one of the URL; and if that is gone, the last one that had the store."""
+        if gone == self.to:  # else somebody else has found out before us
+            self.to, self._last = (self._last, gone) if gone == self._home else (self._home, gone)
+
+
+class NotConnected(said.ConnectionError):
+    """There is no connection, so nothing was asked."""
+
+
+async def connect(place: StoreUrl, way: Way) -> Connection:
+    """A connection that has said who we are. The caller closes it."""
+    options = {getattr(socket, name): seconds for name, seconds in KEEPALIVE.items() if hasattr(socket, name)}
+    kind, node = SSLConnection if place.tls else Connection, way.to
+    connection = kind(
+        host=node[0],
+        port=node[1],
+        db=place.db,
+        username=place.user,
+        password=place.password,
+        socket_connect_timeout=CONNECT_SECONDS,
+        socket_timeout=None,
+        socket_keepalive=True,
+        socket_keepalive_options=options,
+        client_name="holdfast",
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        **(dict(place.options) if place.tls else {}),
+    )
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException as error:
+        way.start_over(node)
+        await connection.disconnect(nowait=True)
+        if isinstance(error, OSError | TimeoutError | said.TimeoutError) or type(error) is said.ConnectionError:
+            raise NotConnected(str(error) or "no answer in time") from error
+        raise
+    return connection
+
+
+class Wire:
+    """A connection that lasts. Lives on the hub's loop."""
+
+    def __init__(self, place: StoreUrl, way: Way, greet: Callable[["Wire"], Awaitable[None]]) -> None:
+        self._place = place
+        self._way = way
+        self._greet = greet
+        self._connection: Connection | None = None
+        self._greeted = False
+        self._waiting: deque[_Answer] = deque()
+        self._reader: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._closed = False
+        self.since = 0.0
+        """When this connection was made, by the loop's clock."""
+        self.remade = False
+        """Whether there was another one before it."""
+        self.client = 0
+        """What the server calls this connection."""
+        self.calls = 0
+        """How many commands were sent."""
+
+    async def call(self, *words: Any) -> Any:
+        """Send a command and wait for its answer."""
+        for left in reversed(range(MOVES)):
+            await self.connected()
+            try:
+                return await self._send(words)
+            except MovedError as error:  # it was not carried out
+                if not left:
+                    raise
+                self._way.follow(error)
+                self.cut(error)
+            except ReadOnlyError as error:  # the node became a replica; nor was it here
+                self._way.start_over(self._way.to)
+                self.cut(error)
+                raise
+        raise AssertionError("not reached")
+
+    async def run(self, script: Script, key: str, given: Callable[[], Sequence[Any]]) -> Any:
+        """Run a script; where the server doesn't know it yet, with its text. `given` are its arguments at that time."""
+        await self.connected()
+        try:
+            return await self.call("EVALSHA", script.sha, 1, key, *given())
+        except NoScriptError:
+            await self.connected()
+            return await self.call("EVAL", script.text, 1, key, *given())
+
+    async def connected(self) -> None:
+        """See that there is a connection, and that it was greeted: until then nobody knows which server it leads to."""
+        if self._greeted:
+            return
+        if self._closed:
+            raise StoreClosed(f"{self._place.shown}: was closed; open it first")
+        if self._connecting is None:  # who comes while we are at it shares what comes of it
+            self._connecting = asyncio.get_running_loop().create_task(self._follow())
+            self._connecting.add_done_callback(self._connected)
+        await asyncio.shield(self._connecting)
+
+    def _connected(self, task: "asyncio.Task[None]") -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # who asked for it may be gone: then nobody reads it
+
+    async def _follow(self) -> None:
+        """Connect, to the node that has the store."""
+        for left in reversed(range(MOVES)):
+            try:
+                await self._connect()
+                return
+            except MovedError as error:
+                self._way.follow(error)
+                if not left:
+                    raise
+
+    async def _connect(self) -> None:
+        connection = await connect(self._place, self._way)
+        reader = asyncio.get_running_loop().create_task(self._read(connection))
+        self._waiting = deque()
+        self._connection, self._reader = connection, reader
+        try:
+            self.remade, self.since = self.since > 0, asyncio.get_running_loop().time()
+            self.client = int(await self._send(("CLIENT", "ID")))
+            await self._greet(self)
+            self._greeted = self._connection is connection
+        except BaseException as error:
+            self.cut(error)
+            raise
+
+    async def ask(self, *words: Any) -> Any:
+        """Send a command on the connection as it is: for the greeting."""
+        return await self._send(words)
+
+    async def _send(self, words: Sequence[Any]) -> Any:
+        connection = self._connection
+        if connection is None:
+            raise ConnectionError("the connection was lost")
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        self.calls += 1
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                await connection.send_packed_command(pack_command(tuple(words)), check_health=False)
+                return await answer
+        except (TimeoutError, RedisError, OSError) as error:
+            if not answer.done() or answer.cancelled():
+                self.cut(error)
+            raise
+
+    async def _read(self, connection: Connection) -> None:
+        """Hand answers to who waits for them, in order, until the connection ends."""
+        waiting = self._waiting
+        try:
+            while True:
+                answer: Any
+                try:
+                    answer = await connection.read_response(disconnect_on_error=False)
+                except RedisError as error:
+                    if not _is_answer(error):
+                        raise
+                    answer = error
+                waiting = self._waiting if connection is self._connection else waiting
+                future = waiting.popleft()
+                if future.done():
+                    continue
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+        except BaseException as error:
+            if connection is self._connection:
+                self.cut(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def cut(self, error: BaseException) -> asyncio.StreamWriter | None:
+        """Give the connection up; who waits for an answer is told why there is none."""
+        connection, self._connection = self._connection, None
+        self._greeted = False
+        reader, self._reader = self._reader, None
+        waiting, self._waiting = self._waiting, deque()
+        told = error if isinstance(error, RedisError | OSError) else ConnectionError("the connection was lost")
+        for future in waiting:
+            if not future.done():
+                future.set_exception(told)
+                future.exception()  # who waited may be gone: then nobody reads it
+        if reader is not None and reader is not asyncio.current_task():
+            reader.cancel()
+        return None if connection is None else close_writer(connection)
+
+    async def close(self) -> None:
+        """Let go of the connection for good."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting], timeout=HANG_UP_SECONDS)
+        reader = self._reader
+        writer = self.cut(ConnectionError("closed"))
+        if reader is not None:
+            await asyncio.wait([reader], timeout=HANG_UP_SECONDS)
+        if writer is not None:
+            await wait_closed(writer)
+
+    def sockets(self) -> list[Any]:
+        """What a forked child must let go of: while it is open anywhere, our workers look alive."""
+        return sockets_of(self._connection)
+
+
+def _is_answer(error: RedisError) -> bool:
+    """Whether the server said this, and the connection goes on."""
+    return not isinstance(error, said.ConnectionError | said.TimeoutError) or isinstance(error, _SAID)
+
+
+_SAID = (said.BusyLoadingError, said.AuthenticationError, said.AuthorizationError)
+
+
+def close_writer(connection: Connection) -> asyncio.StreamWriter | None:
+    """Close a connection without a word. Its writer may be waited for."""
+    writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
+    if writer is not None:
+        writer.close()
+        connection._reader = connection._writer = None
+    return writer
+
+
+async def wait_closed(writer: asyncio.StreamWriter) -> None:
+    """Wait until a socket is closed indeed."""
+    try:
+        async with asyncio.timeout(HANG_UP_SECONDS):
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
+        pass
+
+
+async def hang_up(connection: Connection) -> None:
+    """Close a connection, and wait until it is."""
+    writer = close_writer(connection)
+    if writer is not None:
+        await wait_closed(writer)
+
+
+def sockets_of(connection: Connection | None) -> list[Any]:
+    """The sockets under a connection."""
+    writer = None if connection is None else getattr(connection, "_writer", None)
+    wrapped = None if writer is None else writer.transport.get_extra_info("socket")
+    found = getattr(wrapped, "_sock", None)
+    return [] if found is None else [found]

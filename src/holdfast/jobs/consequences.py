@@ -1,0 +1,147 @@
+"""What follows from a job's end for others: children are cancelled, who waits is woken, what it made is undone.
+
+Must not decide what an end is (`lifecycle`). Each act looks first and may be repeated.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.keys import derived_id
+from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
+from holdfast.core.model import Applied, Change, Conflict, Event, Job, Presence, Running, State, Time, WaitKind, Where
+from holdfast.engines.contract import WORKER, Engine, worker_in
+from holdfast.jobs.status import progress_record
+from holdfast.jobs.waiters import CHANGE_TRIES, has_waiters, tell_waiters
+
+UNDO_TYPE = "holdfast.undo"
+"""The type of the jobs that undo what a stopped job made. Every worker knows it."""
+
+
+CHILD_PATH = "~child/"
+"""What a job was told of a child, or of a group of them, is kept under this."""
+
+UNDO_PATH = "~undo/"
+"""Before a step that can be undone runs, it is written down under this, beside its own record."""
+
+
+async def end_change(engine: Engine, job: Job, event: Event, now: Time, *, by: str, note: Mapping[str, Any]) -> Change:
+    """A cancel, an expiry or a discard, with the job that undoes what was made, if there may be something to undo."""
+    inserts = (undo_job(job, UNDO_TYPE, now),) if await _may_undo(engine, job, event) else ()
+    steps = progress_record(job, running_of(await presence_of(engine, job), job), now)
+    return decide(job, event, now, by=by, note=note, inserts=inserts, steps=steps)
+
+
+async def presence_of(engine: Engine, job: Job) -> Presence | None:
+    """What the worker that runs a job last said of itself; None where nobody runs it, or nobody said anything."""
+    if job.worker is None:
+        return None
+    name = WORKER + job.worker
+    found = [worker_in(one) for one in await engine.records(name) if one.name == name]
+    return found[0] if found else None
+
+
+def running_of(presence: Presence | None, job: Job) -> Running | None:
+    """What a worker said of a job that it runs."""
+    told = () if presence is None else presence.running
+    return next((one for one in told if (one.job, one.epoch) == (job.id, job.epoch)), None)
+
+
+async def _may_undo(engine: Engine, job: Job, event: Event) -> bool:
+    """Whether a job may have made something. Of a running one nobody can know: it may begin a step just now."""
+    if job.epoch == 0 or job.type == UNDO_TYPE or not allowed(event, job.state):
+        return False
+    if job.state is State.ACTIVE or job.options.cleanup or await engine.find(Where(parent=job.id), limit=1):
+        return True
+    return any(step.path.startswith(UNDO_PATH) for step in await engine.steps(job.id))
+
+
+async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:
+    """Cancel all that a job has submitted and that has not ended, and what those have submitted; answer how many."""
+    cancelled, parents = 0, [parent]
+    while parents:
+        one, after = parents.pop(), ""
+        while page := await engine.find(Where(parent=one), after):
+            now = await engine.now()
+            note = {"reason": f"job {one}, which submitted it, was cancelled"}
+            live = [job for job in page if job.state not in TERMINAL and job.type != UNDO_TYPE]
+            changes = [await end_change(engine, job, Event.CANCEL, now, by=by, note=note) for job in live]
+            answers = await engine.commit(changes)
+            applied = [answer for answer in answers if isinstance(answer, Applied)]
+            cancelled += len(applied)
+            for change, answer in zip(changes, answers, strict=True):
+                if isinstance(answer, Applied) and has_waiters(change, answer):
+                    await tell_waiters(engine, change.job.id, by=by)
+            if len(applied) == len(live):  # else somebody was faster with one of them: look again
+                parents += [job.id for job in page if job.epoch > 0]
+                after = page[-1].id
+    return cancelled
+
+
+async def tell_others(engine: Engine, change: Change, answer: Applied | Conflict, *, by: str) -> None:
+    """A job has settled by this change, or may have: wake its parent, and whoever else waits for its end."""
+    if change.arrives:
+        await wake_parent(engine, change.job, answer, by=by)
+    if has_waiters(change, answer):
+        await tell_waiters(engine, change.job.id, by=by)
+
+
+def concerns_others(change: Change, answer: Applied) -> bool:
+    """Whether there may be somebody to tell of a change. Asked at every end, so it is quick and costs no call."""
+    job = change.job
+    return change.arrives or answer.version != job.version + 1 or (bool(job.inbox) and has_waiters(change, answer))
+
+
+async def wake_parent(engine: Engine, child: Job, answer: Applied | Conflict, *, by: str) -> None:
+    """A child has settled: wake its parent if that waits for its group, and this was the last one out."""
+    assert child.parent is not None
+    missing = answer.missing if isinstance(answer, Applied) else await engine.missing(child.parent, child.group or "")
+    if missing == 0:
+        await wake_if_in(engine, child.parent, by=by)
+
+
+async def wake_if_in(engine: Engine, id: str, *, by: str) -> bool:
+    """Wake a job that waits for children who have all arrived; whether it was so."""
+    for _ in range(CHANGE_TRIES):
+        (job,) = await engine.get([id])
+        if job is None or job.state is not State.PENDING:
+            return False
+        groups = [wait.name for wait in job.waits if wait.kind is WaitKind.CHILDREN]
+        for group in groups:
+            if await engine.missing(id, group) == 0:
+                note = {"children": group}
+                break
+        else:
+            if not any(wait.is_unreadable for wait in job.waits):
+                return False
+            note = {"why": "what it waits for can't be read"}
+        change = decide(job, Event.ACTIVATE, await engine.now(), by=by, note=note)
+        (answer,) = await engine.commit([change])
+        if isinstance(answer, Applied):
+            return True
+    return False
+
+
+async def say_stopped(engine: Engine, job: Job, *, by: str, doubts: Sequence[str] = ()) -> None:
+    """The owner of a cancelled job has stopped: its undo may begin. The word of an earlier owner counts for nothing.
+    `doubts` are the effects that the stop has cut off: the undo's history names them.
+    """
+    cancelled, undo = await engine.get([job.id, derived_id(job.id, "undo")])
+    ours = cancelled is not None and cancelled.epoch == job.epoch
+    if ours and undo is not None and undo.state is State.PENDING:
+        note: dict[str, Any] = {"stopped": job.id}
+        if doubts:
+            note["in_doubt"] = list(doubts)
+        change = decide(undo, Event.ACTIVATE, await engine.now(), by=by, note=note)
+        await engine.commit([change])
+
+
+async def wake_now(engine: Engine, id: str, *, by: str, why: str) -> None:
+    """Let a job that waits run again now, if it still waits. Who was faster has done it."""
+    (job,) = await engine.get([id])
+    if job is not None and job.state in (State.PENDING, State.SCHEDULED):
+        event = Event.ACTIVATE if job.state is State.PENDING else Event.PROMOTE
+        now = await engine.now()
+        change = decide(job, event, now, by=by, note={"why": why})
+        await engine.commit([replace(change, job=replace(change.job, run_at=now))])

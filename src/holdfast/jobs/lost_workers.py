@@ -1,0 +1,129 @@
+"""What becomes of a job whose worker is lost, or hands it over: back to its queue, or to a person.
+
+Must not judge who is lost (`upkeep`, `worker`). Rows of losses and of hand-overs are read from the history and from
+the epochs of the records: nothing is stored for them.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.core.lifecycle import WORKERS_LOST, decide, lost_event
+from holdfast.core.model import Change, Entry, Error, Event, Job, Running, Step, StepState, Time
+from holdfast.core.outcome import doubt_text, failed_with, failures_of, in_doubt
+from holdfast.engines.contract import Engine
+from holdfast.jobs.consequences import CHILD_PATH
+from holdfast.jobs.questions import WAIT_PATH
+from holdfast.jobs.service import history_of
+from holdfast.jobs.status import progress_record
+
+WAITS = (WAIT_PATH, CHILD_PATH)
+"""Where waits are recorded."""
+
+EXCUSED = "excused"
+"""The word in a lapse's note that says why it is no recovery."""
+
+HANDED_OVER = "steps"
+"""The word in a release's note that tells how many steps are recorded: such a job was begun before it was released."""
+
+SILENCED = (
+    "a step that holds the interpreter's lock (GIL) for longer than the lease silences its worker: "
+    "run such a step with isolate='process'"
+)
+"""What may have happened when worker after worker falls silent over a job, and its process was not seen to die."""
+
+BREAKS_THE_ROW = frozenset({Event.FAIL, Event.OVERRUN, Event.LAPSE, Event.REPLAY})
+"""Ends of a lease that begin a new row of releases. Each has a limit of its own, or is a person's word."""
+
+
+class Past(Struct, frozen=True):
+    """What is recorded of a job, and its history."""
+
+    records: Sequence[Step]
+    history: Sequence[Entry]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The records of the job's own steps."""
+        return [step for step in self.records if not step.path.startswith("~")]
+
+
+async def past_of(engine: Engine, job: str) -> Past:
+    """Read what is recorded of a job, then its history."""
+    return Past(await engine.steps(job), await history_of(engine, job))
+
+
+def lost(
+    job: Job,
+    past: Past,
+    now: Time,
+    *,
+    by: str,
+    why: str,
+    running: Running | None = None,
+    recovery: bool = True,
+    silent: bool = False,
+    drops: Collection[str] = (),
+) -> Change:
+    """Take a job from a lost worker: back to the queue, or to a person. The history tells what survived.
+
+    `running` is what the worker last said of it. `recovery=False` if the store was away meanwhile: that is no worker's
+    fault. `silent` if nobody saw the worker die and only its heartbeats stopped. `drops` are effects that were written
+    down and never begun.
+    """
+    progressed = has_progressed(past)
+    done = sum(step.state is StepState.DONE for step in past.steps)
+    survived = f"{done} recorded {'step' if done == 1 else 'steps'}"
+    note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": survived}
+    if running is not None and running.stage:
+        note["stage"] = running.stage
+    if not recovery:
+        note[EXCUSED] = "the store was away since, so this is no recovery"
+    elif silent and job.recoveries and not progressed:  # once, a machine may have failed
+        note["hint"] = SILENCED
+    doubts = in_doubt(step for step in past.steps if step.path not in drops)
+    event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
+    error = None
+    if doubts:
+        failures = failures_of(past.records)
+        causes = [failed_with(failures[path]) for path in doubts if path in failures]
+        error = Error("EffectInDoubt", doubt_text(job.id, doubts, next(iter(causes), "")))
+        note["in_doubt"] = doubts
+    elif event is Event.ABANDON:
+        told = f"{job.recoveries + 1} workers in a row were lost over this job: {why}"
+        error = Error(WORKERS_LOST, f"{told}; {SILENCED}" if silent else told)
+    return decide(
+        job,
+        event,
+        now,
+        by=by,
+        progressed=progressed,
+        recovery=recovery,
+        error=error,
+        steps=progress_record(job, running, now),
+        drops=tuple(drops),
+        note=note,
+    )
+
+
+def has_progressed(past: Past) -> bool:
+    """Whether a step was recorded, or a wait begun or answered, since the last recovery: then their row starts anew."""
+    counted = (entry for entry in past.history if entry.event == Event.LAPSE and EXCUSED not in entry.note)
+    return _newest(past) > max((entry.epoch for entry in counted), default=0)
+
+
+def releases_in_a_row(past: Past) -> int:
+    """How often the job was begun and released in a row, without a new step, or a wait begun or answered."""
+    newest, row = _newest(past), 0
+    for entry in reversed(past.history):
+        if entry.event in BREAKS_THE_ROW or (entry.event == Event.RELEASE and entry.epoch <= newest):
+            break
+        row += entry.event == Event.RELEASE and HANDED_OVER in entry.note
+    return row
+
+
+def _newest(past: Past) -> int:
+    """The epoch of the newest record that counts as progress."""
+    counted = (one.epoch for one in past.records if one.path[0] != "~" or one.path.startswith(WAITS))
+    return max(counted, default=0)

@@ -1,0 +1,108 @@
+"""What a caller wants done, and the job that it becomes once it is checked. Must not touch a store."""
+
+import random
+import secrets
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast import forking
+from holdfast.core.codec import canonical, parse
+from holdfast.core.errors import Invalid
+from holdfast.core.keys import check_queue, check_type, digest, new_id
+from holdfast.core.lifecycle import first_state
+from holdfast.core.limits import JOB_KEY_CHARACTERS, LABELS, META_CHARACTERS, PRIORITIES, TAG_CHARACTERS
+from holdfast.core.model import UNREADABLE, Job, Options, Time, Wait, WaitKind
+from holdfast.core.outcome import check_retry
+
+PRIORITY_LIMIT, KEY_LIMIT = PRIORITIES, JOB_KEY_CHARACTERS
+
+Ids = Callable[[Time], str]
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants done. Times are the store's.
+
+    `args` is JSON text, which is checked and made canonical unless it is `encoded` already, by a `Signature`.
+    """
+
+    type: str
+    args: str = "[]"
+    encoded: bool = False
+    queue: str = "default"
+    priority: int = 0
+    key: str | None = None
+    key_until: Time | None = None
+    run_at: Time | None = None
+    expires_at: Time | None = None
+    pending: bool = False
+    options: Options = Options()
+
+
+def new_job(order: JobRequest, id: str, now: Time) -> Job:
+    """The job that an order makes, checked."""
+    if type(order.priority) is not int or not -PRIORITY_LIMIT <= order.priority <= PRIORITY_LIMIT:
+        raise Invalid(f"priority {order.priority}: give a number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}")
+    if order.key is not None and not (isinstance(order.key, str) and 0 < len(order.key) <= KEY_LIMIT):
+        raise Invalid(f"key {order.key!r}: give a text of 1 to {KEY_LIMIT} characters")
+    _check_labels(order.options)
+    if order.expires_at is not None and order.expires_at <= now:
+        raise Invalid(f"{order.type}: expires before it was submitted; give a time that is still to come")
+    args = order.args if order.encoded else canonical(parse(order.args))
+    check_retry(order.options.retry)
+    waits = (Wait(WaitKind.ACTIVATION),) if order.pending else ()
+    state, run_at = first_state(now, order.run_at, waits)
+    return Job(
+        id=id,
+        type=check_type(order.type),
+        queue=check_queue(order.queue),
+        args=args,
+        digest=digest(order.type, args),
+        priority=order.priority,
+        key=order.key,
+        key_until=order.key_until,
+        created_at=now,
+        expires_at=order.expires_at,
+        options=order.options,
+        state=state,
+        run_at=run_at,
+        waits=waits,
+    )
+
+
+def _check_labels(options: Options) -> None:
+    """Tags and meta are small texts, for people and filters."""
+    tags, meta = options.tags, options.meta
+    if len(tags) > LABELS or not all(isinstance(tag, str) and 0 < len(tag) <= TAG_CHARACTERS for tag in tags):
+        raise Invalid(f"tags: give up to {LABELS} texts of 1 to {TAG_CHARACTERS} characters each")
+    if not isinstance(meta, dict) or len(meta) > LABELS:
+        raise Invalid(f"meta: give a dict with up to {LABELS} entries")
+    if UNREADABLE in meta:
+        raise Invalid(f"meta {UNREADABLE!r}: this name marks damaged options; choose another one")
+    for name, value in meta.items():
+        if not (isinstance(name, str) and isinstance(value, str) and len(name) + len(value) <= META_CHARACTERS):
+            raise Invalid(f"meta {name!r}: give texts, of {META_CHARACTERS} characters in all")
+
+
+def random_ids() -> Ids:
+    """Ids that sort in the order in which this process drew them, and that no other process draws."""
+    return _RandomIds()
+
+
+class _RandomIds(forking.Forkable):
+    def __init__(self) -> None:
+        self.leave_behind()
+        forking.watch(self)
+
+    def leave_behind(self) -> None:
+        """See Forkable. A child begins anew, or it might draw what its parent draws."""
+        self._lock, self._last_at, self._last_bits = threading.Lock(), 0, 0
+
+    def __call__(self, now: Time) -> str:
+        with self._lock:
+            if now > self._last_at:
+                self._last_at, self._last_bits = now, secrets.randbits(73)
+            else:  # the same millisecond, or a clock that was set back
+                self._last_bits += 1 + random.getrandbits(32)
+            return new_id(self._last_at, self._last_bits)

@@ -1,0 +1,363 @@
+"""What callers may ask of jobs: submit, look, and the changes that need no lease.
+
+Must not know a concrete store, and must not decide what a change is: each call looks, lets `lifecycle` decide, and
+commits; when somebody else was faster, it looks again.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.codec import canonical, parse
+from holdfast.core.errors import Invalid, NotAllowed, NotFound, Outrun
+from holdfast.core.keys import check_id, check_queue, digest
+from holdfast.core.lifecycle import decide, deliver
+from holdfast.core.limits import REASON_CHARACTERS
+from holdfast.core.model import (
+    PAGE_LIMIT,
+    Applied,
+    Change,
+    Entry,
+    Event,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    State,
+    Step,
+    Time,
+    WaitKind,
+    Where,
+)
+from holdfast.core.outcome import in_doubt
+from holdfast.core.unreadable import log_lines, without_unreadable
+from holdfast.engines.contract import PAUSE, WORKER, Engine, worker_in
+from holdfast.jobs.consequences import cancel_children, end_change, presence_of, running_of, tell_others
+from holdfast.jobs.questions import (
+    ASK,
+    WAIT_PATH,
+    Question,
+    check_signal,
+    open_waits,
+    questions_of,
+    signal_text,
+    untaken,
+)
+from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, spoken_of, with_words
+from holdfast.jobs.requests import Ids, JobRequest, new_job, random_ids
+from holdfast.jobs.status import Status, status_of
+from holdfast.jobs.waiters import CHANGE_TRIES
+
+__all__ = ["LOG_PATH", "Jobs", "JobRequest", "Pause", "Status", "history_of", "new_job", "random_ids", "status_of"]
+
+LOG_PATH = "~log"
+"""The record under which a job's log lines are kept. No step's path begins with a tilde."""
+
+_ASKING = Where(states=(State.PENDING, State.ACTIVE))
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a queue hands out nothing."""
+
+    at: Time
+    by: str = ""
+    reason: str = ""
+
+
+class Jobs:
+    """The jobs of one store."""
+
+    def __init__(self, engine: Engine, ids: Ids | None = None) -> None:
+        self.engine = engine
+        self._ids = ids or random_ids()
+
+    # Submitting.
+
+    async def submit(
+        self,
+        orders: Sequence[JobRequest],
+        parent: Lease | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        groups: Sequence[str] = (),
+        connection: Any = None,
+    ) -> list[Inserted]:
+        """Accept jobs, all or none. A key that is known gives the job that has it.
+
+        With `connection` they are part of the transaction that the caller has begun there.
+
+        With `parent` they are children of the job that holds this lease, each in its group; their derived `ids`
+        make it safe to submit them again. Raises KeyConflict when a key stands for other arguments, and LeaseLost when
+        the parent lost its lease.
+        """
+        jobs = self.new(orders, await self.engine.now(), ids)
+        if parent is not None:
+            jobs = [replace(job, parent=parent.job, group=group) for job, group in zip(jobs, groups, strict=True)]
+        if connection is not None:
+            return await self.engine.insert_within(connection, jobs)
+        return await self.engine.insert(jobs, parent)
+
+    def new(self, orders: Sequence[JobRequest], now: Time, ids: Sequence[str] | None = None) -> list[Job]:
+        """The jobs that orders make, checked. The store knows nothing of them yet."""
+        return [
+            new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
+        ]
+
+    def alike(self, order: JobRequest, args: Sequence[str], now: Time) -> list[Job]:
+        """The jobs that one order makes with each of these arguments, which are encoded already."""
+        job = new_job(order, "", now)
+        return [replace(job, id=self._ids(now), args=text, digest=digest(order.type, text)) for text in args]
+
+    # Looking.
+
+    async def get(self, id: str) -> Job:
+        """One job, or NotFound."""
+        (job,) = await self.engine.get([_known(id)])
+        if job is None:
+            raise NotFound(f"there is no job {id} in this store; it may have been pruned, or the store is another one")
+        return job
+
+    async def status(self, id: str) -> Status:
+        """Where a job stands, for a person."""
+        job = await self.get(id)
+        now = await self.engine.now()
+        presence = await presence_of(self.engine, job)
+        trouble = "" if presence is None else presence.trouble
+        return status_of(job, await self.engine.steps(id), running_of(presence, job), now, trouble)
+
+    async def statuses(self, jobs: Sequence[Job]) -> list[Status]:
+        """Where each of these jobs stands. The workers are asked once for all of them."""
+        now = await self.engine.now()
+        workers = await self.workers() if any(job.worker for job in jobs) else []
+        running = {(one.job, one.epoch): one for presence in workers for one in presence.running}
+        troubles = {presence.worker: presence.trouble for presence in workers}
+        found: list[Status] = []
+        for job in jobs:
+            trouble = troubles.get(job.worker or "", "")
+            doing = running.get((job.id, job.epoch))
+            found.append(status_of(job, await self.engine.steps(job.id), doing, now, trouble))
+        return found
+
+    async def workers(self) -> list[Presence]:
+        """All workers that have shown themselves and not left, by name; the dead are marked as gone."""
+        return [worker_in(record) for record in await self.engine.records(WORKER)]
+
+    async def log(self, id: str) -> list[str]:
+        """The log lines that are kept with a job, or NotFound."""
+        for step in await self.engine.steps(_known(id)):
+            if step.path == LOG_PATH:
+                return log_lines(step)
+        await self.get(id)
+        return []
+
+    async def walk(self, where: Where) -> AsyncIterator[Job]:
+        """All jobs of a kind, page by page."""
+        after = ""
+        while page := await self.engine.find(where, after):
+            for job in page:
+                yield job
+            if len(page) < PAGE_LIMIT:
+                return
+            after = page[-1].id
+
+    async def history(self, id: str) -> list[Entry]:
+        """The whole history of a job, or NotFound."""
+        entries = await history_of(self.engine, _known(id))
+        if not entries:
+            await self.get(id)
+        return entries
+
+    # Changes that need no lease. `by` names who asked, `reason` why; both are kept in the history.
+
+    async def cancel(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
+        """Stop a job for good, and its children. A running one loses its lease at once; what it made is undone."""
+        job = await self._change(
+            id, lambda job, now: end_change(self.engine, job, Event.CANCEL, now, by=by, note=_note(reason))
+        )
+        await cancel_children(self.engine, id, by=by)
+        return job
+
+    async def activate(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
+        """Let a pending job go on, whatever it waited for."""
+        return await self._change(id, lambda job, now: decide(job, Event.ACTIVATE, now, by=by, note=_note(reason)))
+
+    async def signal(self, id: str, name: str, value: object = None, *, by: str = "caller") -> Job:
+        """Send a job a named value. It wakes one that waits for it, and else waits in the inbox."""
+        text = signal_text(name, value)
+
+        async def sent(job: Job, now: Time) -> Change:
+            waits = await self._waits(job)
+            check_signal(job, waits, name, value, text)
+            is_awaited = any(info["name"] == name for _, info in open_waits(job, waits))
+            left = {one.version: one for one in untaken(job, waits)}
+            change = deliver(job, name, text, now, by=by, untaken=tuple(left.values()), is_awaited=is_awaited)
+            # A job that stays in its slot commits nothing: what it has taken leaves its inbox with what comes.
+            return replace(change, takes=tuple(one.version for one in job.inbox if one.version not in left))
+
+        return await self._change(id, sent)
+
+    async def questions(self, id: str | None = None) -> list[Question]:
+        """The open questions of all jobs that wait, with or without a slot; or of one job."""
+        found: list[Question] = []
+        jobs = [await self.get(id)] if id is not None else [job async for job in self.walk(_ASKING)]
+        for job in jobs:
+            # A parked job names its questions itself: those that ask nothing may be many.
+            if job.state is not State.PENDING or any(wait.name.startswith(ASK) for wait in job.waits):
+                found += questions_of(job, await self._waits(job))
+        return found
+
+    async def _waits(self, job: Job) -> list[Step]:
+        """The records of a job's waits. One that never ran has none, nor has one that waits for no signal."""
+        waits_for_none = job.state is State.PENDING and all(wait.kind is not WaitKind.SIGNAL for wait in job.waits)
+        return [] if not job.epoch or waits_for_none else await self.engine.steps_under(job.id, WAIT_PATH)
+
+    async def answer(self, id: str, value: object, *, name: str | None = None, by: str = "person") -> Job:
+        """Answer a job's open question; with several, `name` tells which."""
+        asked = [question for question in await self.questions(id) if name in (None, question.name)]
+        if not asked:
+            which = "no open question" if name is None else f"no open question {name!r}"
+            raise NotFound(f"job {id} has {which}; holdfast ask lists them")
+        if len(asked) > 1:
+            names = ", ".join(one.name for one in asked)
+            raise Invalid(f"job {id} asks {len(asked)} questions: say which by --name (name=): {names}")
+        return await self.signal(id, asked[0].name, value, by=by)
+
+    async def replay(self, id: str, *, args: str | None = None, by: str = "person", reason: str = "") -> Job:
+        """Run a job in review again, from what it has recorded, with its own arguments or with edited ones.
+
+        What failed is tried again: its steps, and its children that are in review. A wait that was late begins anew.
+        """
+        text = None if args is None else canonical(parse(args))
+
+        async def again(job: Job, now: Time) -> Change:
+            edited = None if text is None else (text, digest(job.type, text))
+            change = decide(job, Event.REPLAY, now, by=by, args=edited, note=_note(reason))
+            return without_unreadable(job, await self._replayed(change, said_of(job), reason))
+
+        return await self._change(id, again)
+
+    async def _replayed(self, change: Change, said: Mapping[str, Said], reason: str) -> Change:
+        """A replay with all that goes with it. The children go first: a job that runs before them would fail again."""
+        job, steps = change.job, {step.path: step for step in await self.engine.steps(change.job.id)}
+        failures = failures_told(steps.values())
+        for start in range(0, len(failures.children), PAGE_LIMIT):
+            for child in await self.engine.get(failures.children[start : start + PAGE_LIMIT]):
+                if child is not None and child.parent == job.id and child.state is State.REVIEW:
+                    why = f"job {job.id}, which waits for it, is replayed" + (f": {reason}" if reason else "")
+                    with suppress(NotAllowed):  # somebody else has taken care of it
+                        await self.replay(child.id, by=change.by, reason=why)
+        return with_words(replace(change, drops=failures.paths), said, steps)
+
+    async def resolve(self, id: str, result: object = None, *, by: str = "person", reason: str = "") -> Job:
+        """Complete a job in review with a result that a person supplies."""
+        text = canonical(result)
+        return await self._change(
+            id, lambda job, now: decide(job, Event.RESOLVE, now, by=by, result=text, note=_note(reason))
+        )
+
+    async def resolve_step(
+        self, id: str, path: str, result: object = None, *, again: bool = False, by: str = "person", reason: str = ""
+    ) -> Job:
+        """Say of a step in doubt that it happened, with its result, or that it shall be done again.
+
+        The job must be in review, and the step begun and not recorded. After the last of its steps in doubt it goes on.
+        """
+        said = Said(path, again, canonical(result))
+        steps = {step.path: step for step in await self.engine.steps(_known(id))}
+        doubts = in_doubt(steps.values())
+        # What a person said of it before may be corrected: it may not have fitted the step's type.
+        before = spoken_of(await self.history(id))
+        if path not in doubts and not (path in before and path in steps):
+            known = f"in doubt: {', '.join(doubts)}" if doubts else "no step of it is in doubt"
+            raise NotFound(f"job {id}: step {path!r} is not in doubt; {known}")
+        note = {**_note(reason), "step": path, "said": said.words}
+
+        async def go_on(job: Job, now: Time) -> Change:
+            change = decide(job, Event.REPLAY, now, by=by, note=note)
+            if [one for one in doubts_left(job, steps.values()) if one != path]:
+                return keep_word(job, said, now, by=by, note=note)
+            all_said = {**said_of(job), path: said}
+            if len(all_said) > 1:
+                words = {one: all_said[one].words for one in sorted(all_said)}
+                change = replace(change, note={**note, "steps": words})
+            return without_unreadable(job, await self._replayed(change, all_said, reason))
+
+        return await self._change(id, go_on)
+
+    async def discard(self, id: str, *, by: str = "person", reason: str = "") -> Job:
+        """Give up a job in review for good."""
+        return await self._change(
+            id, lambda job, now: end_change(self.engine, job, Event.DISCARD, now, by=by, note=_note(reason))
+        )
+
+    async def _change(self, id: str, choose: Callable[[Job, Time], Change | Awaitable[Change]]) -> Job:
+        """Look, decide, commit; again when somebody else was faster."""
+        for _ in range(CHANGE_TRIES):
+            job = await self.get(id)
+            chosen = choose(job, await self.engine.now())
+            change = chosen if isinstance(chosen, Change) else await chosen
+            (answer,) = await self.engine.commit([change])
+            if isinstance(answer, Applied):
+                await tell_others(self.engine, change, answer, by=change.by)
+                return await self.get(id)
+        raise Outrun(
+            f"job {id}: changed by others {CHANGE_TRIES} times while we tried; look what drives it, then repeat"
+        )
+
+    # Queues.
+
+    async def pause(self, queue: str, *, by: str = "caller", reason: str = "") -> None:
+        """Hand out nothing of a queue until it is resumed. Jobs in flight go on, and no job changes its state."""
+        told = {"by": by, "reason": _note(reason).get("reason", "")}
+        await self.engine.put_record(PAUSE + check_queue(queue), canonical(told))
+
+    async def resume(self, queue: str) -> None:
+        """Hand out a paused queue's jobs again."""
+        await self.engine.put_record(PAUSE + check_queue(queue), None)
+
+    async def paused(self) -> list[str]:
+        """The queues that are paused."""
+        return [record.name.removeprefix(PAUSE) for record in await self.engine.records(PAUSE)]
+
+    async def pauses(self) -> dict[str, Pause]:
+        """The queues that are paused, with who paused them, when and why."""
+        return {
+            record.name.removeprefix(PAUSE): Pause(at=record.at, **_told(record.value))
+            for record in await self.engine.records(PAUSE)
+        }
+
+
+async def history_of(engine: Engine, id: str) -> list[Entry]:
+    """The whole history of a job; nothing of one that is not there."""
+    entries: list[Entry] = []
+    while page := await engine.history(id, after=len(entries)):
+        entries += page
+        if len(page) < PAGE_LIMIT:
+            break
+    return entries
+
+
+def _told(text: str) -> dict[str, str]:
+    """Who paused a queue and why. A record that somebody else wrote in another form pauses all the same."""
+    try:
+        value = parse(text)
+    except Invalid:
+        return {}
+    return {name: str(value[name]) for name in ("by", "reason") if name in value} if isinstance(value, dict) else {}
+
+
+def _known(id: str) -> str:
+    """An id as it is; NotFound where no job can have it."""
+    try:
+        return check_id(id)
+    except (Invalid, TypeError) as error:
+        raise NotFound(f"there is no such job: {error}") from None
+
+
+def _note(reason: str) -> dict[str, str]:
+    if len(reason) > REASON_CHARACTERS:
+        raise Invalid(f"reason: {len(reason):,} characters; give at most {REASON_CHARACTERS:,}, or a link to more")
+    return {"reason": reason} if reason else {}

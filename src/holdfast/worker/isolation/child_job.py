@@ -1,0 +1,227 @@
+"""A whole job in a process of its own: the attempt runs here as it would in its worker, which does its acts for it.
+
+Must not be imported by a worker. It holds no lease: what it writes goes over the line (`line`), under the epoch that
+its worker got, and no step starts here after the worker's own fence has closed.
+"""
+
+import asyncio
+import inspect
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Protocol
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from holdfast import forking
+from holdfast.core.codec import Signature
+from holdfast.core.model import Step
+from holdfast.jobs.consequences import wake_now
+from holdfast.worker.attempt import DOUBTED, Attempt
+from holdfast.worker.context import register_host, timers_here
+from holdfast.worker.handler import guarded, handled
+from holdfast.worker.isolation.import_target import target_of
+from holdfast.worker.isolation.messages import (
+    Answer,
+    Attend,
+    Doing,
+    Ended,
+    Fence,
+    Heard,
+    Line,
+    Progress,
+    Refusal,
+    Stop,
+)
+from holdfast.worker.isolation.pool import IsolatedCall, raised_here
+from holdfast.worker.isolation.remote_engine import Asking, RemoteEngine, RemoteFailure
+from holdfast.worker.recorded_errors import error_of, is_final, storable
+from holdfast.worker.registry import JobSpec
+from holdfast.worker.suspension import Suspension
+from holdfast.worker.timers import watch_timers
+from holdfast.worker.tries import Stopped
+
+TIDY_SECONDS = 1.0
+"""How long what a job left running may take to end, before its process is given up."""
+
+LOOK_SECONDS = 0.001
+"""How often to look whether the threads of `asyncio.to_thread` have ended."""
+
+LOOP_ENDED = "its code ended its event loop (sys.exit or loop.stop() in a task or a callback?)"
+"""What is told of a job whose loop ends, which cancels every task: nobody but the job itself can end it here."""
+
+THREADS = "holdfast-to-thread"
+"""How the names of those threads begin."""
+
+
+class Telling(Protocol):
+    """What passes words on, and no more of them than a worker can bear."""
+
+    def latest(self, word: Callable[[], Doing]) -> None:
+        """Say it soon; a newer word takes the place of an older one."""
+
+
+class Hosted(Attempt):
+    """An attempt in a process of its own. Its log is kept by its worker."""
+
+    has_daemons = False  # What it starts in its threads is told from what is meant to stay: see child._left_threads.
+    send: Callable[[Heard], None]
+
+    def log(self, line: str) -> None:
+        """See Attempt.log."""
+        self.send(Line(storable(line)))
+
+    def log_record(self) -> tuple[Step, ...]:
+        """See Attempt.log_record."""
+        return ()
+
+
+class Host:
+    """One job that runs here. Made by the thread that hears the worker, so that no word to it is missed."""
+
+    def __init__(self, word: Attend) -> None:
+        self.word = word
+        self._until = word.until
+        self._why: str | None = None
+        self._attempt: Hosted | None = None
+        self._asking: Asking | None = None
+        self._lock = threading.Lock()
+        self._own_loop: forking.OwnLoop | None = None
+        register_host(self)
+
+    def has_attempts(self) -> bool:
+        """See AttemptHost."""
+        return self._attempt is not None
+
+    def hear(self, word: Fence | Stop | Answer | Refusal | Progress) -> None:
+        """What the worker says meanwhile. On the thread that listens."""
+        match word:
+            case Fence(until):
+                self._until = until
+            case Stop(why):
+                with self._lock:
+                    self._why, attempt = why, self._attempt
+                if attempt is not None:
+                    attempt.halt(why)
+            case Answer() | Refusal():
+                if self._asking is not None:
+                    self._asking.hear(word)
+            case Progress(done, total, text):
+                if self._attempt is not None:
+                    self._attempt.say(done, total, text)
+
+    async def run(
+        self, function: Callable[..., Any], signature: Signature, send: Callable[[Heard], None], telling: Telling
+    ) -> Ended:
+        """Run the handler to its end; what came of it."""
+        self._own_loop = forking.OwnLoop()
+        executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(executor)
+        watch_timers(loop, timers_here)
+        attempt = self._made(function, signature, send, telling)
+        root = asyncio.create_task(guarded(attempt, handled), name=f"holdfast {attempt.job.type}")
+        attempt.root = root
+        with self._lock:
+            self._attempt, why = attempt, self._why
+        if why is not None:
+            attempt.halt(why)
+        result, error = await root
+        ours = asyncio.current_task()
+        if ours is not None and ours.cancelling() and isinstance(error, asyncio.CancelledError):
+            cancelled, error = error, RuntimeError(LOOP_ENDED)
+            error.__cause__ = cancelled
+        if attempt.closing and await attempt.is_suspended():  # it ended in the very moment of its suspend
+            by = attempt.job.worker or ""
+            await wake_now(attempt.engine, attempt.job.id, by=by, why="it ended while it was suspended")
+        stop = attempt.stop
+        attempt.end()
+        await attempt.is_written()
+        Suspension.of(attempt).close()
+        worn = not await _is_tidy(attempt, executor)
+        if stop is None and error is None and attempt.is_unsettled():
+            stop = DOUBTED
+        self._attempt = None
+        return _outcome(attempt, stop, result, error, worn=worn)
+
+    def _made(
+        self, function: Callable[..., Any], signature: Signature, send: Callable[[Heard], None], telling: Telling
+    ) -> Hosted:
+        job = self.word.job
+        spec = JobSpec(
+            type=job.type,
+            function=function,
+            signature=signature,
+            is_async=inspect.iscoroutinefunction(function),
+            queue=job.queue,
+            options=job.options,
+        )
+        asking = self._asking = Asking(send)
+        attempt = Hosted(
+            job,
+            spec,
+            RemoteEngine(asking),
+            asyncio.get_running_loop(),
+            claimed=self.word.claimed,
+            may_start=lambda: time.monotonic() < self._until,
+            changed=lambda: telling.latest(lambda: Doing(attempt.running())),
+            chance=random.random,
+        )
+        attempt.send = send
+        attempt.isolate = lambda call, timeout=None: _isolated(asking, call, timeout)
+        attempt.load(self.word.steps)
+        self.word = replace(self.word, steps=[])  # They may be many, and this process may idle for long.
+        return attempt
+
+
+async def _isolated(asking: Asking, call: IsolatedCall, timeout: float | None) -> str:
+    """A step in yet another process, of the worker's: its crash or its timeout is not this process's end."""
+    assert callable(call.function)
+    target = target_of(call.function)
+    try:
+        text: str = await asking.ask("isolate", call.step, target, call.args, call.current, call.memory_mb, timeout)
+    except RemoteFailure as trouble:
+        raise raised_here(trouble.error, call) from None
+    return text
+
+
+async def _is_tidy(attempt: Attempt, executor: ThreadPoolExecutor) -> bool:
+    """Whether nothing of the job runs here any more: no step, no task, no thread of its own."""
+    ours = asyncio.current_task()
+    executor.shutdown(wait=False, cancel_futures=True)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TIDY_SECONDS):
+            await attempt.is_still()
+            left = [task for task in asyncio.all_tasks() if task is not ours]
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
+            await asyncio.get_running_loop().shutdown_asyncgens()
+            while any(thread.name.startswith(THREADS) for thread in threading.enumerate()):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_SECONDS)
+            return True
+    return False
+
+
+def _outcome(
+    attempt: Attempt, stop: str | None, result: str | None, error: BaseException | None, *, worn: bool
+) -> Ended:
+    is_cut = stop is not None and isinstance(error, asyncio.CancelledError | Stopped)
+    return Ended(
+        result=Raw((result or "null").encode()),
+        error=None if error is None or is_cut else error_of(error),
+        is_final=error is not None and is_final(error),
+        is_cut=is_cut,
+        stop=stop,
+        doubts=attempt.doubts,
+        drops=attempt.drops,
+        drift=attempt.drift(),
+        kept_slot=attempt.kept_slot,
+        vanished=attempt.vanished(),
+        worn=worn or isinstance(error, MemoryError),
+    )

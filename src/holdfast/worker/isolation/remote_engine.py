@@ -1,0 +1,296 @@
+"""An engine for an attempt in a process of its own: each act is asked of its worker, whose engine does it.
+
+Must not know a store, and adds no law: what is written names its lease, and the worker's store compares. Here are the
+acts that may be asked for, as both sides know them.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.core import errors
+from holdfast.core.errors import HoldfastError, Invalid
+from holdfast.core.model import (
+    PAGE_LIMIT,
+    Applied,
+    Beat,
+    Change,
+    Conflict,
+    Entry,
+    Error,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    Record,
+    Recorded,
+    State,
+    Step,
+    Time,
+    Where,
+)
+from holdfast.engines.contract import PRUNE_LIMIT, Body, Clock, Engine, Guarantees, Transactional
+from holdfast.worker.context import Current
+from holdfast.worker.isolation.import_target import Target
+from holdfast.worker.isolation.messages import Answer, Ask, Leave, Refusal
+from holdfast.worker.recorded_errors import error_of
+
+
+class Reply(Struct, frozen=True, omit_defaults=True):
+    """One of the answers that an engine may give to a write."""
+
+    applied: Applied | None = None
+    recorded: Recorded | None = None
+    record: Record | None = None
+    conflict: Conflict | None = None
+
+
+class Act(Struct, frozen=True):
+    """An act that may be asked for: the types of its arguments and of its answer."""
+
+    args: Any
+    answer: Any
+    writes: bool = False
+    """Whether it goes on to its end even if nobody waits for it any more."""
+
+
+ACTS = {
+    "now": Act(tuple[()], Time),
+    "insert": Act(tuple[list[Job], Lease | None], list[Inserted], writes=True),
+    "commit": Act(tuple[list[Change]], list[Reply], writes=True),
+    "record": Act(tuple[list[Step]], list[Reply], writes=True),
+    "get": Act(tuple[list[str]], list[Job | None]),
+    "find": Act(tuple[Where, str, int], list[Job]),
+    "count": Act(tuple[()], list[tuple[str, State, int]]),
+    "steps": Act(tuple[str], list[Step]),
+    "history": Act(tuple[str, int, int], list[Entry]),
+    "missing": Act(tuple[str, str], int),
+    "records": Act(tuple[str], list[Record]),
+    "put_record": Act(tuple[str, str | None, int | None], Reply, writes=True),
+    "wait": Act(tuple[list[str], float, int], int),
+    "isolate": Act(tuple[str, Target, str, Current, int | None, float | None], str),
+}
+
+
+# The worker's side.
+
+
+def reply(answer: Applied | Recorded | Record | Conflict) -> Reply:
+    """An engine's answer, so that the other side can tell which it is."""
+    match answer:
+        case Applied():
+            return Reply(applied=answer)
+        case Recorded():
+            return Reply(recorded=answer)
+        case Record():
+            return Reply(record=answer)
+        case Conflict():
+            return Reply(conflict=answer)
+
+
+async def answered(ask: Ask, does: Callable[..., Awaitable[Any]]) -> Answer | Refusal:
+    """What came of an act, ready to be told: its answer, or what it raised."""
+    try:
+        args = msgspec.json.decode(ask.args, type=ACTS[ask.act].args)
+        return Answer(ask.number, Raw(msgspec.json.encode(await does(*args))))
+    except Exception as error:
+        return Refusal(ask.number, error_of(error))
+
+
+# The process's side.
+
+
+class Asking:
+    """What an attempt has asked of its worker and not heard yet. On the attempt's loop."""
+
+    def __init__(self, send: Callable[[Ask | Leave], None]) -> None:
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[int, asyncio.Future[Raw]] = {}
+
+    async def ask(self, act: str, *args: Any) -> Any:
+        """Have it done, and wait for what came of it. Raises what it raised there (`RemoteFailure` holds it)."""
+        number = next(_numbers)
+        answer = self._open[number] = self._loop.create_future()
+        try:
+            self._send(Ask(number, act, Raw(msgspec.json.encode(args))))
+            text = await answer
+        except asyncio.CancelledError:
+            self._send(Leave(number))
+            raise
+        finally:
+            del self._open[number]
+        return msgspec.json.decode(text, type=ACTS[act].answer)
+
+    def hear(self, word: Answer | Refusal) -> None:
+        """The worker has answered. From any thread."""
+        with suppress(RuntimeError):  # the loop has ended: nobody waits
+            self._loop.call_soon_threadsafe(self._settle, word)
+
+    def _settle(self, word: Answer | Refusal) -> None:
+        future = self._open.get(word.number)
+        if future is None or future.done():
+            return
+        if isinstance(word, Answer):
+            future.set_result(word.value)
+        else:
+            future.set_exception(RemoteFailure(word.error))
+
+
+_numbers = itertools.count(1)
+
+
+class RemoteFailure(Exception):
+    """An act raised this in the worker."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(f"{error.type}: {error.message}")
+        self.error = error
+
+
+class RemoteEngine(Engine, Transactional):
+    """The worker's store, for what an attempt may ask of it."""
+
+    guarantees = Guarantees(
+        name="line",
+        url="",
+        use="the process of an isolated job",
+        durable="what the worker's store says",
+        processes="one process",
+        wakes="one process",
+        atomic_children=True,
+        clock="the worker's store's",
+        limit="what the worker's store says",
+        transactions="all steps",  # it refuses them itself, and says why
+    )
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    @classmethod
+    def from_url(cls, url: str, clock: Clock) -> "RemoteEngine":
+        """See Engine.from_url."""
+        raise Invalid("the line to a worker has no URL")
+
+    @classmethod
+    def scratch(cls, url: str, folder: Path) -> str:
+        """See Engine.scratch."""
+        raise Invalid("the line to a worker has no URL")
+
+    async def open(self) -> None:
+        """See Engine.open. The worker has opened it."""
+
+    async def close(self) -> None:
+        """See Engine.close. The worker closes it."""
+
+    async def now(self) -> Time:
+        """See Engine.now."""
+        now: Time = await self._ask("now")
+        return now
+
+    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
+        """See Engine.insert."""
+        inserted: list[Inserted] = await self._ask("insert", jobs, parent)
+        return inserted
+
+    async def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
+    ) -> list[Job]:
+        """See Engine.claim."""
+        raise Invalid("a job's process can't claim: its worker does")
+
+    async def beat(self, presence: Presence) -> Beat:
+        """See Engine.beat."""
+        raise Invalid("a job's process can't beat: its worker does")
+
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        """See Engine.commit."""
+        replies: list[Reply] = await self._ask("commit", changes)
+        return [_told(one.applied or one.conflict) for one in replies]
+
+    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """See Engine.record."""
+        replies: list[Reply] = await self._ask("record", steps)
+        return [_told(one.recorded or one.conflict) for one in replies]
+
+    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
+        """See Transactional.transact."""
+        raise Invalid(
+            f"step {step.name}: a transaction can't cross into the process of an isolated job; leave out its isolate, "
+            "or give it to the steps that need it"
+        )
+
+    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
+        """See Engine.prune."""
+        raise Invalid("a job's process can't prune: upkeep does")
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """See Engine.get."""
+        jobs: list[Job | None] = await self._ask("get", ids)
+        return jobs
+
+    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
+        """See Engine.find."""
+        jobs: list[Job] = await self._ask("find", where, after, limit)
+        return jobs
+
+    async def count(self) -> Mapping[tuple[str, State], int]:
+        """See Engine.count."""
+        return {(queue, state): number for queue, state, number in await self._ask("count")}
+
+    async def ready_types(self, queue: str) -> list[str]:
+        """See Engine.ready_types."""
+        raise Invalid("a job's process can't look at a queue: its worker does")
+
+    async def steps(self, job: str) -> list[Step]:
+        """See Engine.steps."""
+        steps: list[Step] = await self._ask("steps", job)
+        return steps
+
+    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
+        """See Engine.history."""
+        entries: list[Entry] = await self._ask("history", job, after, limit)
+        return entries
+
+    async def missing(self, parent: str, group: str) -> int:
+        """See Engine.missing."""
+        missing: int = await self._ask("missing", parent, group)
+        return missing
+
+    async def records(self, prefix: str) -> list[Record]:
+        """See Engine.records."""
+        records: list[Record] = await self._ask("records", prefix)
+        return records
+
+    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
+        """See Engine.put_record."""
+        reply: Reply = await self._ask("put_record", name, value, expected)
+        put: Record | Conflict = _told(reply.record or reply.conflict)
+        return put
+
+    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
+        """See Engine.wait."""
+        mark: int = await self._ask("wait", list(topics), timeout, after)
+        return mark
+
+    async def _ask(self, act: str, *args: Any) -> Any:
+        """An act of the store. Its own errors are raised here as they were there: who asked knows them by class."""
+        try:
+            return await self._asking.ask(act, *args)
+        except RemoteFailure as trouble:
+            error = trouble.error
+        kind = getattr(errors, error.type.removeprefix("holdfast.core.errors."), None)
+        if isinstance(kind, type) and issubclass(kind, HoldfastError):
+            raise kind(error.message)
+        raise HoldfastError(f"the worker could not do it: {error.type}: {error.message}")
+
+
+def _told(answer: Any) -> Any:
+    assert answer is not None
+    return answer

@@ -1,0 +1,88 @@
+"""The loop on which an attempt lives, reached from elsewhere: from a thread of its job, or from another loop there.
+
+Must not know what is done there.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from holdfast import forking
+from holdfast.core.errors import Invalid
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.cancellation import cancels_of
+from holdfast.worker.context import check_no_tx
+from holdfast.worker.recorded_errors import Escaped
+from holdfast.worker.tries import Stopped
+
+T = TypeVar("T")
+
+
+def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
+    """Run a piece of work on the worker's loop, and wait for it here in a thread. It is cancelled with the attempt."""
+    try:
+        return _sent(attempt, work, is_own=threading.get_ident() == attempt.own_thread).result()
+    except concurrent.futures.CancelledError as error:
+        raise _cancelled(attempt, error) from None
+    except RuntimeError:
+        if attempt.loop.is_closed():
+            raise Stopped(f"job {attempt.job.id}: its worker has ended") from None
+        raise
+
+
+def is_away(attempt: Attempt) -> bool:
+    """Whether this code runs on another loop than its attempt does, as under `asyncio.run` in a `def` job."""
+    return asyncio.get_running_loop() is not attempt.loop
+
+
+async def at_home(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
+    """Run a piece of work on the worker's loop, and wait for it here on another one: what an attempt has, its waits and
+    its records under way, belongs to its own loop.
+    """
+    here = asyncio.current_task()
+    cancels = cancels_of(here)
+    try:
+        return await asyncio.wrap_future(_sent(attempt, work))
+    except asyncio.CancelledError as error:
+        if cancels_of(here) > cancels and not attempt.is_stopping():
+            raise
+        raise _cancelled(attempt, error) from None
+
+
+def _sent(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = False) -> "concurrent.futures.Future[T]":
+    """The work under way on the worker's loop. `is_own` tells that the function of a `def` job itself waits for it."""
+    if not attempt.is_here():
+        forking.end_copy()
+    try:
+        check_no_tx("a call that the store answers")
+    except Invalid:
+        work.close()
+        raise
+
+    async def adopted() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        attempt.tasks.add(task)
+        if is_own:
+            attempt.own_call = task
+        try:
+            return await work
+        finally:
+            attempt.tasks.discard(task)
+            if is_own:
+                attempt.own_call = None
+
+    sent = adopted()
+    try:
+        return asyncio.run_coroutine_threadsafe(sent, attempt.loop)
+    except RuntimeError:
+        sent.close()
+        work.close()
+        raise
+
+
+def _cancelled(attempt: Attempt, error: BaseException) -> BaseException:
+    """What work that was cancelled there raises here: a stop, or an error of its own code."""
+    return attempt.stopped() if attempt.is_stopping() else Escaped(asyncio.CancelledError(*error.args))
