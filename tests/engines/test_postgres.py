@@ -38,7 +38,7 @@ from holdfast.core.errors import Invalid, StoreError, StoreForeign
 from holdfast.core.model import Event, Options, Presence, State
 from holdfast.engines import engine_for
 from holdfast.engines.contract import WORKER, job_topic, queue_topic
-from holdfast.engines.postgres import PostgresEngine, floor, rows
+from holdfast.engines.postgres import PostgresEngine, claim_cursor, rows
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.liveness import Liveness, short
 from holdfast.engines.postgres.url import place_of
@@ -254,7 +254,7 @@ def test_one_callers_bad_luck_is_not_the_others(postgres_store: str, run):
 def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
     postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(floor, "FRONT_SECONDS", 0.3)
+    monkeypatch.setattr(claim_cursor, "FRONT_SECONDS", 0.3)
 
     async def drain() -> None:
         engine = await opened(postgres_store)
@@ -265,9 +265,11 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
         await Writes(raw, engine._sql)._add(late)  # numbered before all others, and committed after many of them
         await engine.insert([job(CLOCK) for _ in range(600)])
         seen: list[str] = []
-        for _ in range(floor.FULL_IN_A_ROW + 2):
+        for _ in range(claim_cursor.FULL_IN_A_ROW + 2):
             seen += [held.id for held in await engine.claim("w-1", ["default"], 10, KNOWN)]
-        assert engine._floor.ahead(["default"], KNOWN, time.monotonic()) is not floor.FRONT, "the floor is in use"
+        assert engine._claim_cursor.ahead(["default"], KNOWN, time.monotonic()) is not claim_cursor.FRONT, (
+            "the floor is in use"
+        )
         await transaction.commit()
         came: list[str] = []
         end = time.monotonic() + 3
@@ -286,9 +288,9 @@ def test_a_job_of_a_higher_priority_comes_at_once_whatever_the_floor(postgres_st
     async def drain() -> None:
         engine = await opened(postgres_store)
         await engine.insert([job(CLOCK) for _ in range(200)])
-        for _ in range(floor.FULL_IN_A_ROW + 2):
+        for _ in range(claim_cursor.FULL_IN_A_ROW + 2):
             await engine.claim("w-1", ["default"], 10, KNOWN)
-        assert engine._floor.ahead(["default"], KNOWN, time.monotonic()) is not floor.FRONT
+        assert engine._claim_cursor.ahead(["default"], KNOWN, time.monotonic()) is not claim_cursor.FRONT
         urgent = job(CLOCK, priority=1)
         await engine.insert([urgent])
         assert (await engine.claim("w-1", ["default"], 10, KNOWN))[0].id == urgent.id

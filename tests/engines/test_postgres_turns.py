@@ -11,7 +11,7 @@ import pytest
 from holdfast.conformance.given import StoreClock, applied_to, change, claimed, job, signal, taken_over
 from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Event, Job
 from holdfast.engines.contract import job_topic, queue_topic
-from holdfast.engines.postgres import PostgresEngine, live
+from holdfast.engines.postgres import PostgresEngine, liveness
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.liveness import short
 from holdfast.engines.postgres.url import place_of
@@ -215,7 +215,7 @@ def test_too_much_is_told_as_everything(postgres_store: str, run, monkeypatch: p
     async def crowd() -> None:
         engine, listener = await opened(postgres_store), Listener()
         await listener.begin(postgres_store)
-        await tell(engine, *[job_topic(f"job-{n}") for n in range(2 * live.PAYLOAD_TOPICS + 1)])
+        await tell(engine, *[job_topic(f"job-{n}") for n in range(2 * liveness.PAYLOAD_TOPICS + 1)])
         await listener.until(1)
         assert [(kind, topics) for kind, topics, _ in listener.heard] == [("jobs", "*")]
         await listener.close()

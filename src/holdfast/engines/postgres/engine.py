@@ -145,7 +145,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._inserted, self._bulk, self._analyzed_at = 0, BULK_JOBS, -FRESH_SECONDS
         self._days_at = -DAYS_SECONDS
         self._tidied_at = -TIDY_SECONDS
-        self._floor = ClaimCursor()
+        self._claim_cursor = ClaimCursor()
         self._numbers: dict[str, int] = {}
         """The numbers of the jobs that were claimed here, until a change that ends the lease is answered. On the hub's
         loop.
@@ -352,7 +352,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     ) -> tuple[list[Applied | Conflict], list[Job]]:
         """Changes and a claim, or a claim alone: one statement. In a long drain it begins where the last one did."""
         began = time.monotonic()
-        claim = (worker, queues, limit, PROMOTE_LIMIT, types, *self._floor.ahead(queues, types, began))
+        claim = (worker, queues, limit, PROMOTE_LIMIT, types, *self._claim_cursor.ahead(queues, types, began))
 
         async def work(db: Connection) -> tuple[list[Applied | Conflict], list[Any], set[str]]:
             if not changes:
@@ -372,10 +372,10 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
                 self._numbers.clear()
             self._numbers.update(zip([job.id for job in jobs], [row[0] for row in found], strict=True))
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
-            self._floor.note(queues, types, limit, spots, began)
+            self._claim_cursor.note(queues, types, limit, spots, began)
             self._clock.heard(jobs[-1].claimed_at or 0)
         elif limit:
-            self._floor.reset()
+            self._claim_cursor.reset()
         return answers, jobs
 
     def _forget(self, changes: Sequence[Change]) -> None:
