@@ -184,7 +184,7 @@ async def tell(engine: PostgresEngine, *topics: str) -> None:
 def test_much_is_told_at_once_and_whole_then_the_next_waits_but_for_other_news(
     postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(live, "BUSY_SECONDS", 1.0)
+    monkeypatch.setattr(liveness, "BUSY_SECONDS", 1.0)
 
     async def busy() -> None:
         engine, listener = await opened(postgres_store), Listener()
@@ -210,7 +210,7 @@ def test_much_is_told_at_once_and_whole_then_the_next_waits_but_for_other_news(
 
 
 def test_too_much_is_told_as_everything(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(live, "PAYLOADS", 2)
+    monkeypatch.setattr(liveness, "PAYLOADS", 2)
 
     async def crowd() -> None:
         engine, listener = await opened(postgres_store), Listener()
