@@ -36,8 +36,8 @@ from postgres_stores import (
 )
 from postgres_work import Elsewhere, elsewhere, work
 
-from holdfast.engines.contract import queue_topic
 from holdfast.engines.postgres import PostgresEngine
+from holdfast.engines.topics import queue_topic
 
 MILLION, LONG_JOBS = 1_000_000, 100_000
 SLOTS = 600

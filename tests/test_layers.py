@@ -7,6 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "holdfast"
 
+# What whoever uses an engine may know: the contract, and what holds for every engine.
+OF_ALL_ENGINES = {"engines.contract", "engines.records", "engines.topics", "engines.liveness"}
+
 # Who may import what, by the longest prefix that fits. A layer always knows itself.
 MAY = {
     "core": set(),
@@ -15,9 +18,9 @@ MAY = {
     "safe_console": {"safe_text"},
     "background": set(),
     "engines": {"core", "forking", "safe_text"},
-    "jobs": {"core", "forking", "engines.contract"},
-    "worker": {"core", "forking", "engines.contract", "jobs", "safe_text", "background"},
-    "upkeep": {"core", "engines.contract", "jobs", "safe_text", "background"},
+    "jobs": {"core", "forking", *OF_ALL_ENGINES},
+    "worker": {"core", "forking", *OF_ALL_ENGINES, "jobs", "safe_text", "background"},
+    "upkeep": {"core", *OF_ALL_ENGINES, "jobs", "safe_text", "background"},
     "conformance": {"core", "engines", "jobs"},
     "app": {"core", "forking", "engines", "jobs", "worker", "upkeep", "safe_console"},
     "testing": {"core", "engines", "jobs", "worker", "upkeep", "app"},
@@ -26,9 +29,10 @@ MAY = {
 
 # Concrete engines are named by `engine_for(url)`, by themselves, by the command line, by the suite that compares every
 # engine with the memory engine, and by the store of users' tests, which is one.
-CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis", "engines.nats"}
-ON_A_SERVER = ("engines.postgres", "engines.redis")
+CONCRETE = {"engines.memory", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis"}
 IN_MEMORY = ("conformance.twins", "conformance.test_move", "testing.store")
+PACKAGES = {"engines", "engines.file", "engines.sqlite", "engines.postgres", "engines.redis"}
+SHOWN_ENGINES = {"engines.stores": PACKAGES - {"engines"}}
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -53,6 +57,36 @@ def imports(path: Path) -> set[str]:
     return {name for name in found if is_module(name)}
 
 
+def targets(path: Path) -> set[str]:
+    """The modules that a file's imports lead to: `from package import module` leads to that module, not the package."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if is_module(whole.removeprefix("holdfast.")) else node.module or "")
+    return {name.removeprefix("holdfast.") for name in found if name.startswith("holdfast.")}
+
+
+def cycle_in(edges: dict[str, set[str]]) -> list[str] | None:
+    """A way from a module back to itself, or None."""
+    done: set[str] = set()
+
+    def walk(module: str, way: list[str]) -> list[str] | None:
+        if module in way:
+            return [*way[way.index(module) :], module]
+        if module not in done:
+            for name in sorted(edges.get(module, ())):
+                if (found := walk(name, [*way, module])) is not None:
+                    return found
+            done.add(module)
+        return None
+
+    return next((found for module in sorted(edges) if (found := walk(module, [])) is not None), None)
+
+
 def is_module(name: str) -> bool:
     path = ROOT.joinpath(*name.split("."))
     return path.with_suffix(".py").exists() or path.is_dir()
@@ -73,7 +107,7 @@ def test_a_module_imports_only_what_its_layer_may_know(module: str, path: Path):
 
 @pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
 def test_a_concrete_engine_is_named_only_where_stores_are_chosen(module: str, path: Path):
-    if module in ("engines", *IN_MEMORY) or within(module, "cli"):
+    if module in ("engines.stores", *IN_MEMORY) or within(module, "cli"):
         return
     for name in imports(path):
         for engine in CONCRETE:
@@ -83,11 +117,16 @@ def test_a_concrete_engine_is_named_only_where_stores_are_chosen(module: str, pa
 
 
 @pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
-def test_what_engines_on_a_server_share_is_theirs_alone(module: str, path: Path):
-    if "engines.server" in imports(path):
-        assert any(within(module, engine) for engine in ON_A_SERVER), f"{module} imports engines.server"
-    if module == "engines.server":
-        assert all(within(name, "core") or name in ("engines", "engines.contract") for name in imports(path))
+def test_a_module_of_an_engine_names_the_module_it_means(module: str, path: Path):
+    """What a package shows to others is made of its modules: one of these that imports it closes a circle."""
+    if within(module, "engines") and module not in PACKAGES:
+        assert not targets(path) & PACKAGES - SHOWN_ENGINES.get(module, set())
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    edges = {module: targets(path) for module, path in modules()}
+
+    assert cycle_in(edges) is None, f"{' imports '.join(cycle_in(edges) or ())}"
 
 
 def test_the_law_catches_a_local_import(tmp_path):
@@ -95,6 +134,15 @@ def test_the_law_catches_a_local_import(tmp_path):
     file.write_text("def later():\n    from holdfast.engines import memory\n    import holdfast.jobs.service\n")
 
     assert imports(file) == {"engines", "engines.memory", "jobs.service"}
+
+
+def test_the_law_of_cycles_follows_a_local_import_to_its_module(tmp_path):
+    file = tmp_path / "sneaky.py"
+    file.write_text("def later():\n    from holdfast.engines import memory, engine_for\n")
+
+    assert targets(file) == {"engines", "engines.memory"}
+    assert cycle_in({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"a"}}) == ["a", "b", "d", "a"]
+    assert cycle_in({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
 
 
 def test_every_module_has_a_layer():

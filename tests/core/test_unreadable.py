@@ -18,7 +18,7 @@ from holdfast.core.unreadable import (
     unreadable_waits,
     without_unreadable,
 )
-from holdfast.engines.contract import check_changes, check_jobs
+from holdfast.engines.checks import check_changes, check_jobs
 
 NASTY = "[\0 \ud800 \U0001f600"
 

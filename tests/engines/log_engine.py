@@ -13,18 +13,8 @@ from msgspec import Raw, Struct, json
 from holdfast.core.errors import HoldfastError, StoreClosed
 from holdfast.core.model import Applied, Change, Conflict, Inserted, Job, Lease, Record, Recorded, Step, Time
 from holdfast.core.moves import HeldKey, Whole
-from holdfast.engines.contract import (
-    PRUNE_LIMIT,
-    Clock,
-    Guarantees,
-    check_changes,
-    check_jobs,
-    check_load,
-    check_record,
-    check_steps,
-    check_worker,
-    system_clock,
-)
+from holdfast.engines.checks import check_changes, check_jobs, check_load, check_record, check_steps, check_worker
+from holdfast.engines.contract import PRUNE_LIMIT, Clock, Guarantees, system_clock
 from holdfast.engines.memory import MemoryEngine
 
 ACTS: dict[str, Any] = {

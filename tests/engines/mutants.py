@@ -32,8 +32,10 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import HeldKey, Whole
-from holdfast.engines.contract import PAUSE, Clock, Engine, check_changes, system_clock
+from holdfast.engines.checks import check_changes
+from holdfast.engines.contract import Clock, Engine, system_clock
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.records import PAUSE
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import engine as sqlite_engine
 from holdfast.engines.tables import Tables

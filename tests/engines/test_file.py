@@ -15,10 +15,10 @@ from holdfast.conformance.given import HOUR, StoreClock, change, claimed, done, 
 from holdfast.core.errors import BadValue, KeyConflict, StoreError, StoreFull, StoreUnwritable
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import Applied, Conflict, Event, Options, Presence, State, StepState, Where
-from holdfast.engines.contract import job_topic
 from holdfast.engines.file import FileEngine
 from holdfast.engines.file import engine as file
 from holdfast.engines.file.writer import Sheet
+from holdfast.engines.topics import job_topic
 from tests.engines.simdisk import Faulty
 
 

@@ -11,7 +11,8 @@ import pytest
 from holdfast.conformance.given import StoreClock, change, claimed, job, step
 from holdfast.core.errors import HoldfastError, StoreClosed, StoreDamaged, StoreError, StoreUnwritable
 from holdfast.core.model import Event, Presence, State, Where
-from holdfast.engines.file import FileEngine, FileReader
+from holdfast.engines.file import FileEngine
+from holdfast.engines.file.reader import FileReader
 from holdfast.jobs.service import Jobs
 from tests.engines.simdisk import PATH, Faulty, SimDisk
 

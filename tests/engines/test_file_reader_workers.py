@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.conformance.given import StoreClock
 from holdfast.core.model import State
-from holdfast.engines.contract import WORKER
-from holdfast.engines.file import FileReader
+from holdfast.engines.file.reader import FileReader
+from holdfast.engines.records import WORKER
 from holdfast.jobs.service import Jobs
 from tests.engines.test_file_reader import left_running, states
 

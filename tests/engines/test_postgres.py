@@ -37,12 +37,13 @@ from holdfast.conformance.given import (
 from holdfast.core.errors import Invalid, StoreError, StoreForeign
 from holdfast.core.model import Event, Options, Presence, State
 from holdfast.engines import engine_for
-from holdfast.engines.contract import WORKER, job_topic, queue_topic
 from holdfast.engines.postgres import PostgresEngine, claim_cursor, rows
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.liveness import Liveness, short
 from holdfast.engines.postgres.url import place_of
 from holdfast.engines.postgres.writes import Writes
+from holdfast.engines.records import WORKER
+from holdfast.engines.topics import job_topic, queue_topic
 from tests.postgres_server import NoServer, Server, server
 
 CLOCK = StoreClock(settable=False)

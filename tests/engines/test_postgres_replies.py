@@ -39,8 +39,8 @@ from holdfast.core.model import (
     State,
     Where,
 )
-from holdfast.engines.contract import job_topic, queue_topic
 from holdfast.engines.postgres import PostgresEngine
+from holdfast.engines.topics import job_topic, queue_topic
 from tests.proxy import Proxy
 
 CLOCK = StoreClock(settable=False)

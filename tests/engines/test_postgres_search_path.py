@@ -10,9 +10,10 @@ import pytest
 from holdfast import App
 from holdfast.conformance.given import StoreClock, applied_to, change, children, claimed, commit, job, signal, step
 from holdfast.core.model import Event, Presence, Where
-from holdfast.engines.contract import WORKER, queue_topic
 from holdfast.engines.postgres import PostgresEngine
+from holdfast.engines.records import WORKER
 from holdfast.engines.sql import queries
+from holdfast.engines.topics import queue_topic
 from tests.postgres_server import NoServer, Server, server
 
 CLOCK = StoreClock(settable=False)

@@ -15,8 +15,8 @@ import pytest
 from holdfast.conformance.given import StoreClock, change, claimed
 from holdfast.core.errors import StoreError
 from holdfast.core.model import Applied, Event, Presence
-from holdfast.engines.contract import job_topic
 from holdfast.engines.postgres import PostgresEngine
+from holdfast.engines.topics import job_topic
 from tests.proxy import Proxy
 
 CLOCK = StoreClock(settable=False)

@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.conformance.given import StoreClock, applied_to, change, claimed, job, signal, taken_over
 from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Event, Job
-from holdfast.engines.contract import job_topic, queue_topic
 from holdfast.engines.postgres import PostgresEngine, liveness
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.liveness import short
 from holdfast.engines.postgres.url import place_of
+from holdfast.engines.topics import job_topic, queue_topic
 
 CLOCK = StoreClock(settable=False)
 PATIENCE_SECONDS = 10.0

@@ -24,13 +24,15 @@ from holdfast.core.errors import Invalid, StoreError, StoreForeign, StoreFull, S
 from holdfast.core.lifecycle import submit_entry
 from holdfast.core.model import PAGE_LIMIT, Error, Event, Options, Presence, Record, State, Step, StepState, Where
 from holdfast.core.moves import MOVED, HeldKey, Mark, Whole
-from holdfast.engines import engine_for, named
-from holdfast.engines.contract import WORKER, job_topic, queue_topic
+from holdfast.engines import engine_for
+from holdfast.engines.records import WORKER
 from holdfast.engines.redis import RedisEngine, rows
 from holdfast.engines.redis.connection import Way
 from holdfast.engines.redis.engine import CALL_WEIGHT, Part
 from holdfast.engines.redis.reads import PAGE
 from holdfast.engines.redis.url import place_of
+from holdfast.engines.topics import job_topic, queue_topic
+from holdfast.engines.urls import named
 from holdfast.jobs.service import Jobs
 from holdfast.upkeep.keeper import EXPIRE_BATCH, Keeper
 from tests.redis_server import NoServer, Server, cluster, server

@@ -23,7 +23,7 @@ from holdfast.conformance.given import StoreClock, change, claimed, current, job
 from holdfast.conformance.victim import work
 from holdfast.core.errors import StoreBusy, StoreError, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Presence, State, Where
-from holdfast.engines.contract import WORKER
+from holdfast.engines.records import WORKER
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis.connection import NotConnected, Way, Wire
 from holdfast.engines.redis.engine import CALL_WEIGHT

@@ -10,22 +10,19 @@ from holdfast.core.errors import StoreClosed
 from holdfast.core.model import Beat, Lease, Presence, Running
 from holdfast.engines import engine_for, server
 from holdfast.engines import loop_thread as hub
-from holdfast.engines.contract import PAUSE, QUIET
-from holdfast.engines.server import (
+from holdfast.engines.liveness import (
     ALWAYS,
-    CLOCK_SECONDS,
-    CLOCK_SET_MS,
     SILENT_LEASES,
-    ServerClock,
     beat_answer,
     beat_records,
-    come_back,
     has_missed,
     is_excused,
     is_past,
     is_suspect,
     worker_records,
 )
+from holdfast.engines.records import PAUSE, QUIET
+from holdfast.engines.server import CLOCK_SECONDS, CLOCK_SET_MS, ServerClock, come_back
 from tests.proxy import Proxy
 
 NOW = 1_000_000

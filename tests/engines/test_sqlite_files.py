@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from holdfast.cli import main
 from holdfast.core.errors import StoreLost
 from holdfast.core.model import Presence, State
-from holdfast.engines.contract import WORKER
+from holdfast.engines.records import WORKER
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs.service import JobRequest, Jobs
 

@@ -15,10 +15,11 @@ import msgspec
 import pytest
 
 from holdfast.core.model import Presence, State, Where
-from holdfast.engines.contract import WORKER, queue_topic
+from holdfast.engines.records import WORKER
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import prepare
+from holdfast.engines.topics import queue_topic
 from tests.engines.samples import job
 
 HERE = Path(__file__).parents[2]

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.engines import engine_for, named
+from holdfast.engines import engine_for
+from holdfast.engines.urls import named
 from holdfast.jobs.transfer import move as move_module
 
 PAGE = 3

@@ -24,7 +24,8 @@ from holdfast.core.errors import KeyConflict, Moved
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, Record, State, Where
 from holdfast.core.moves import MOVED, HeldKey
-from holdfast.engines import engine_class, named
+from holdfast.engines import engine_class
+from holdfast.engines.urls import named
 from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.jobs.transfer.drain import OURS
 from holdfast.jobs.transfer.move import Side, move

@@ -21,7 +21,7 @@ from holdfast import App
 from holdfast.app.run import Run
 from holdfast.core.codec import canonical
 from holdfast.core.model import Entry, Options, Presence, State
-from holdfast.engines.contract import WORKER
+from holdfast.engines.records import WORKER
 from holdfast.jobs.service import JobRequest, Status
 from holdfast.upkeep.keeper import LEADER
 

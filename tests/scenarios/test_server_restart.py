@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.core.model import Presence, State
-from holdfast.engines.contract import WORKER
+from holdfast.engines.records import WORKER
 from tests.postgres_server import NoServer, Server, server
 from tests.scenarios.test_recovery import Stage, until
 

@@ -18,8 +18,9 @@ import msgspec
 
 from holdfast.core.errors import HoldfastError, StoreError
 from holdfast.core.model import Presence, Record
-from holdfast.engines.contract import WORKER, Engine
+from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.records import WORKER
 from holdfast.engines.wakeups import Wakeups
 from tests.simulation.story import line_of
 from tests.simulation.strands import Process, Strand, TheEnd, World, world_of

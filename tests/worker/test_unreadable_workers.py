@@ -13,7 +13,8 @@ from holdfast import App
 from holdfast.core.codec import canonical
 from holdfast.core.model import Presence, Signal
 from holdfast.engines import engine_for
-from holdfast.engines.contract import PAUSE, WORKER, Engine
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import PAUSE, WORKER
 from holdfast.jobs.replays import SAID, said_of
 from holdfast.jobs.service import JobRequest, new_job
 from holdfast.jobs.waiters import WAITER, waiters_of

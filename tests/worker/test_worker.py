@@ -12,7 +12,7 @@ import pytest
 from holdfast import current, step
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
-from holdfast.engines.contract import check_worker
+from holdfast.engines.checks import check_worker
 from holdfast.worker.worker import worker_id
 from tests.worker.given import finished, until
 

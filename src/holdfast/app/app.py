@@ -21,8 +21,9 @@ from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, Moved, NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.model import Options, Retry, State, Where
-from holdfast.engines import engine_for, masked
+from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine
+from holdfast.engines.urls import masked
 from holdfast.jobs.service import Jobs, Status
 from holdfast.jobs.transfer.move import check_here
 from holdfast.upkeep.keeper import Keeper

@@ -12,7 +12,7 @@ from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import HoldfastError, JobCancelled, JobFailed, WrongColour
 from holdfast.core.lifecycle import SETTLED, standing
 from holdfast.core.model import Entry, Job, State
-from holdfast.engines.contract import job_topic
+from holdfast.engines.topics import job_topic
 from holdfast.jobs.service import Jobs, Status
 
 R = TypeVar("R")

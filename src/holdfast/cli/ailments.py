@@ -18,7 +18,8 @@ from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Time, Where
 from holdfast.core.unreadable import unreadable_parts
 from holdfast.engines.clock import SLEW
-from holdfast.engines.contract import QUIET, system_clock
+from holdfast.engines.contract import system_clock
+from holdfast.engines.records import QUIET
 from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.service import Jobs, history_of
 from holdfast.jobs.transfer.drain import OURS

@@ -8,7 +8,7 @@ import click
 from holdfast.cli.store import engine_at, within
 from holdfast.cli.words import console, counted, say_json
 from holdfast.core.durations import milliseconds
-from holdfast.engines import named
+from holdfast.engines.urls import named
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.archive import archive as archive_jobs
 from holdfast.jobs.transfer.move import Side

@@ -26,8 +26,8 @@ from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import Job, State, Step, Where
-from holdfast.engines import masked
-from holdfast.engines.contract import WORKER, worker_in
+from holdfast.engines.records import WORKER, worker_in
+from holdfast.engines.urls import masked
 
 TITLE = "The Lighthouse"
 KILL_AFTER = 12

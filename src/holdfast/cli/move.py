@@ -13,7 +13,7 @@ from holdfast.cli.store import NoStore, engine_at, whoami, within
 from holdfast.cli.words import BAR_WIDTH, console, counted, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.core.errors import Invalid, Refused
-from holdfast.engines import named
+from holdfast.engines.urls import named
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.drain import drain as drain_store
 from holdfast.jobs.transfer.move import Report, Side, give_up, mark_in

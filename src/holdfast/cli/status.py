@@ -15,7 +15,7 @@ from holdfast.cli.shapes import status_shape
 from holdfast.cli.store import engine_at, json_option, place_of_store, say_moved, url_option, within
 from holdfast.cli.words import console, say_json
 from holdfast.core.lifecycle import SETTLED
-from holdfast.engines.contract import job_topic, queue_topic
+from holdfast.engines.topics import job_topic, queue_topic
 from holdfast.jobs.service import Jobs, Status
 
 REDRAW_SECONDS = 0.5

@@ -17,9 +17,11 @@ import click
 from holdfast.app.settings import store_url
 from holdfast.cli.calls import echo
 from holdfast.core.errors import Invalid, Refused
-from holdfast.engines import engine_for, masked
+from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine
-from holdfast.engines.file import FileEngine, FileReader
+from holdfast.engines.file import FileEngine
+from holdfast.engines.file.reader import FileReader
+from holdfast.engines.urls import masked
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.move import mark_in
 from holdfast.safe_text import clean

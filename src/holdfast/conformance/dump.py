@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, Step, Where
-from holdfast.engines.contract import WORKER, Engine
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import WORKER
 
 
 class Dump(Struct, frozen=True):

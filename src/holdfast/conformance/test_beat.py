@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from holdfast.conformance.dump import dump, presence_of
 from holdfast.conformance.given import StoreClock, claimed, current, done, inserted, job, taken_over
 from holdfast.core.model import Beat, Event, Job, Lease, Presence, Running
-from holdfast.engines.contract import PAUSE, QUIET, WORKER, Engine
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import PAUSE, QUIET, WORKER
 
 
 async def beat(engine: Engine, *jobs: Job, worker: str = "w-1", queues: tuple[str, ...] = ()) -> Beat:

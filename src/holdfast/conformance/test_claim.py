@@ -19,7 +19,8 @@ from holdfast.conformance.given import (
 )
 from holdfast.core.keys import new_id
 from holdfast.core.model import Event, Job, State
-from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, Engine
+from holdfast.engines.contract import PROMOTE_LIMIT, Engine
+from holdfast.engines.records import PAUSE
 
 OVER_THE_LIMIT = 5
 """How many more jobs are due than one claim may promote."""

@@ -5,7 +5,8 @@ import pytest
 from holdfast.conformance.given import StoreClock
 from holdfast.core.errors import Invalid
 from holdfast.core.model import OUTRUN, Conflict, Presence, Record
-from holdfast.engines.contract import WORKER, Engine
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import WORKER
 
 
 async def put(engine: Engine, name: str, value: str | None, expected: int | None = None) -> Record:

@@ -10,7 +10,9 @@ from holdfast.conformance.race import RACERS, Lap, run_race, until_raced
 from holdfast.core.keys import new_id
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Applied, Event, Job, State
-from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, Engine, queue_topic
+from holdfast.engines.contract import PROMOTE_LIMIT, Engine
+from holdfast.engines.records import PAUSE
+from holdfast.engines.topics import queue_topic
 
 OURS, THEIRS = "ours.job", "theirs.job"
 MANY = 25

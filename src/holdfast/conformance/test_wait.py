@@ -13,7 +13,9 @@ import pytest
 
 from holdfast.conformance.given import HOUR, Another, StoreClock, change, claimed, in_state, inserted, job, signal
 from holdfast.core.model import Event, Presence, State
-from holdfast.engines.contract import PAUSE, QUIET, Engine, job_topic, queue_topic, worker_topic
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import PAUSE, QUIET
+from holdfast.engines.topics import job_topic, queue_topic, worker_topic
 
 LONG_SECONDS = 30.0
 """How long a waiter is ready to wait: longer than any test has patience for."""

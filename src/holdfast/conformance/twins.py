@@ -35,8 +35,9 @@ from holdfast.core.model import (
     WaitKind,
     Where,
 )
-from holdfast.engines.contract import PAUSE, QUIET, WORKER, Engine
+from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.records import PAUSE, QUIET, WORKER
 
 QUEUE_NAMES = ("a", "b", "c")
 TYPE_NAMES = ("test.0", "test.1")

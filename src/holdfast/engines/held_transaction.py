@@ -9,7 +9,8 @@ from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.core.model import Conflict, Recorded, Step
-from holdfast.engines.contract import Body, check_steps
+from holdfast.engines.checks import check_steps
+from holdfast.engines.contract import Body
 
 
 class Settable(Protocol):

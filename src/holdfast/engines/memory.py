@@ -29,12 +29,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
-from holdfast.engines.clock import MachineClock
-from holdfast.engines.contract import (
-    PRUNE_LIMIT,
-    Clock,
-    Guarantees,
-    Movable,
+from holdfast.engines.checks import (
     at_most,
     check_changes,
     check_jobs,
@@ -42,11 +37,11 @@ from holdfast.engines.contract import (
     check_record,
     check_steps,
     check_worker,
-    queues_of,
-    system_clock,
-    until_due,
 )
+from holdfast.engines.clock import MachineClock
+from holdfast.engines.contract import PRUNE_LIMIT, Clock, Guarantees, Movable, system_clock
 from holdfast.engines.tables import Tables
+from holdfast.engines.topics import queues_of, until_due
 from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")

@@ -39,18 +39,10 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole
-from holdfast.engines.contract import (
-    DUE_WINDOW_MS,
-    PAUSE,
-    PROMOTE_LIMIT,
-    QUIET,
-    WORKER,
-    job_topic,
-    key_conflict,
-    loser_of,
-    queue_topic,
-    worker_topic,
-)
+from holdfast.engines.checks import key_conflict
+from holdfast.engines.contract import PROMOTE_LIMIT
+from holdfast.engines.records import PAUSE, QUIET, WORKER
+from holdfast.engines.topics import DUE_WINDOW_MS, job_topic, loser_of, queue_topic, worker_topic
 from holdfast.engines.wakeups import EVERYTHING
 
 K = TypeVar("K")

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
 from holdfast.core.model import Applied, Change, Conflict, Event, Job, Presence, Running, State, Time, WaitKind, Where
-from holdfast.engines.contract import WORKER, Engine, worker_in
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import WORKER, worker_in
 from holdfast.jobs.status import progress_record
 from holdfast.jobs.waiters import CHANGE_TRIES, has_waiters, tell_waiters
 

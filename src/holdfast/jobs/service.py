@@ -34,7 +34,8 @@ from holdfast.core.model import (
 )
 from holdfast.core.outcome import in_doubt
 from holdfast.core.unreadable import log_lines, without_unreadable
-from holdfast.engines.contract import PAUSE, WORKER, Engine, worker_in
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import PAUSE, WORKER, worker_in
 from holdfast.jobs.consequences import cancel_children, end_change, presence_of, running_of, tell_others
 from holdfast.jobs.questions import (
     ASK,

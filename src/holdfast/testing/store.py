@@ -26,8 +26,9 @@ from holdfast.core.model import (
     Step,
     Time,
 )
-from holdfast.engines.contract import WORKER, system_clock, worker_in
+from holdfast.engines.contract import system_clock
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.records import WORKER, worker_in
 from holdfast.engines.wakeups import EVERYTHING
 from holdfast.jobs.service import Jobs
 from holdfast.testing.moments import Moment, apart, claimed, committed, inserted, recorded

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from holdfast.core.durations import in_words
 from holdfast.core.model import Presence, Time
-from holdfast.engines.contract import WORKER, Engine, worker_in
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import WORKER, worker_in
 
 FRESH_PART = 0.2
 """For which part of a lease a look may be acted on. Every worker beats three times in a lease or more often."""

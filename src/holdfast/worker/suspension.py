@@ -29,7 +29,7 @@ from holdfast.core.model import (
     Wait,
     WaitKind,
 )
-from holdfast.engines.contract import job_topic
+from holdfast.engines.topics import job_topic
 from holdfast.jobs.consequences import wake_now
 from holdfast.jobs.questions import WITHDRAWN
 from holdfast.jobs.waiters import awaited, break_circle, waiters_of

@@ -23,7 +23,8 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import TYPES_TOLD, Applied, Beat, Change, Conflict, Event, Job, Lease, Presence, Time
 from holdfast.core.moves import MOVED, mark_of
 from holdfast.core.unreadable import set_aside, unreadable_parts
-from holdfast.engines.contract import Engine, queue_topic, worker_topic
+from holdfast.engines.contract import Engine
+from holdfast.engines.topics import queue_topic, worker_topic
 from holdfast.jobs.consequences import UNDO_TYPE, concerns_others, say_stopped, tell_others, wake_now
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import (

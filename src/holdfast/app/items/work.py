@@ -17,7 +17,7 @@ from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import SETTLED, STATE_ROWS
 from holdfast.core.model import Event, Job, Options, Retry, State, Where
-from holdfast.engines.contract import job_topic
+from holdfast.engines.topics import job_topic
 from holdfast.jobs.service import JobRequest, history_of
 from holdfast.worker.context import ATTEMPT
 from holdfast.worker.registry import NO_GENERATOR, is_generator

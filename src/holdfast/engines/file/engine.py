@@ -32,10 +32,9 @@ from holdfast.core.errors import (
     StoreUnwritable,
 )
 from holdfast.core.moves import MOVED
-from holdfast.engines import path_of
 from holdfast.engines.batch_thread import BatchThread, Ticket
 from holdfast.engines.clock import MachineClock
-from holdfast.engines.contract import Clock, Guarantees, job_topic, system_clock
+from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.file.checkpoint import Foreign, read
 from holdfast.engines.file.disk import (
     Disk,
@@ -57,6 +56,8 @@ from holdfast.engines.file.scan import Damage
 from holdfast.engines.file.writer import Rows, Sheet
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.tables import Tables
+from holdfast.engines.topics import job_topic
+from holdfast.engines.urls import path_of
 from holdfast.engines.wakeups import Wakeups
 from holdfast.safe_text import logger
 

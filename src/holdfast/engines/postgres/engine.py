@@ -36,14 +36,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of
 from holdfast.engines.batch_thread import Ticket
-from holdfast.engines.contract import (
-    DUE_WINDOW_MS,
-    PROMOTE_LIMIT,
-    PRUNE_LIMIT,
-    Body,
-    Clock,
-    Guarantees,
-    Transactional,
+from holdfast.engines.checks import (
     at_most,
     check_changes,
     check_jobs,
@@ -51,10 +44,9 @@ from holdfast.engines.contract import (
     check_record,
     check_steps,
     check_worker,
-    queue_topic,
-    queues_of,
-    until_due,
 )
+from holdfast.engines.contract import PROMOTE_LIMIT, PRUNE_LIMIT, Body, Clock, Guarantees, Transactional
+from holdfast.engines.liveness import TIDY_SECONDS, is_past
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection, Follower
@@ -67,7 +59,8 @@ from holdfast.engines.postgres.transactions import Transactions
 from holdfast.engines.postgres.url import StoreUrl, place_of, with_schema
 from holdfast.engines.postgres.writes import Writes, is_turn
 from holdfast.engines.rows import job_of
-from holdfast.engines.server import DEAF_POLL_SECONDS, TIDY_SECONDS, ServerClock, is_past
+from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
+from holdfast.engines.topics import DUE_WINDOW_MS, queue_topic, queues_of, until_due
 from holdfast.engines.wakeups import EVERYTHING, Wakeups
 from holdfast.safe_text import logger
 

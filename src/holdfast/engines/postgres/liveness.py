@@ -19,13 +19,14 @@ import msgspec
 from holdfast.core.errors import StoreError
 from holdfast.core.model import Beat, Presence, Time
 from holdfast.core.unreadable import presence_of
-from holdfast.engines.contract import is_job_topic
+from holdfast.engines.liveness import ALWAYS, beat_answer, beat_records, is_excused, is_suspect
 from holdfast.engines.loop_thread import LoopThread, endless
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.rows import columns
 from holdfast.engines.postgres.store import Connection, close, connect, is_broken, socket_of, translate_error
 from holdfast.engines.postgres.url import StoreUrl
-from holdfast.engines.server import ALWAYS, beat_answer, beat_records, come_back, is_excused, is_suspect
+from holdfast.engines.server import come_back
+from holdfast.engines.topics import is_job_topic
 from holdfast.engines.wakeups import EVERYTHING
 from holdfast.safe_text import logger
 

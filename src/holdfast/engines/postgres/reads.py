@@ -14,12 +14,14 @@ from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Where
 from holdfast.core.moves import HeldKey, Whole, put_together
-from holdfast.engines.contract import WORKER, Movable, at_most
+from holdfast.engines.checks import at_most
+from holdfast.engines.contract import Movable
+from holdfast.engines.liveness import worker_records
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.liveness import Liveness
 from holdfast.engines.postgres.store import Connection
+from holdfast.engines.records import WORKER
 from holdfast.engines.rows import entry_of, job_of, step_of
-from holdfast.engines.server import worker_records
 
 T = TypeVar("T")
 

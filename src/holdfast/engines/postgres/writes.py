@@ -34,10 +34,11 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.core.moves import HeldKey, Whole, check_marked
-from holdfast.engines.contract import job_topic, key_conflict, queue_topic, worker_topic
+from holdfast.engines.checks import key_conflict
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection
 from holdfast.engines.rows import Row, head_of, step_of
+from holdfast.engines.topics import job_topic, queue_topic, worker_topic
 
 FEW = 50
 """So few new jobs are not worth a savepoint, which costs two ways to the server and back."""

@@ -38,12 +38,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import HeldKey, Whole
 from holdfast.engines.batch_thread import Ticket
-from holdfast.engines.contract import (
-    PROMOTE_LIMIT,
-    PRUNE_LIMIT,
-    Clock,
-    Guarantees,
-    Movable,
+from holdfast.engines.checks import (
     at_most,
     check_changes,
     check_jobs,
@@ -52,9 +47,9 @@ from holdfast.engines.contract import (
     check_steps,
     check_worker,
     key_conflict,
-    queues_of,
-    until_due,
 )
+from holdfast.engines.contract import PROMOTE_LIMIT, PRUNE_LIMIT, Clock, Guarantees, Movable
+from holdfast.engines.liveness import TIDY_SECONDS, is_past
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.redis import moves, rows
 from holdfast.engines.redis.connection import Way, Wire
@@ -62,12 +57,8 @@ from holdfast.engines.redis.liveness import News, beat_of, beat_words
 from holdfast.engines.redis.reads import PAGE, Reads
 from holdfast.engines.redis.store import Health, Store, check_server, health_of, translate_error
 from holdfast.engines.redis.url import StoreUrl, place_of, with_app
-from holdfast.engines.server import (
-    DEAF_POLL_SECONDS,
-    TIDY_SECONDS,
-    ServerClock,
-    is_past,
-)
+from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
+from holdfast.engines.topics import queues_of, until_due
 from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")

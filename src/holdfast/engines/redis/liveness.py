@@ -14,12 +14,13 @@ from redis.exceptions import MovedError
 
 from holdfast.core.model import Beat, Presence, Time
 from holdfast.core.unreadable import presence_of, raw_text
+from holdfast.engines.liveness import beat_answer, beat_records, is_excused, is_suspect
 from holdfast.engines.loop_thread import LoopThread, endless
 from holdfast.engines.redis import rows
 from holdfast.engines.redis.connection import Way, Wire, connect, hang_up, sockets_of
 from holdfast.engines.redis.store import Store
 from holdfast.engines.redis.url import StoreUrl
-from holdfast.engines.server import beat_answer, beat_records, come_back, is_excused, is_suspect
+from holdfast.engines.server import come_back
 from holdfast.engines.wakeups import EVERYTHING
 from holdfast.safe_text import logger
 

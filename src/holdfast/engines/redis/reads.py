@@ -7,14 +7,16 @@ from typing import Any, TypeVar
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Time, Where
-from holdfast.engines.contract import WORKER, Engine, at_most
+from holdfast.engines.checks import at_most
+from holdfast.engines.contract import Engine
+from holdfast.engines.liveness import ALWAYS, worker_records
+from holdfast.engines.records import WORKER
 from holdfast.engines.redis import rows
 from holdfast.engines.redis.connection import Wire
 from holdfast.engines.redis.liveness import Seen
 from holdfast.engines.redis.scripts import script
 from holdfast.engines.redis.store import Given, Store
 from holdfast.engines.redis.url import StoreUrl
-from holdfast.engines.server import ALWAYS, worker_records
 from holdfast.engines.tables import matches
 
 T = TypeVar("T")

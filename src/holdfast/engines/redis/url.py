@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 
 from holdfast.core.errors import Invalid
-from holdfast.engines import parts_of
+from holdfast.engines.urls import parts_of
 
 APP = "holdfast"
 PORT = 6379

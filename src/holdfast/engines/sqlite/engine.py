@@ -37,17 +37,8 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import HeldKey, Whole, mark_of
-from holdfast.engines import path_of
 from holdfast.engines.batch_thread import BatchThread, Ticket
-from holdfast.engines.clock import SharedClock
-from holdfast.engines.contract import (
-    PRUNE_LIMIT,
-    WORKER,
-    Body,
-    Clock,
-    Guarantees,
-    Movable,
-    Transactional,
+from holdfast.engines.checks import (
     at_most,
     check_changes,
     check_jobs,
@@ -55,11 +46,11 @@ from holdfast.engines.contract import (
     check_record,
     check_steps,
     check_worker,
-    queues_of,
-    system_clock,
-    until_due,
 )
+from holdfast.engines.clock import SharedClock
+from holdfast.engines.contract import PRUNE_LIMIT, Body, Clock, Guarantees, Movable, Transactional, system_clock
 from holdfast.engines.held_transaction import HeldTransaction
+from holdfast.engines.records import WORKER
 from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.sqlite import reads
 from holdfast.engines.sqlite.files import ALL, BESIDE, DATABASE, Files, Loss, abandon, read_loss, write_loss
@@ -68,6 +59,8 @@ from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, prepare, reads_raw, translate_error, translated_errors
 from holdfast.engines.sqlite.transactions import Transactions
 from holdfast.engines.sqlite.writes import Writes
+from holdfast.engines.topics import queues_of, until_due
+from holdfast.engines.urls import path_of
 from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")

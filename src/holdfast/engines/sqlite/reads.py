@@ -11,10 +11,11 @@ import msgspec
 from holdfast.core.errors import NotFound
 from holdfast.core.model import Beat, Job, Lease, Presence, State, Time, Where
 from holdfast.core.moves import Whole, put_together
-from holdfast.engines.contract import DUE_WINDOW_MS, PAUSE, QUIET
+from holdfast.engines.records import PAUSE, QUIET
 from holdfast.engines.rows import entry_of, head_of, job_of, step_of
 from holdfast.engines.sql import queries
 from holdfast.engines.sqlite import rows
+from holdfast.engines.topics import DUE_WINDOW_MS
 
 SQL = queries("holdfast.engines.sqlite")
 

@@ -38,9 +38,12 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
-from holdfast.engines.contract import PAUSE, PROMOTE_LIMIT, job_topic, key_conflict, loser_of, queue_topic, worker_topic
+from holdfast.engines.checks import key_conflict
+from holdfast.engines.contract import PROMOTE_LIMIT
+from holdfast.engines.records import PAUSE
 from holdfast.engines.rows import Row, head_of, job_of, step_of
 from holdfast.engines.sqlite import rows
+from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
 from holdfast.engines.wakeups import EVERYTHING
 
 GROUP_SIZE = 8 << 20

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from holdfast.core.durations import in_words
 from holdfast.core.errors import Refused
 from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Where
-from holdfast.engines.contract import QUIET, WORKER, Engine, worker_in
+from holdfast.engines.contract import Engine
+from holdfast.engines.records import QUIET, WORKER, worker_in
 
 LOOK_SECONDS = 0.2
 """How often a drain looks whether the workers still hold something."""

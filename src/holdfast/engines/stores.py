@@ -1,0 +1,61 @@
+"""Which engine a store's URL means: the one place in the library that names concrete engines.
+
+An engine is imported when its URL is asked for, so that the drivers of the others need not be installed.
+"""
+
+from holdfast.core.errors import Invalid
+from holdfast.engines.contract import Clock, Engine, system_clock
+from holdfast.engines.urls import masked
+
+FORMS = (
+    '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute), '
+    '"postgresql://user@host/database", "redis://host:6379/0"'
+)
+_LATER = {"nats": "NATS"}
+
+
+def engine_class(url: str) -> type[Engine]:
+    """The engine that a store's URL means, or Invalid. Nothing is opened."""
+    scheme = url.partition(":")[0] if ":" in url else ""
+    match scheme:
+        case "memory":
+            from holdfast.engines.memory import MemoryEngine
+
+            return MemoryEngine
+        case "file":
+            from holdfast.engines.file import FileEngine
+
+            return FileEngine
+        case "sqlite":
+            from holdfast.engines.sqlite import SqliteEngine
+
+            return SqliteEngine
+        case "postgresql" | "postgres":
+            try:
+                from holdfast.engines.postgres import PostgresEngine
+            except ModuleNotFoundError as error:
+                if error.name != "asyncpg":
+                    raise
+                raise Invalid(f"{scheme}: its driver is not installed; pip install 'holdfast[postgres]'") from None
+
+            return PostgresEngine
+        case "redis" | "rediss" | "valkey" | "valkeys":
+            try:
+                from holdfast.engines.redis import RedisEngine
+            except ModuleNotFoundError as error:
+                if error.name not in ("redis", "hiredis"):
+                    raise
+                raise Invalid(f"{scheme}: its driver is not installed; pip install 'holdfast[redis]'") from None
+
+            return RedisEngine
+    if scheme in _LATER:
+        raise Invalid(f"{scheme}: the {_LATER[scheme]} engine is not in this version; use one of {FORMS}")
+    plain = scheme.partition("+")[0]
+    if plain in ("postgresql", "postgres", "sqlite"):
+        raise Invalid(f"{masked(url)!r}: write {plain}://…, without +{scheme.partition('+')[2]}: the driver is ours")
+    raise Invalid(f"{masked(url)!r} names no store; use one of {FORMS}")
+
+
+def engine_for(url: str, clock: Clock = system_clock) -> Engine:
+    """The engine of a store's URL, not yet opened."""
+    return engine_class(url).from_url(url, clock)

@@ -1,0 +1,53 @@
+"""Topics: what a caller of `Engine.wait` waits for, and how long until the next job is due.
+
+Must not know any store.
+"""
+
+from collections.abc import Collection
+
+from holdfast.core.model import Change, Head, Job, Time
+
+
+def queue_topic(queue: str) -> str:
+    """What to wait for to hear of jobs that became available in a queue."""
+    return f"queue:{queue}"
+
+
+def queues_of(topics: Collection[str]) -> list[str]:
+    """The queues among some topics."""
+    return [topic.removeprefix("queue:") for topic in topics if topic.startswith("queue:")]
+
+
+DUE_WINDOW_MS = 1_000
+"""A job that became due so lately may have been missed by the claim before the wait; the waiter looks once more."""
+
+
+def until_due(due: Time | None, now: Time, timeout: float) -> float:
+    """How long to wait when the next job is due then: not past it, and never less than a moment."""
+    return timeout if due is None else min(timeout, max((due - now) / 1_000, 0.01))
+
+
+def job_topic(job: str) -> str:
+    """What to wait for to hear of changes of a job. Its steps are no news: who shows progress looks now and then."""
+    return _JOB + job
+
+
+_JOB = "job:"
+
+
+def is_job_topic(topic: str) -> bool:
+    """Whether a topic is a job's. There are as many as there are jobs, and mostly nobody waits for them."""
+    return topic.startswith(_JOB)
+
+
+def worker_topic(worker: str) -> str:
+    """What to wait for to hear that a worker's job was taken from it, or its queues paused."""
+    return f"worker:{worker}"
+
+
+def loser_of(head: Head | Job, change: Change) -> str | None:
+    """The worker that a change takes a job from.
+
+    What an owner does itself is no news to it: told of each, it would beat for every job that it ends.
+    """
+    return head.worker if change.job.worker is None and change.epoch is None else None
