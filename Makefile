@@ -31,9 +31,9 @@ test: $(VENV)/.ready ## all tests, and the conformance suite on every engine
 conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
 	@failed=0; suite="$(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance"; \
 	  $$suite --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES) || failed=1; \
-	  $(BIN)/python -m tests.postgres_server $$suite --engine {url} --examples $$(( $(EXAMPLES) / 6 )) || failed=1; \
-	  $(BIN)/python -m tests.postgres_server --system $$suite --engine {url} --examples 2 || failed=1; \
-	  $(BIN)/python -m tests.redis_server $$suite --engine {url} --examples $(EXAMPLES) || failed=1; exit $$failed
+	  $(BIN)/python -m tests.support.postgres_server $$suite --engine {url} --examples $$(( $(EXAMPLES) / 6 )) || failed=1; \
+	  $(BIN)/python -m tests.support.postgres_server --system $$suite --engine {url} --examples 2 || failed=1; \
+	  $(BIN)/python -m tests.support.redis_server $$suite --engine {url} --examples $(EXAMPLES) || failed=1; exit $$failed
 
 lint: $(VENV)/.ready ## style and types
 	@$(BIN)/ruff check .
@@ -49,10 +49,10 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	@$(BIN)/python benchmarks/parked.py
 	@$(BIN)/python benchmarks/pruning.py sqlite:///jobs.db
 	@$(BIN)/python benchmarks/known_types.py sqlite:///jobs.db
-	@$(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/pruning.py {url}
-	@$(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/known_types.py {url}
-	@$(BIN)/python -m tests.redis_server $(BIN)/python benchmarks/pruning.py {url}
-	@$(BIN)/python -m tests.redis_server $(BIN)/python benchmarks/known_types.py {url}
+	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/pruning.py {url}
+	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/known_types.py {url}
+	@$(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/pruning.py {url}
+	@$(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/known_types.py {url}
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 huey==3.5.4; then \
 	  $(BIN)/python benchmarks/running.py --peers $(PEERS)/bin/python; \
@@ -61,11 +61,11 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	fi
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 pgqueuer==1.6.0 asyncpg \
 	  procrastinate==3.10.0; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
-	  $(BIN)/python -m tests.postgres_server --safe $(BIN)/python benchmarks/postgres.py {url} --million --long $$peers
+	  $(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/postgres.py {url} --million --long $$peers
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check taskiq==0.13.0 taskiq-redis==1.2.4 \
 	  saq==0.26.4 'dramatiq[redis]==2.2.1' huey==3.5.4 hiredis; then peers="--peers $(PEERS)/bin/python"; \
 	  else echo "measured without peers"; fi; \
-	  $(BIN)/python -m tests.redis_server $(BIN)/python benchmarks/redis_engine.py {url} $$peers
+	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/redis_engine.py {url} $$peers
 
 soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then simulated lives for SOAK_MINUTES (60; 0: for ever)
 	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak

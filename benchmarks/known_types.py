@@ -1,8 +1,8 @@
 """What it costs that a claim goes by type: with many types, behind a million foreign jobs, and against another version.
 
     python benchmarks/known_types.py sqlite:///jobs.db
-    python -m tests.postgres_server --safe python benchmarks/known_types.py {url} --before PATH
-    python -m tests.redis_server python benchmarks/known_types.py {url} --before PATH
+    python -m tests.support.postgres_server --safe python benchmarks/known_types.py {url} --before PATH
+    python -m tests.support.redis_server python benchmarks/known_types.py {url} --before PATH
 
 Without --before, each round drains jobs of one type and of eight. PATH is a checkout of a version to compare with: then
 each round runs both versions. What is compared runs one after the other, each in a process and a store of its own; the

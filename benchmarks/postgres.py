@@ -1,6 +1,6 @@
 """How fast jobs go on Postgres, each figure with its floor, on a server that syncs (`--safe`).
 
-    python -m tests.postgres_server --safe python benchmarks/postgres.py {url} --million --long --peers PYTHON
+    python -m tests.support.postgres_server --safe python benchmarks/postgres.py {url} --million --long --peers PYTHON
 
 `--million` also drains beside a million ended jobs; `--long` drains 100,000 jobs: alone, under a transaction that stays
 open, and with four processes.

@@ -1,8 +1,8 @@
 """How fast jobs go on Redis: submits, draining, steps, a start in another process; memory; a million jobs.
 
-    python -m tests.redis_server python benchmarks/redis_engine.py {url}
-    python -m tests.redis_server python benchmarks/redis_engine.py {url} --peers PYTHON
-    python -m tests.redis_server python benchmarks/redis_engine.py {url} --million
+    python -m tests.support.redis_server python benchmarks/redis_engine.py {url}
+    python -m tests.support.redis_server python benchmarks/redis_engine.py {url} --peers PYTHON
+    python -m tests.support.redis_server python benchmarks/redis_engine.py {url} --million
 
 The peers, taskiq, SAQ, dramatiq and huey, run in an interpreter that has them, on the same server in the same round.
 Rounds are interleaved and medians count, because machines are noisy; a ratio is one of each round. (This is not called

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines import engine_class
-from tests import postgres_server, redis_server
+from tests.support import postgres_server, redis_server
+
+pytest_plugins = ["tests.support.fixtures"]
 
 HUNG_SECONDS = 600.0
 """A test that takes so long hangs: its process tells where each thread is, and ends. With --soak nothing does."""

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from holdfast.cli import main, premises
 from holdfast.engines import engine_for
 from holdfast.engines.postgres.url import place_of
-from tests.postgres_server import NoServer, server
+from tests.support.postgres_server import NoServer, server
 
 Found = dict[str, tuple[str, str]]
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.engines import engine_for
-from tests.redis_server import NoServer, Server, server
+from tests.support.redis_server import NoServer, Server, server
 
 
 @pytest.fixture

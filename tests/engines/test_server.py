@@ -23,7 +23,7 @@ from holdfast.engines.liveness import (
 )
 from holdfast.engines.records import PAUSE, QUIET
 from holdfast.engines.server import CLOCK_SECONDS, CLOCK_SET_MS, ServerClock, come_back
-from tests.proxy import Proxy
+from tests.support.proxy import Proxy
 
 NOW = 1_000_000
 BEAT, LEASE = 2_000, 15_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.test_recovery import SMALL, Stage, owner, until
-from tests.worker.test_isolation import is_dead
+from tests.worker.isolation.test_isolated_steps import is_dead
 
 PROGRAM = """
 import asyncio, logging, os, time

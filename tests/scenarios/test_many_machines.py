@@ -22,8 +22,8 @@ from holdfast.core.model import State
 from holdfast.engines import engine_for
 from holdfast.engines.postgres import pool
 from holdfast.engines.postgres.url import CONNECTIONS, place_of
-from tests.postgres_server import NoServer, find_programs
 from tests.scenarios.test_recovery import Stage, until
+from tests.support.postgres_server import NoServer, find_programs
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 PAGE = (GUIDES / "many-machines.md").read_text()

@@ -18,11 +18,20 @@ from holdfast.core.errors import StoreError
 from holdfast.core.model import State
 from holdfast.engines.postgres import PostgresEngine
 from holdfast.jobs.service import JobRequest
-from tests.history import broken_laws
-from tests.pooler import Pooler
-from tests.postgres_server import NOBODY, STOP_SECONDS, NoServer, Server, as_somebody, end_with_us, free_port, server
 from tests.scenarios.test_recovery import Stage
 from tests.scenarios.test_server_faults import LEASE_SECONDS, PROGRAM, SETTINGS
+from tests.support.history import broken_laws
+from tests.support.pooler import Pooler
+from tests.support.postgres_server import (
+    NOBODY,
+    STOP_SECONDS,
+    NoServer,
+    Server,
+    as_somebody,
+    end_with_us,
+    free_port,
+    server,
+)
 
 SESSIONS = 3
 FILMS = 12

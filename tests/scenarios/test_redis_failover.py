@@ -14,11 +14,11 @@ from holdfast.core.codec import canonical
 from holdfast.core.errors import StoreError, StoreLost
 from holdfast.core.model import State
 from holdfast.jobs.service import JobRequest
-from tests.history import Effect, broken, effects_in
-from tests.proxy import Proxy
-from tests.redis_server import NoServer, Server, server
 from tests.scenarios.test_recovery import Stage, presence, until
 from tests.scenarios.test_server_faults import LEASE_SECONDS, PROGRAM, SETTINGS
+from tests.support.history import Effect, broken, effects_in
+from tests.support.proxy import Proxy
+from tests.support.redis_server import NoServer, Server, server
 
 LOST = "acknowledged work is gone"
 FILMS = 24

@@ -1,7 +1,7 @@
 """A pipeline with steps, children and waits in several worker processes on a server, while everything around it fails.
 
-Afterwards the history checker (`tests/history.py`) reads every job's history, steps and counts from the store, and the
-effects that the steps have written: nothing lost, nothing twice.
+Afterwards the history checker (`tests/support/history.py`) reads every job's history, steps and counts from the store,
+and the effects that the steps have written: nothing lost, nothing twice.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from holdfast.core.codec import canonical
 from holdfast.core.errors import StoreError
 from holdfast.core.model import State
 from holdfast.jobs.service import JobRequest
-from tests import postgres_server, redis_server
-from tests.history import RECORD_EFFECT, broken_laws, effects_in
-from tests.proxy import Proxy
 from tests.scenarios.test_recovery import Stage, until
+from tests.support import postgres_server, redis_server
+from tests.support.history import RECORD_EFFECT, broken_laws, effects_in
+from tests.support.proxy import Proxy
 
 PROGRAM = (
     RECORD_EFFECT

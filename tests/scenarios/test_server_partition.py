@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import postgres_server, redis_server
-from tests.history import RECORD_EFFECT, Effect, broken_laws, effects_in
 from tests.scenarios.test_recovery import Stage, owner, presence, until
 from tests.scenarios.test_server_faults import Server
+from tests.support import postgres_server, redis_server
+from tests.support.history import RECORD_EFFECT, Effect, broken_laws, effects_in
 
 PROGRAM = (
     RECORD_EFFECT

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.core.model import Presence, State
 from holdfast.engines.records import WORKER
-from tests.postgres_server import NoServer, Server, server
 from tests.scenarios.test_recovery import Stage, until
+from tests.support.postgres_server import NoServer, Server, server
 
 PROGRAM = """
 import asyncio, logging, os

@@ -20,7 +20,7 @@ from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.upkeep import keeper as keeping
 from holdfast.upkeep import rescue
 from holdfast.upkeep.keeper import Keeper
-from tests.worker.given import until
+from tests.support.given import until
 
 BATCH = 20
 BACKLOG = 7 * BATCH + 3

@@ -13,7 +13,7 @@ from holdfast.core.model import Applied, Event, Job, Options
 from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.upkeep.keeper import PRUNE_BATCH, PRUNE_PART, Keeper
-from tests.worker.given import until
+from tests.support.given import until
 
 BATCHES = 12
 BUSY_SECONDS = 0.003

@@ -16,7 +16,7 @@ from holdfast.engines.memory import MemoryEngine
 from holdfast.jobs.service import Jobs
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.rescue import Rescue
-from tests.worker.given import until
+from tests.support.given import until
 
 LEASE = 15 * SECOND
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast import ItemsFailed, Retry, step
 from holdfast.core.errors import StepFailed
 from holdfast.core.model import Event, State, StepState
-from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state, until
+from tests.support.given import AT_ONCE_RETRY, entry_of, events, finished, in_state, until
 
 EVERY_ENGINE = pytest.mark.parametrize("engine", ["memory", "sqlite", "postgres", "redis"], indirect=True)
 

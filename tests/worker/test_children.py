@@ -8,7 +8,7 @@ import pytest
 from holdfast import App, ItemsFailed, JobCancelled, JobFailed, step, wait_for
 from holdfast.core.errors import NotAllowed, Outrun
 from holdfast.core.model import Event, State, Where
-from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, until
+from tests.support.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

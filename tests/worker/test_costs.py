@@ -16,7 +16,7 @@ from holdfast import App, Settings, current, step
 from holdfast.core.model import State, Step, StepState
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.topics import queue_topic
-from tests.worker.given import in_state, until
+from tests.support.given import in_state, until
 
 CALM = Settings(look_seconds=3_600, upkeep_seconds=3_600, poll_seconds=3_600, grace_seconds=0.1)
 """Upkeep looks once, when a worker starts, and an idle worker waits for news: what is counted is the job's own."""

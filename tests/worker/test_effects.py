@@ -9,7 +9,7 @@ import pytest
 from holdfast import current, step, wait_for
 from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.model import Event, State, StepState
-from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state, until
+from tests.support.given import AT_ONCE_RETRY, entry_of, events, finished, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import JobFailed, Retry, step
 from holdfast.core.model import Event, State
 from holdfast.worker.cancellation import Watch
-from tests.worker.given import AT_ONCE_RETRY, entry_of, events, finished, in_state
+from tests.support.given import AT_ONCE_RETRY, entry_of, events, finished, in_state
 
 
 class Mute(Exception):

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import current, step
 from holdfast.core.model import Event, State
-from tests.worker.given import entry_of, events, finished, paths
+from tests.support.given import entry_of, events, finished, paths
 
 CALLS: list[object] = []
 

@@ -9,7 +9,7 @@ from holdfast.core.keys import derived_id
 from holdfast.core.model import Event, State
 from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.requests import JobRequest
-from tests.worker.given import QUICK, Watched, entry_of, events, in_state, until
+from tests.support.given import QUICK, Watched, entry_of, events, in_state, until
 
 ENGINES = ["memory", "sqlite", "postgres", "redis"]
 CROWD = 40

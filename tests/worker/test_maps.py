@@ -11,7 +11,7 @@ import pytest
 from holdfast import ItemsFailed, current, step
 from holdfast.core.errors import Invalid
 from holdfast.core.model import State
-from tests.worker.given import finished, paths
+from tests.support.given import finished, paths
 
 
 class Gauge:

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import current, step
 from holdfast.core.model import Event, Retry, State, StepState
-from tests.worker.given import AT_ONCE_RETRY, finished, paths, until
+from tests.support.given import AT_ONCE_RETRY, finished, paths, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

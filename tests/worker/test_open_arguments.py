@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import JobFailed, current, step
 from holdfast.core.model import Event, State
-from tests.worker import isolated_steps
-from tests.worker.given import AT_ONCE_RETRY, entry_of, finished, in_state
+from tests.support.given import AT_ONCE_RETRY, entry_of, finished, in_state
+from tests.worker.isolation import isolated_steps
 
 CALLS: list[object] = []
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import sleep, step, wait_for
 from holdfast.core.model import State
-from tests.worker.given import AT_ONCE_RETRY, events, finished, in_state, paths, until
+from tests.support.given import AT_ONCE_RETRY, events, finished, in_state, paths, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

@@ -16,7 +16,7 @@ from holdfast import App, current, step, wait_for
 from holdfast.core.lifecycle import RECOVERY_LIMIT, RELEASE_LIMIT
 from holdfast.core.model import State
 from holdfast.worker.worker import CUT_OFF
-from tests.worker.given import AT_ONCE_RETRY, QUICK, events, until
+from tests.support.given import AT_ONCE_RETRY, QUICK, events, until
 
 ENGINES = ["memory", "sqlite", "postgres", "redis"]
 

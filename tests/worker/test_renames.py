@@ -12,7 +12,7 @@ from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State, StepState
 from holdfast.worker.registry import STEPS, UNDOABLE
-from tests.worker.given import AT_ONCE_RETRY, entry_of, finished, in_state, paths, until
+from tests.support.given import AT_ONCE_RETRY, entry_of, finished, in_state, paths, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

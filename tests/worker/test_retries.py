@@ -11,7 +11,7 @@ import pytest
 from holdfast import Retry, step
 from holdfast.core.model import Presence, Retrying, Running, State, StepState
 from holdfast.worker.recorded_errors import SHORT_CHARACTERS
-from tests.worker.given import AT_ONCE_RETRY, entry_of, finished, in_state, until
+from tests.support.given import AT_ONCE_RETRY, entry_of, finished, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import JobFailed, Retry, current, step
 from holdfast.core.model import Event, State
-from tests.worker.given import AT_ONCE_RETRY, finished, in_state, paths, until
+from tests.support.given import AT_ONCE_RETRY, finished, in_state, paths, until
 
 CALLS: list[object] = []
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast import App, JobCancelled, current, step, wait_for
 from holdfast.core.model import Event, State
 from holdfast.worker import worker as loop
-from tests.worker.given import QUICK, entry_of, events, finished, in_state, paths, until
+from tests.support.given import QUICK, entry_of, events, finished, in_state, paths, until
 
 
 async def test_work_that_ends_within_the_grace_is_not_handed_over(app):

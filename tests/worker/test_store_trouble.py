@@ -10,7 +10,7 @@ from holdfast.core.errors import StoreDamaged, StoreFull
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.worker import steps
-from tests.worker.given import AT_ONCE_RETRY, events, in_state, until
+from tests.support.given import AT_ONCE_RETRY, events, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

@@ -12,7 +12,7 @@ from holdfast import App, HoldfastError, JobCancelled, JobFailed, current, step
 from holdfast.core.errors import Invalid, StoreError, WrongColour
 from holdfast.core.model import State, Where
 from holdfast.worker.context import NoJob
-from tests.worker.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, paths
+from tests.support.given import AT_ONCE_RETRY, QUICK, events, finished, in_state, paths
 
 
 @step

@@ -18,8 +18,8 @@ from holdfast.core.model import Event, State
 from holdfast.worker import suspension as parking
 from holdfast.worker import timers
 from holdfast.worker.timers import PRUNE_AT, Timers, watch_timers
-from tests.worker.conftest import run_bounded
-from tests.worker.given import entry_of, events, in_state, until
+from tests.support.fixtures import run_bounded
+from tests.support.given import entry_of, events, in_state, until
 
 pytestmark = pytest.mark.usefixtures("new_loop")
 

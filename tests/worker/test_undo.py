@@ -13,7 +13,7 @@ from holdfast.core.keys import derived_id, idempotency_key
 from holdfast.core.model import Event, Retry, State, StepState, Where
 from holdfast.worker import registry
 from holdfast.worker import undo as undo_module
-from tests.worker.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, until
+from tests.support.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

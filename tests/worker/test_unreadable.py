@@ -21,8 +21,8 @@ from holdfast.core.errors import JobFailed
 from holdfast.core.model import State, Where
 from holdfast.core.unreadable import UNREADABLE_ERROR, unreadable_parts
 from holdfast.engines.postgres.url import place_of
-from tests.moving.pipeline import in_engine
-from tests.worker.given import QUICK, in_state, until
+from tests.jobs.transfer.pipeline import in_engine
+from tests.support.given import QUICK, in_state, until
 
 STORES = ("sqlite", "postgres", "redis")
 GARBAGE = '[{"damaged'

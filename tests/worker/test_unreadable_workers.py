@@ -20,7 +20,7 @@ from holdfast.jobs.service import JobRequest, new_job
 from holdfast.jobs.waiters import WAITER, waiters_of
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.snapshot import Snapshots
-from tests.worker.given import until
+from tests.support.given import until
 from tests.worker.test_unreadable import _in_redis, _run_postgres, _run_sqlite, an_app, double, in_thread
 
 STORES = ("sqlite", "postgres", "redis")

@@ -12,7 +12,7 @@ from holdfast.core.errors import BadValue, Invalid, WrongColour
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.worker.context import NoJob
-from tests.worker.given import events, in_state, until
+from tests.support.given import events, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

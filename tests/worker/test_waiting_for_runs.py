@@ -11,7 +11,7 @@ from holdfast.core.model import Applied, Event, State, Where
 from holdfast.engines.memory import MemoryEngine
 from holdfast.jobs import waiters
 from holdfast.jobs.waiters import ENDED, WAITER
-from tests.worker.given import QUICK, entry_of, events, in_state, until
+from tests.support.given import QUICK, entry_of, events, in_state, until
 
 ENGINES = ("memory", "file", "sqlite", "postgres", "redis")
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast import ask, step, wait_for
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
-from tests.worker.given import entry_of, in_state, until
+from tests.support.given import entry_of, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 

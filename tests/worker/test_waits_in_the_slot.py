@@ -15,7 +15,7 @@ from holdfast.core import lifecycle
 from holdfast.core.errors import BadValue, NotAllowed, NotFound
 from holdfast.core.model import Event, Retry, State, Wait, WaitKind
 from holdfast.jobs.questions import WAIT_PATH, untaken
-from tests.worker.given import events, in_state, until
+from tests.support.given import events, in_state, until
 
 ENGINES = ("memory", "sqlite", "file", "postgres", "redis")
 

@@ -14,7 +14,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
 from holdfast.engines.checks import check_worker
 from holdfast.worker.worker import worker_id
-from tests.worker.given import finished, until
+from tests.support.given import finished, until
 
 
 @step

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import redis
 
-from tests import postgres_server, redis_server
+from tests.support import postgres_server, redis_server
 
 SCHEMA = "holdfast_made"
 """The schema, and the app, in which a store is made."""

@@ -1,0 +1,752 @@
+"""Engines with one bug each, to show that the conformance suite finds it.
+
+Try one with `--engine tests.conformance.mutants:NoEpochCheck`.
+
+Must not change the memory engine itself: it is what `test_differential` compares with. A mutant is the memory engine
+over tables that do one thing wrong, or SQLite with one statement changed.
+"""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.errors import KeyConflict
+from holdfast.core.lifecycle import SETTLED, refusal
+from holdfast.core.model import (
+    LEASE_LOST,
+    Applied,
+    Beat,
+    Change,
+    Conflict,
+    Entry,
+    Event,
+    Inserted,
+    Job,
+    Lease,
+    Presence,
+    Record,
+    Recorded,
+    State,
+    Step,
+    Time,
+    Where,
+)
+from holdfast.core.moves import HeldKey, Whole
+from holdfast.engines.checks import check_changes
+from holdfast.engines.contract import Clock, Engine, system_clock
+from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.records import PAUSE
+from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite import engine as sqlite_engine
+from holdfast.engines.tables import Tables
+
+MUTANTS: dict[str, str] = {}
+"""The names of all mutants, each with the law that it breaks: the file of the suite that must catch it."""
+
+BETWEEN_CHECK_AND_WRITE_SECONDS = 0.002
+
+
+def mutant(law: str) -> Callable[[type[Any]], type[Engine]]:
+    """Make an engine of tables with a bug, and enter it in the list with the law that it breaks."""
+
+    def enter(kind: type[Any]) -> type[Engine]:
+        MUTANTS[kind.__name__] = law
+        return kind if issubclass(kind, Engine) else _over(kind)
+
+    return enter
+
+
+def _over(tables: type[Tables]) -> type[MemoryEngine]:
+    class Mutant(MemoryEngine):
+        def __init__(self, clock: Clock = system_clock) -> None:
+            super().__init__(clock)
+            self._tables = tables()
+
+    return Mutant
+
+
+# Controls: no bug in these.
+
+
+class Sound(MemoryEngine):
+    """The memory engine as somebody else's class."""
+
+
+class ServerClock(MemoryEngine):
+    """A store that goes by a clock which no test can move."""
+
+    guarantees = replace(MemoryEngine.guarantees, name="server-clock", clock="the server's")
+
+    def __init__(self, clock: Clock = system_clock) -> None:
+        super().__init__(lambda: system_clock())  # not the steady clock, which may be a millisecond behind
+
+
+# Fences.
+
+
+@mutant("commit")
+class NoEpochCheck(Tables):
+    """An owner need only have an active job, under whichever lease."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        head = self.jobs.get(change.job.id)
+        if head is not None and change.epoch is not None and head.state is State.ACTIVE:
+            change = replace(change, epoch=head.epoch)
+        return super().commit(change)
+
+
+@mutant("commit")
+class VersionIgnoredOnSuspend(Tables):
+    """A signal between looking and suspending is slept over."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        if change.event == Event.SUSPEND:
+            change = replace(change, version=None)
+        return super().commit(change)
+
+
+@mutant("record")
+class StepsWithoutAFence(Tables):
+    """A worker that lost its lease still records its steps."""
+
+    def record(self, step: Step) -> Recorded | Conflict:
+        return self._record(step) if step.job in self.jobs else super().record(step)
+
+
+@mutant("insert")
+class ChildrenWithoutAFence(Tables):
+    """A worker that lost its lease still has children."""
+
+    def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        return super().insert(jobs, None)
+
+
+@mutant("races")
+class CheckedTooEarly(MemoryEngine):
+    """Checking and writing are two acts: whoever comes between them is overwritten."""
+
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        check_changes(changes)
+        answers: list[Applied | Conflict] = []
+        for change in changes:
+            checked = await self._look(lambda tables, change=change: refusal(tables.jobs.get(change.job.id), change))  # type: ignore[misc]
+            time.sleep(BETWEEN_CHECK_AND_WRITE_SECONDS)  # noqa: ASYNC251 - blocks, so that other threads get in
+            if checked is not None:
+                answers.append(checked)
+            else:
+                answers += await super().commit([replace(change, epoch=None, version=None)])
+        return answers
+
+
+# Claims.
+
+
+class Unsorted(Tables):
+    """Takes available jobs in an order that a mutant says, checking what the mutant says."""
+
+    def order(self, job: Job) -> tuple[int, ...]:
+        return (-job.priority, job.run_at or 0, self._order[job.id])
+
+    def wanted(self, job: Job, now: Time) -> bool:
+        return (job.run_at or 0) <= now and (job.expires_at is None or job.expires_at > now)
+
+    def known(self, job: Job, types: Collection[str] | None) -> bool:
+        return types is None or job.type in types
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        there = [job for job in self.jobs.values() if job.queue == queue and job.state is State.AVAILABLE]
+        ready = [job for job in there if self.known(job, types)]
+        return sorted((job for job in ready if self.wanted(job, now)), key=self.order)[:limit]
+
+
+@mutant("claim")
+class PriorityIgnored(Unsorted):
+    """First come, first served, whatever was asked."""
+
+    def order(self, job: Job) -> tuple[int, ...]:
+        return (job.run_at or 0, self._order[job.id])
+
+
+@mutant("claim")
+class LastInFirstOut(Unsorted):
+    """Of equal jobs the newest comes first."""
+
+    def order(self, job: Job) -> tuple[int, ...]:
+        return (-job.priority, job.run_at or 0, -self._order[job.id])
+
+
+@mutant("claim")
+class HandedOutEarly(Unsorted):
+    """An available job is taken before its time."""
+
+    def wanted(self, job: Job, now: Time) -> bool:
+        return job.expires_at is None or job.expires_at > now
+
+
+@mutant("claim")
+class ExpiredHandedOut(Unsorted):
+    """An available job is taken after it has expired."""
+
+    def wanted(self, job: Job, now: Time) -> bool:
+        return (job.run_at or 0) <= now
+
+
+@mutant("claim")
+class PromoteForgotten(Tables):
+    """A claim hands out only what somebody else has promoted."""
+
+    def _promote(self, queue: str, now: Time) -> None:
+        pass
+
+
+@mutant("claim")
+class PausedIgnored(Tables):
+    """A paused queue goes on."""
+
+    def _exists(self, name: str) -> bool:
+        return not name.startswith(PAUSE) and super()._exists(name)
+
+
+@mutant("claim")
+class LimitForEachQueue(Tables):
+    """The limit counts anew in each queue."""
+
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        claimed: list[Job] = []
+        for queue in queues:
+            claimed += super().claim(worker, [queue], limit, types, now)
+        return claimed
+
+
+# Types.
+
+
+@mutant("types")
+class TypesIgnored(Tables):
+    """A claim takes what it doesn't know."""
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        return super()._take(queue, None, limit, now)
+
+
+@mutant("types")
+class TypesByPrefix(Unsorted):
+    """A type is taken for another one that begins like it."""
+
+    def known(self, job: Job, types: Collection[str] | None) -> bool:
+        return types is None or job.type.startswith(tuple(types))
+
+
+@mutant("types")
+class NoTypesMeansAll(Unsorted):
+    """Who knows nothing gets everything."""
+
+    def known(self, job: Job, types: Collection[str] | None) -> bool:
+        return not types or job.type in types
+
+
+@mutant("types")
+class TypeAfterType(Unsorted):
+    """The jobs of one type come before those of the next, whatever their priority."""
+
+    def order(self, job: Job) -> tuple[Any, ...]:
+        return (job.type, *super().order(job))
+
+
+@mutant("types")
+class OneTypeForEachClaim(Unsorted):
+    """A claim stops at the first job of another type."""
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        taken = super()._take(queue, types, limit, now)
+        return [job for place, job in enumerate(taken) if {one.type for one in taken[: place + 1]} == {taken[0].type}]
+
+
+@mutant("types")
+class FilteredTooLate(Unsorted):
+    """The first jobs are looked at, and those that are known are taken: foreign ones stand in the way."""
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        return [job for job in super()._take(queue, None, limit, now) if types is None or job.type in types]
+
+
+@mutant("types")
+class ForeignSetAside(Tables):
+    """What a claim doesn't know is put to rest."""
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        for job in list(self.jobs.values()):
+            if job.queue == queue and job.state is State.AVAILABLE and types is not None and job.type not in types:
+                self._put(replace(job, state=State.SCHEDULED, run_at=now + 2_000, version=job.version + 1))
+        return super()._take(queue, types, limit, now)
+
+
+@mutant("types")
+class PromotesOnlyWhatItKnows(Tables):
+    """Others' jobs stay scheduled until somebody comes who knows them."""
+
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        self.wanted_types = types
+        return super().claim(worker, queues, limit, types, now)
+
+    def _promote(self, queue: str, now: Time) -> None:
+        heap = self._due[queue]
+        known = [item for item in heap if self.wanted_types is None or self.jobs[item[3]].type in self.wanted_types]
+        others = [item for item in heap if item not in known]
+        heap[:] = sorted(known)
+        super()._promote(queue, now)
+        heap[:] = sorted([*heap, *others])
+
+
+@mutant("types")
+class PromotedInSilence(Tables):
+    """What a claim promotes and doesn't take is no news."""
+
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        claimed = super().claim(worker, queues, limit, types, now)
+        self.news = {topic for topic in self.news if not topic.startswith("queue:")}
+        return claimed
+
+
+@mutant("types")
+class TurnsTakeAnything(MemoryEngine):
+    """A turn forgets which types were asked for."""
+
+    async def turn(
+        self,
+        changes: Sequence[Change],
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        types: Collection[str] | None = None,
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        return await super().turn(changes, worker, queues, limit)
+
+
+@mutant("types")
+class FloorForAllTypes(Tables):
+    """Where the last claims were is remembered, whichever types they asked for."""
+
+    floor: tuple[int, int] = (0, -1)
+
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+        taken = [job for job in super()._take(queue, types, 10_000, now) if self._order[job.id] > self.floor[1]][:limit]
+        full = self.floor[0] + 1 if taken and len(taken) == limit else 0
+        self.floor = (full, min(self._order[job.id] for job in taken) if full > 5 else -1)
+        for job in self.jobs.values():  # back into the order
+            if job.state is State.AVAILABLE and job.queue == queue and job not in taken:
+                self._put(job)
+        return taken
+
+
+@mutant("types")
+class TypesThatWere(Tables):
+    """The types of a queue are those that it ever had."""
+
+    def ready_types(self, queue: str) -> list[str]:
+        return sorted(self._ready[queue])
+
+
+@mutant("history")
+class ClaimWithoutAnEntry(Tables):
+    """A claim leaves no trace in the history."""
+
+    def _log(self, entry: Entry) -> None:
+        if entry.event != Event.CLAIM:
+            super()._log(entry)
+
+
+@mutant("claim")
+class EpochStandsStill(Tables):
+    """A claim hands out the lease of the claim before."""
+
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        claimed = super().claim(worker, queues, limit, types, now)
+        for n, job in enumerate(claimed):
+            if job.epoch > 1:
+                claimed[n] = self.jobs[job.id] = replace(job, epoch=job.epoch - 1)
+        return claimed
+
+
+# Inserts and keys.
+
+
+@mutant("insert")
+class InsertOverwrites(Tables):
+    """A job that is inserted again begins anew."""
+
+    def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        for job in jobs:
+            if job.id in self.jobs:
+                self._put(job)
+        return super().insert(jobs, parent)
+
+
+@mutant("insert")
+class InsertStopsHalfway(Tables):
+    """A conflict leaves behind what came before it in the same call."""
+
+    def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        answers: list[Inserted] = []
+        for job in jobs:
+            answers += super().insert([job], parent)
+        return answers
+
+
+@mutant("insert")
+class DigestIgnored(Tables):
+    """A key stands for any arguments."""
+
+    def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        try:
+            return super().insert(jobs, parent)
+        except KeyConflict:
+            holders = [self.keys.get((job.type, job.key or "")) for job in jobs]
+            return [
+                Inserted(holder.job if holder else job.id, False) for job, holder in zip(jobs, holders, strict=True)
+            ]
+
+
+@mutant("insert")
+class KeyDiesWithItsJob(Tables):
+    """A pruned job takes its key along, window or not."""
+
+    def _remove(self, job: Job, now: Time) -> None:
+        super()._remove(job, now)
+        self.keys.pop((job.type, job.key or ""), None)
+
+
+@mutant("insert")
+class ChildCountedAgain(Tables):
+    """A child that is inserted again is counted again."""
+
+    def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        for job in jobs:
+            if job.id in self.jobs and job.parent is not None:
+                total, arrived = self.groups[job.parent, job.group or ""]
+                self.groups[job.parent, job.group or ""] = (total + 1, arrived)
+        return super().insert(jobs, parent)
+
+
+# What goes with a change.
+
+
+@mutant("record")
+class LastStepWins(Tables):
+    """A step's record is whatever was written last."""
+
+    def _record(self, step: Step) -> Recorded:
+        self._set(self.steps.setdefault(step.job, {}), step.path, step)
+        return Recorded(step, True)
+
+
+@mutant("cargo")
+class FailedStepsStay(Tables):
+    """A new attempt finds the failures of the one before."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        return super().commit(replace(change, drops_failed=False))
+
+
+@mutant("cargo")
+class EditForgotten(Tables):
+    """A replay runs with the arguments that failed."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        head = self.jobs.get(change.job.id)
+        if head is not None:
+            change = replace(change, job=replace(change.job, args=head.args, digest=head.digest))
+        return super().commit(change)
+
+
+@mutant("commit")
+class InboxOverwritten(Tables):
+    """An owner writes back the inbox it knew, and with it loses what came meanwhile."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        head = self.jobs.get(change.job.id)
+        if head is not None and change.epoch is not None and refusal(head, change) is None:
+            self.jobs[head.id] = replace(head, inbox=change.job.inbox)
+        return super().commit(change)
+
+
+@mutant("cargo")
+class ArrivalCountedTwice(Tables):
+    """A child that settles again arrives again."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        head = self.jobs.get(change.job.id)
+        answer = super().commit(change)
+        if isinstance(answer, Applied) and head is not None and head.arrived and change.job.state in SETTLED:
+            return replace(answer, missing=self._arrive(head))
+        return answer
+
+
+@mutant("cargo")
+class WaitForNobody(Tables):
+    """A parent goes to sleep over children who are all in."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        if change.event == Event.SUSPEND and refusal(self.jobs.get(change.job.id), change) is None:
+            return Applied(self._apply(self.jobs[change.job.id], change).version)
+        return super().commit(change)
+
+
+@mutant("commit")
+class ConflictPoisonsTheBatch(MemoryEngine):
+    """After the first conflict of a batch nothing more of it is carried out."""
+
+    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+        answers: list[Applied | Conflict] = []
+        for change in changes:
+            if any(isinstance(answer, Conflict) for answer in answers):
+                answers.append(Conflict(change.job.id, LEASE_LOST))
+            else:
+                answers += await super().commit([change])
+        return answers
+
+
+@mutant("record")
+class StepsAreVersions(Tables):
+    """A recorded step makes a new version of its job."""
+
+    def record(self, step: Step) -> Recorded | Conflict:
+        answer = super().record(step)
+        if isinstance(answer, Recorded):
+            job = self.jobs[step.job]
+            self.jobs[step.job] = replace(job, version=job.version + 1)
+        return answer
+
+
+# Reading, counting, pruning.
+
+
+@mutant("reads")
+class PageOffByOne(Tables):
+    """Each page but the first leaves out its first job."""
+
+    def find(self, where: Where, after: str, limit: int) -> list[Job]:
+        found = super().find(where, after, limit + 1)
+        return found[1:] if after else found[:limit]
+
+
+@mutant("reads")
+class PageRepeats(Tables):
+    """Each page begins with the last job of the page before."""
+
+    def find(self, where: Where, after: str, limit: int) -> list[Job]:
+        again = [self.jobs[after]] if after in self.jobs else []
+        return (again + super().find(where, after, limit))[:limit]
+
+
+@mutant("prune")
+class CountersDrift(Tables):
+    """Counters forget that a pruned job was there."""
+
+    def _remove(self, job: Job, now: Time) -> None:
+        super()._remove(job, now)
+        self.tally[job.queue, job.state] += 1
+
+
+@mutant("prune")
+class PruneTakesTheLiving(Tables):
+    """A date is enough to be pruned."""
+
+    def prune(self, limit: int, now: Time) -> int:
+        old = [job for job in self.jobs.values() if job.prune_at is not None and job.prune_at <= now]
+        for job in old[:limit]:
+            self._remove(job, now)
+        return len(old[:limit])
+
+
+@mutant("prune")
+class PruneTakesKin(Tables):
+    """A child may be gone before its parent has looked at it."""
+
+    def _has_live_kin(self, job: Job) -> bool:
+        return False
+
+
+@mutant("prune")
+class PruneLeavesSteps(Tables):
+    """A pruned job's steps stay."""
+
+    def _remove(self, job: Job, now: Time) -> None:
+        steps = self.steps.get(job.id, {})
+        super()._remove(job, now)
+        self.steps[job.id] = steps
+
+
+# Records, beats, waiting.
+
+
+@mutant("records")
+class VersionRestarts(Tables):
+    """A record that was removed and written again looks as if nothing had happened."""
+
+    def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
+        answer = super().put_record(name, value, expected, now)
+        if value is None:
+            self.records.pop(name, None)
+        return answer
+
+
+@mutant("beat")
+class StrayUnseen(Tables):
+    """A lease whose worker never heard of it is never told."""
+
+    def beat(self, presence: Presence, now: Time) -> Beat:
+        return replace(super().beat(presence, now), stray=())
+
+
+@mutant("beat")
+class CancelUntold(Tables):
+    """A cancelled job is only lost."""
+
+    def beat(self, presence: Presence, now: Time) -> Beat:
+        told = super().beat(presence, now)
+        return replace(told, cancelled=(), lost=told.lost + told.cancelled)
+
+
+@mutant("wait")
+class NewsMissed(MemoryEngine):
+    """What happened between two waits is not heard by the second."""
+
+    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
+        return await super().wait(topics, timeout, self._bell._mark)
+
+
+@mutant("wait")
+class WorkerNotWoken(Tables):
+    """A worker hears of a cancelled job with its next beat, and not before."""
+
+    def commit(self, change: Change) -> Applied | Conflict:
+        answer = super().commit(change)
+        self.news = {topic for topic in self.news if not topic.startswith("worker:")}
+        return answer
+
+
+@mutant("time")
+class TimeOfTheCaller(Tables):
+    """A claim is stamped with the time at which the job was made, not with the store's."""
+
+    def claim(
+        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
+    ) -> list[Job]:
+        claimed = super().claim(worker, queues, limit, types, now)
+        for n, job in enumerate(claimed):
+            claimed[n] = self.jobs[job.id] = replace(job, claimed_at=job.created_at)
+        return claimed
+
+
+# SQLite: one statement is not what it should be. Add one by naming the law that it breaks, the statement, what it
+# says, and the bug.
+
+
+def in_statement(name: str, law: str, statement: str, right: str, wrong: str) -> type[Engine]:
+    """SQLite with one piece of one statement replaced. The piece must be there, so that no mutant rots unseen."""
+
+    class Mutant(SqliteEngine):
+        @classmethod
+        def from_url(cls, url: str, clock: Clock) -> SqliteEngine:
+            text: str = getattr(sqlite_engine.SQL, statement)  # type: ignore[attr-defined]
+            assert right in text or wrong in text, f"{statement} no longer says {right!r}"
+            setattr(sqlite_engine.SQL, statement, text.replace(right, wrong))  # type: ignore[attr-defined]
+            return super().from_url(url, clock)
+
+    MUTANTS[name] = law
+    return Mutant
+
+
+SqliteBeginsDeferred = in_statement("SqliteBeginsDeferred", "races", "begin", "begin immediate", "begin")
+SqliteLastStepWins = in_statement(
+    "SqliteLastStepWins", "record", "add_steps", "where step.state = 'started'", "where true"
+)
+SqliteTiesById = in_statement("SqliteTiesById", "claim", "ready", "run_at, n limit", "run_at, id limit")
+SqliteTypesByLike = in_statement("SqliteTypesByLike", "types", "ready", "type = :type", "type like :type || '%'")
+SqliteEarlyTypesOnly = in_statement(
+    "SqliteEarlyTypesOnly", "types", "ready_types", "type > kind.type", "type > kind.type || 'z'"
+)
+SqliteExpiredPromoted = in_statement(
+    "SqliteExpiredPromoted", "claim", "due", "(expires_at is null or expires_at > :now)", "true"
+)
+SqlitePrefixByLike = in_statement(
+    "SqlitePrefixByLike", "records", "records", "substr(name, 1, length(:prefix)) = :prefix", "name like :prefix || '%'"
+)
+SqliteStepsStay = in_statement("SqliteStepsStay", "prune", "forget_steps", "job = :n", "job = -:n")
+SqliteArrivesInAnyGroup = in_statement(
+    "SqliteArrivesInAnyGroup", "cargo", "arrive", "and name = :name", "and :name = :name"
+)
+SqliteArrivalsUncounted = in_statement(
+    "SqliteArrivalsUncounted", "cargo", "arrive", "arrived = arrived + 1", "arrived = arrived"
+)
+SqliteCountersDrift = in_statement("SqliteCountersDrift", "reads", "add_tally", "jobs + excluded.jobs", "jobs + 1")
+
+
+# Moving.
+
+
+@mutant("move")
+class MarkIsOnlyARecord(Tables):
+    """A store whose jobs are moved goes on taking others."""
+
+    def mark(self) -> str:
+        return ""
+
+
+@mutant("move")
+class LoadsWhatIsThere(Tables):
+    """A page that is loaded again is counted again."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        for whole in wholes:
+            if whole.job.id in self.jobs and whole.job.parent is not None and not whole.job.arrived:
+                self._grow(whole.job, 1)
+        return super().load(wholes, keys, records)
+
+
+@mutant("move")
+class CountsWhoHasArrived(Tables):
+    """A parent waits for children that had arrived in the other store."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        fresh = [whole.job for whole in wholes if whole.job.id not in self.jobs]
+        new = super().load(wholes, keys, records)
+        for job in fresh:
+            if job.parent is not None and job.arrived:
+                self._grow(job, 1)
+        return new
+
+
+@mutant("move")
+class LoadsBackwards(Tables):
+    """The order of insertion is another one after a move."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        return super().load(wholes[::-1], keys, records)
+
+
+@mutant("move")
+class KeysOfJobsThatAreThere(Tables):
+    """A key that outlives its job stays behind."""
+
+    def list_keys(self, after: tuple[str, str], limit: int) -> list[HeldKey]:
+        return [key for key in super().list_keys(after, limit) if key.job in self.jobs]
+
+
+@mutant("move")
+class RemovedRecordsForgotten(Tables):
+    """A removed record begins at version 1 again."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        return super().load(wholes, keys, [record for record in records if record.value])
