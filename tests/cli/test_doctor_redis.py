@@ -9,17 +9,14 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.engines import engine_for
-from tests.support.redis_server import NoServer, Server, server
+from tests.support.redis_server import Server, server
 
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    try:
-        with server() as running:
-            asyncio.run(made(running.url))
-            yield running
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server() as running:
+        asyncio.run(made(running.url))
+        yield running
 
 
 async def made(url: str) -> None:

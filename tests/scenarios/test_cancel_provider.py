@@ -18,7 +18,8 @@ import pytest
 from holdfast import App, Settings, step
 from holdfast.core.errors import JobCancelled
 from holdfast.testing import Provider
-from tests.scenarios.test_recovery import Stage, until
+from tests.support.given import wait_until
+from tests.support.worker_processes import Stage
 
 ROUNDS = 5
 AT_ONCE = 8
@@ -74,7 +75,7 @@ def provider() -> Iterator[Provider]:
 
 def check(provider: Provider, begun: list[tuple[int, float]], heard_at: float, first: int) -> None:
     """No call of this round began after the worker knew, neither as its caller saw it nor as the provider did."""
-    until(lambda: provider.finished == provider.begun)
+    wait_until(lambda: provider.finished == provider.begun)
     asked_for = {number for number, at in begun if at <= heard_at}
     late = [number for number, at in begun if at > heard_at]
     by_provider = [call.body["number"] for call in provider.calls[first:] if call.body["number"] not in asked_for]
@@ -177,10 +178,10 @@ def test_across_processes_no_call_begins_after_the_cancel_is_known(
             marks = tmp_path / "marks"
             marks.write_text("")
             run = stage.submit("album", provider.url, CALLS, AT_ONCE)
-            until(lambda first=first: provider.begun >= first + 2 * AT_ONCE)  # type: ignore[misc]
+            wait_until(lambda first=first: provider.begun >= first + 2 * AT_ONCE)  # type: ignore[misc]
             at = time.time()
             stage.do(run.cancel())
-            until(lambda: stage.marks("heard"))
+            wait_until(lambda: stage.marks("heard"))
             time.sleep(0.3)
             heard_at = min(when for _, _, when in stage.marks("heard"))
             begun = [(int(number), when) for number, _, when in stage.marks("begin")]

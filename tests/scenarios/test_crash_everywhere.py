@@ -20,7 +20,8 @@ from holdfast import App, current, step
 from holdfast.cli import demo_video
 from holdfast.core.model import Options, Retry, State
 from holdfast.testing import Crash, Provider, crash_everywhere, in_memory
-from tests.scenarios.test_recovery import Stage, until
+from tests.support.given import wait_until
+from tests.support.worker_processes import Stage
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BEFORE, BETWEEN, AFTER = "before the effect", "after the effect and before the record", "after the record"
@@ -201,11 +202,11 @@ def one_charge(tmp_path: Path, provider: Provider, store_url: str) -> None:
     try:
         victim = stage.worker()
         run = stage.submit("order", 5, options=Options(retry=Retry(retries=1, strategy="constant", initial_ms=10)))
-        until(lambda: (tmp_path / "hung").exists())
+        wait_until(lambda: (tmp_path / "hung").exists())
         assert len(provider.effects) == 1
         stage.worker()
         victim.kill()
-        until(lambda: stage.status(run).state is State.REVIEW)
+        wait_until(lambda: stage.status(run).state is State.REVIEW)
         stage.do(run.replay())
         assert stage.do(run.result(30)) == "charge 1"
         events = [entry.event for entry in stage.history(run)]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.test_recovery import SMALL, Stage, owner, until
+from tests.support.given import wait_until
+from tests.support.worker_processes import SMALL, Stage, owner
 from tests.worker.isolation.test_isolated_steps import is_dead
 
 PROGRAM = """
@@ -67,11 +68,11 @@ def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
 def test_the_process_ends_with_its_worker_and_another_goes_on_from_the_records(stage):
     victim = stage.worker(SMALL)
     run = stage.submit("film", 20)
-    until(lambda: len(stage.marks("draw")) >= 5)
+    wait_until(lambda: len(stage.marks("draw")) >= 5)
     ((_, child, _),) = stage.marks("film")
     assert child != victim.pid
     victim.kill()
-    until(lambda: is_dead(child), 5)
+    wait_until(lambda: is_dead(child), 5)
     stage.worker(SMALL)
 
     assert stage.do(run.result(30)) == 20
@@ -88,9 +89,9 @@ def test_the_process_ends_with_its_worker_and_another_goes_on_from_the_records(s
 def test_native_code_that_never_ends_dies_with_its_worker(stage):
     victim = stage.worker(SMALL)
     run = stage.submit("spins")
-    ((_, child, _),) = until(lambda: stage.marks("spins"))
+    ((_, child, _),) = wait_until(lambda: stage.marks("spins"))
     victim.kill()
-    until(lambda: is_dead(child), 5)
+    wait_until(lambda: is_dead(child), 5)
     stage.worker(SMALL)
     assert stage.do(run.result(30)) == 1
 
@@ -99,15 +100,15 @@ def test_a_stopped_worker_stops_its_jobs_too_and_what_it_says_later_is_refused(s
     """While the worker stands still, nobody answers the job's process; when it goes on, others have its job."""
     stage.worker(SMALL)
     run = stage.submit("film", 200)
-    until(lambda: len(stage.marks("draw")) >= 3)
+    wait_until(lambda: len(stage.marks("draw")) >= 3)
     zombie = owner(stage, run)
     ((_, child, _),) = stage.marks("film")
     stage.freeze(zombie)
     stage.worker(SMALL)
-    until(lambda: len(stage.marks("film")) == 2)
+    wait_until(lambda: len(stage.marks("film")) == 2)
     before = len([pid for _, pid, _ in stage.marks("draw") if pid == child])
     zombie.send_signal(signal.SIGCONT)
-    until(lambda: len(stage.marks("draw")) >= before + 10)
+    wait_until(lambda: len(stage.marks("draw")) >= before + 10)
     assert len([pid for _, pid, _ in stage.marks("draw") if pid == child]) == before, "it began a step behind the fence"
     assert stage.do(run.status()).attempt == 1
     stage.do(run.cancel())

@@ -22,8 +22,9 @@ from holdfast.core.model import State
 from holdfast.engines import engine_for
 from holdfast.engines.postgres import pool
 from holdfast.engines.postgres.url import CONNECTIONS, place_of
-from tests.scenarios.test_recovery import Stage, until
-from tests.support.postgres_server import NoServer, find_programs
+from tests.support.given import wait_until
+from tests.support.postgres_server import find_programs
+from tests.support.worker_processes import Stage
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 PAGE = (GUIDES / "many-machines.md").read_text()
@@ -116,7 +117,7 @@ def children(process: "subprocess.Popen[str]") -> list[int]:
 def test_a_deploy_costs_no_attempt_and_no_item(stage):
     old = stage.start()
     run = stage.submit("film", 150)
-    until(lambda: len(stage.marks("draw")) >= 10)
+    wait_until(lambda: len(stage.marks("draw")) >= 10)
     began = time.monotonic()
     old.send_signal(signal.SIGTERM)
     assert old.wait(30) == 0
@@ -136,7 +137,7 @@ def test_the_grace_is_for_whoever_hears_the_signal_once(stage, mode, state):
     """systemd's default sends it to all processes, and the first one passes it on: each worker hears it twice."""
     first = stage.start(GRACE="10")
     run = stage.submit("short")
-    until(lambda: stage.marks("begun"))
+    wait_until(lambda: stage.marks("begun"))
     pids = children(first)
     assert len(pids) == 2
     if mode == "control-group":
@@ -166,7 +167,7 @@ def test_a_process_opens_as_many_connections_as_the_page_says(stage, postgres_st
     runs = [stage.submit("film", 40) for _ in range(12)]
     bills = [stage.submit("bill", 40) for _ in range(8)]
     stage.do(stage.app.close())
-    until(lambda: open_now() == 0)
+    wait_until(lambda: open_now() == 0)
     worker = stage.start("--processes", "1")
     seen = [0]
     end = time.monotonic() + 40
@@ -283,16 +284,13 @@ def test_the_kubernetes_files_are_some(tmp_path):
 
 def test_a_dump_of_the_schema_is_a_whole_backup(stage, postgres_store, tmp_path):
     place = place_of(postgres_store)
-    try:
-        programs = find_programs()
-    except NoServer as error:
-        pytest.skip(str(error))
+    programs = find_programs()
     dump, psql = programs / "pg_dump", programs / "psql"
     if not (dump.exists() and psql.exists()):
         pytest.skip("no pg_dump here")
     old = stage.start()
     run = stage.submit("film", 60)
-    until(lambda: len(stage.marks("draw")) >= 10)
+    wait_until(lambda: len(stage.marks("draw")) >= 10)
     old.send_signal(signal.SIGTERM)
     assert old.wait(30) == 0
     made = len(stage.marks("draw"))

@@ -7,7 +7,8 @@ import pytest
 
 from holdfast.core.model import Options, Retry, State
 from holdfast.upkeep.rescue import OVERRUN_MARGIN_MS
-from tests.scenarios.test_recovery import Stage, presence, until, worker_of
+from tests.support.given import wait_until
+from tests.support.worker_processes import Stage, presence, worker_of
 
 PROGRAM = """
 import asyncio, logging, os, time
@@ -71,15 +72,15 @@ def wait_for_a_beat(stage, process):
     """Wait until a worker has beaten and has been answered: its next beat but one is written."""
     for _ in range(2):
         last = presence(stage, process).beat_at
-        until(lambda last=last: presence(stage, process).beat_at > last)  # type: ignore[misc]
+        wait_until(lambda last=last: presence(stage, process).beat_at > last)  # type: ignore[misc]
 
 
 def let_go(stage, process):
     """Let a stuck owner go on, and wait until it has given up the job that it was stuck in."""
     (stage.folder / "go").touch()
     process.send_signal(signal.SIGCONT)
-    until(lambda: stage.marks("refused"))
-    until(lambda: not presence(stage, process).running)
+    wait_until(lambda: stage.marks("refused"))
+    wait_until(lambda: not presence(stage, process).running)
     assert process.poll() is None, "it lives on as a worker"
     assert "unexpected" not in (stage.folder / f"log-{process.pid}").read_text()
 
@@ -90,7 +91,7 @@ def test_a_job_whose_stuck_owner_lets_its_timeout_pass_is_failed_by_upkeep_and_i
 ):
     workers = [stage.worker(), stage.worker()]
     run = stage.submit(job, options=OPTIONS)
-    ((_, pid, _),) = until(lambda: stage.marks("stuck"))
+    ((_, pid, _),) = wait_until(lambda: stage.marks("stuck"))
     workers.sort(key=lambda process: process.pid != pid)
     first, second = workers
     if frozen:

@@ -18,20 +18,12 @@ from holdfast.core.errors import StoreError
 from holdfast.core.model import State
 from holdfast.engines.postgres import PostgresEngine
 from holdfast.jobs.service import JobRequest
-from tests.scenarios.test_recovery import Stage
-from tests.scenarios.test_server_faults import LEASE_SECONDS, PROGRAM, SETTINGS
+from tests.scenarios.films import LEASE_SECONDS, PROGRAM, SETTINGS
 from tests.support.history import broken_laws
 from tests.support.pooler import Pooler
-from tests.support.postgres_server import (
-    NOBODY,
-    STOP_SECONDS,
-    NoServer,
-    Server,
-    as_somebody,
-    end_with_us,
-    free_port,
-    server,
-)
+from tests.support.postgres_server import NOBODY, Server, as_somebody, server
+from tests.support.servers import STOP_SECONDS, end_with_us, free_port
+from tests.support.worker_processes import Stage
 
 SESSIONS = 3
 FILMS = 12
@@ -40,11 +32,8 @@ ATTEMPTS_SECONDS = 60.0
 
 @pytest.fixture
 def pooled() -> Iterator[tuple[Server, Pooler]]:
-    try:
-        with server() as running, Pooler(running.port, SESSIONS) as pooler:
-            yield running, pooler
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server() as running, Pooler(running.port, SESSIONS) as pooler:
+        yield running, pooler
 
 
 @pytest.fixture
@@ -71,8 +60,6 @@ def bounced(tmp_path: Path) -> Iterator[tuple[Server, str]]:
             url = running.url.replace(f":{running.port}/", f":{port}/")
             asyncio.run(answers(url))
             yield running, url
-    except NoServer as error:
-        pytest.skip(str(error))
     finally:
         shutil.rmtree(folder)
 

@@ -1,29 +1,19 @@
 """Workers in real processes, on every shared store, are killed, stopped, told to end; work goes on, nothing twice."""
 
-import asyncio
-import contextlib
 import os
 import signal
-import sqlite3
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from holdfast import App
-from holdfast.app.run import Run
-from holdfast.core.codec import canonical
-from holdfast.core.model import Entry, Options, Presence, State
-from holdfast.engines.records import WORKER
-from holdfast.jobs.service import JobRequest, Status
-from holdfast.upkeep.keeper import LEADER
+from holdfast.core.model import State
+from tests.support.given import wait_until
+from tests.support.worker_processes import SMALL, Stage, owner, presence, worker_of
 
 PROGRAM = """
 import asyncio, logging, os, signal, sys, time
@@ -123,113 +113,10 @@ if __name__ == "__main__":
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "20"))
 """How many workers are killed in the middle of their items: a handful by default, more in a soak."""
 
-SMALL = "dict(beat_seconds=0.2, lease_seconds=1.0, look_seconds=0.1, upkeep_seconds=0.2, grace_seconds=0.3)"
-
-
-NO_OPTIONS = Options()
-
-
-class Stage:
-    """A folder with a store, and workers in processes of their own."""
-
-    def __init__(self, folder: Path, program: str = PROGRAM, url: str | None = None) -> None:
-        self.folder = folder
-        (folder / "program.py").write_text(program)
-        self.url = url or f"sqlite:///{folder / 'jobs.db'}"
-        self.app = App(self.url)
-        self.workers: list[subprocess.Popen[str]] = []
-        self.runner = asyncio.Runner()
-
-    def do(self, work: Any) -> Any:
-        return self.runner.run(asyncio.wait_for(work, 60))
-
-    def worker(
-        self, settings: str = "{}", *, url: str | None = None, within: Sequence[str] = ()
-    ) -> subprocess.Popen[str]:
-        """A worker in a process of its own, started `within` another command; with its own way to the store."""
-        process = subprocess.Popen(
-            [*within, sys.executable, "program.py"],
-            cwd=self.folder,
-            env={**os.environ, "TEST_SETTINGS": settings, "TEST_URL": url or self.url},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("worker "), process.pid
-        self.workers.append(process)
-        return process
-
-    def submit(self, type: str, *args: Any, options: Options = NO_OPTIONS) -> Run[Any]:
-        async def submit() -> Run[Any]:
-            order = JobRequest(type=type, args=canonical(args), options=options)
-            (accepted,) = await (await self.app.open()).submit([order])
-            return await self.app.run(accepted.id)
-
-        return self.do(submit())
-
-    def status(self, run: Run[Any]) -> Status:
-        return self.do(run.status())
-
-    def history(self, run: Run[Any]) -> list[Entry]:
-        return self.do(run.history())
-
-    def marks(self, kind: str) -> list[tuple[str, int, float]]:
-        """What a kind of mark said, the process, and when."""
-        path = self.folder / "marks"
-        rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-        found = [(what.split(":", 1), int(pid), float(at)) for what, pid, at in rows]
-        return [(what[-1], pid, at) for what, pid, at in found if what[0] == kind]
-
-    def freeze(self, process: "subprocess.Popen[str]") -> None:
-        """Stop a process, but not while it writes to SQLite: then nobody could write until it goes on."""
-        while True:
-            process.send_signal(signal.SIGSTOP)
-            if not self.url.startswith("sqlite") or self._is_writable():
-                return
-            process.send_signal(signal.SIGCONT)
-
-    def _is_writable(self) -> bool:
-        with contextlib.closing(sqlite3.connect(self.folder / "jobs.db", timeout=1, isolation_level=None)) as store:
-            try:
-                store.execute("BEGIN IMMEDIATE")
-                store.execute("ROLLBACK")
-            except sqlite3.OperationalError:
-                return False
-        return True
-
-    def leader(self) -> str | None:
-        async def look() -> str | None:
-            records = await (await self.app.open()).engine.records(LEADER)
-            return records[0].value if records else None
-
-        return self.do(look())
-
-    def leads(self, process: "subprocess.Popen[str]") -> bool:
-        return f"-{process.pid}-" in (self.leader() or "")
-
-    def hand_the_lead_to(self, worker: str) -> None:
-        """Make this worker the leader: leadership is a record, and whom it names leads."""
-
-        async def put() -> None:
-            await (await self.app.open()).engine.put_record(LEADER, canonical({"worker": worker}))
-
-        self.do(put())
-
-    def close(self) -> None:
-        for process in self.workers:
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait(30)
-            assert process.stdout is not None
-            process.stdout.close()
-        self.do(self.app.close())
-        self.runner.close()
-
 
 @pytest.fixture
 def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
-    stage = Stage(tmp_path, url=store_url)
+    stage = Stage(tmp_path, PROGRAM, store_url)
     yield stage
     stage.close()
 
@@ -237,41 +124,9 @@ def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
 @pytest.fixture
 def sqlite_stage(tmp_path: Path) -> Iterator[Stage]:
     """For laws that are tried on every engine elsewhere, and here in real processes."""
-    stage = Stage(tmp_path)
+    stage = Stage(tmp_path, PROGRAM)
     yield stage
     stage.close()
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < end, f"did not come within {seconds} s"
-        time.sleep(0.01)
-    return answer
-
-
-def owner(stage: Stage, run: Run[Any]) -> "subprocess.Popen[str]":
-    def look() -> "subprocess.Popen[str] | None":
-        name = stage.status(run).worker or ""
-        return next((process for process in stage.workers if f"-{process.pid}-" in name), None)
-
-    return until(look)
-
-
-def worker_of(stage: Stage, process: "subprocess.Popen[str]") -> str:
-    """The name of the worker in a process."""
-
-    async def look() -> list[str]:
-        records = await (await stage.app.open()).engine.records(WORKER)
-        return [record.name.removeprefix(WORKER) for record in records]
-
-    return next(name for name in stage.do(look()) if f"-{process.pid}-" in name)
-
-
-def presence(stage: Stage, process: "subprocess.Popen[str]") -> Presence:
-    """What the worker in a process told with its last beat."""
-    (record,) = stage.do(stage.app.engine.records(WORKER + worker_of(stage, process)))
-    return msgspec.json.decode(record.value, type=Presence)
 
 
 def test_after_a_kill_the_next_item_starts_within_seconds_and_no_recorded_one_runs_again(stage):
@@ -282,7 +137,7 @@ def test_after_a_kill_the_next_item_starts_within_seconds_and_no_recorded_one_ru
     delays: dict[bool, list[float]] = {True: [], False: []}
     stage.worker()
     stage.worker()
-    until(stage.leader)
+    wait_until(stage.leader)
     for number in range(kills):
         (stage.folder / "marks").unlink(missing_ok=True)
         run = stage.submit("film", 30)
@@ -290,13 +145,13 @@ def test_after_a_kill_the_next_item_starts_within_seconds_and_no_recorded_one_ru
         other = next(process for process in stage.workers if process.poll() is None and process is not victim)
         leads = number % 2 == 0
         stage.hand_the_lead_to(worker_of(stage, victim if leads else other))
-        until(lambda: len(stage.marks("draw")) >= 8)
+        wait_until(lambda: len(stage.marks("draw")) >= 8)
         assert stage.leads(victim) is leads
         at = time.time()
         victim.kill()
         assert stage.do(run.result(30)) == 30, number
         delays[leads].append(min(when for _, pid, when in stage.marks("begin") if pid != victim.pid) - at)
-        until(partial(stage.leads, other))
+        wait_until(partial(stage.leads, other))
 
         made = Counter(n for n, _, _ in stage.marks("draw"))
         survived = int(next(e for e in stage.history(run) if e.event == "lapse").note["survived"].split()[0])
@@ -312,13 +167,13 @@ def test_after_a_kill_the_next_item_starts_within_seconds_and_no_recorded_one_ru
 
 def test_the_leaders_death_delays_nothing_and_another_leads_at_once(stage):
     first, second, third = stage.worker(), stage.worker(), stage.worker()
-    until(stage.leader)
+    wait_until(stage.leader)
     leader = next(process for process in (first, second, third) if stage.leads(process))
     assert sum(stage.leads(process) for process in (first, second, third)) == 1
     at = time.monotonic()
     leader.kill()
     bound = 1.5 if stage.url.startswith("sqlite") else 4.0
-    until(lambda: stage.leader() and not stage.leads(leader), 2 * bound)
+    wait_until(lambda: stage.leader() and not stage.leads(leader), 2 * bound)
     took = time.monotonic() - at
     assert took < bound, took
     print("leadership after", round(took, 3))
@@ -328,7 +183,7 @@ def test_a_def_job_is_recovered_too(stage):
     stage.worker()
     stage.worker()
     run = stage.submit("def_film", 10)
-    until(lambda: len(stage.marks("draw")) >= 3)
+    wait_until(lambda: len(stage.marks("draw")) >= 3)
     owner(stage, run).kill()
     assert stage.do(run.result(20)) == 10
     assert len(stage.marks("draw")) <= 11
@@ -337,13 +192,13 @@ def test_a_def_job_is_recovered_too(stage):
 def test_a_zombie_cannot_write_and_stops_when_it_wakes(stage):
     first = stage.worker(SMALL)
     run = stage.submit("zombie")
-    until(lambda: stage.marks("zombie"))
+    wait_until(lambda: stage.marks("zombie"))
     stage.freeze(first)
     stage.worker(SMALL)
     assert stage.do(run.result(20)) == "epoch 2"
     (stage.folder / "awake").touch()
     first.send_signal(signal.SIGCONT)
-    until(lambda: not presence(stage, first).running)
+    wait_until(lambda: not presence(stage, first).running)
     assert [n for n, _, _ in stage.marks("begin")] == ["2"], "past its fence it started no step"
     other = stage.submit("film", 3)
     assert stage.do(other.result(20)) == 3
@@ -373,7 +228,7 @@ def until_review(stage, run, settings=QUICKER):
     """Start a worker in the place of each that ends, until a person is needed; how many there were."""
     for started in range(1, 20):
         stage.worker(settings)
-        until(lambda: stage.status(run).state is State.REVIEW or all(w.poll() is not None for w in stage.workers))
+        wait_until(lambda: stage.status(run).state is State.REVIEW or all(w.poll() is not None for w in stage.workers))
         if stage.status(run).state is State.REVIEW:
             return started
         stage.workers = [worker for worker in stage.workers if worker.poll() is None or _reap(worker)]
@@ -422,7 +277,7 @@ def test_a_job_that_gets_on_between_its_deaths_is_not_given_up(stage):
     run = stage.submit("slow_poison", 6)
     for _ in range(8):
         stage.worker(QUICKER)
-        until(lambda: stage.status(run).state is State.COMPLETED or stage.workers[-1].poll() is not None)
+        wait_until(lambda: stage.status(run).state is State.COMPLETED or stage.workers[-1].poll() is not None)
         if stage.status(run).state is State.COMPLETED:
             break
     assert stage.do(run.result(1)) == 6
@@ -432,7 +287,7 @@ def test_a_job_that_gets_on_between_its_deaths_is_not_given_up(stage):
 def test_sigterm_hands_over_and_costs_no_attempt_and_no_item(stage):
     first = stage.worker(SMALL)
     run = stage.submit("film", 40)
-    until(lambda: len(stage.marks("draw")) >= 5)
+    wait_until(lambda: len(stage.marks("draw")) >= 5)
     first.send_signal(signal.SIGTERM)
     assert first.wait(10) == 0
     status = stage.status(run)
@@ -447,7 +302,7 @@ def test_sigterm_hands_over_and_costs_no_attempt_and_no_item(stage):
 def test_a_second_sigterm_stops_at_once(stage):
     first = stage.worker("dict(grace_seconds=60)")
     run = stage.submit("sleeper")
-    until(lambda: stage.marks("asleep"))
+    wait_until(lambda: stage.marks("asleep"))
     first.send_signal(signal.SIGTERM)
     assert first.stdout.readline().startswith("stopping: ")
     at = time.monotonic()
@@ -463,11 +318,11 @@ def test_a_cancel_from_another_process_reaches_running_code_within_a_moment(stag
     for _ in range(3):
         (stage.folder / "marks").unlink(missing_ok=True)
         run = stage.submit("sleeper")
-        until(lambda: stage.marks("asleep"))
+        wait_until(lambda: stage.marks("asleep"))
         time.sleep(0.2)
         at = time.time()
         stage.do(run.cancel())
-        until(lambda: stage.marks("cancelled"), 3)
+        wait_until(lambda: stage.marks("cancelled"), 3)
         delays.append(stage.marks("cancelled")[0][2] - at)
     print("cancel", [round(delay, 3) for delay in delays])
     assert min(delays) < 0.1, delays
@@ -478,7 +333,7 @@ def test_a_cancel_from_another_process_reaches_running_code_within_a_moment(stag
 def test_the_store_renamed_away_in_mid_run_is_waited_for(stage):
     stage.worker(SMALL)
     run = stage.submit("film", 30, 3)
-    until(lambda: len(stage.marks("draw")) >= 6)
+    wait_until(lambda: len(stage.marks("draw")) >= 6)
     stage.do(stage.app.close())
     for suffix in ("", "-wal", "-shm"):
         path = stage.folder / f"jobs.db{suffix}"

@@ -14,11 +14,12 @@ from holdfast.core.codec import canonical
 from holdfast.core.errors import StoreError, StoreLost
 from holdfast.core.model import State
 from holdfast.jobs.service import JobRequest
-from tests.scenarios.test_recovery import Stage, presence, until
-from tests.scenarios.test_server_faults import LEASE_SECONDS, PROGRAM, SETTINGS
+from tests.scenarios.films import LEASE_SECONDS, PROGRAM, SETTINGS
+from tests.support.given import wait_until
 from tests.support.history import Effect, broken, effects_in
 from tests.support.proxy import Proxy
-from tests.support.redis_server import NoServer, Server, server
+from tests.support.redis_server import Server, server
+from tests.support.worker_processes import Stage, presence
 
 LOST = "acknowledged work is gone"
 FILMS = 24
@@ -31,15 +32,12 @@ PATIENCE_SECONDS = 20.0
 @pytest.fixture
 def pair() -> Iterator[tuple[Server, Server]]:
     """A primary and its replica."""
-    try:
-        with (
-            server("--repl-diskless-sync-delay", "0") as primary,
-            server("--replicaof", f"127.0.0.1 {primary.port}") as replica,
-        ):
-            until(lambda: "master_link_status:up" in str(replica.ask("INFO", "replication")), PATIENCE_SECONDS)
-            yield primary, replica
-    except NoServer as error:
-        pytest.skip(str(error))
+    with (
+        server("--repl-diskless-sync-delay", "0") as primary,
+        server("--replicaof", f"127.0.0.1 {primary.port}") as replica,
+    ):
+        wait_until(lambda: "master_link_status:up" in str(replica.ask("INFO", "replication")), PATIENCE_SECONDS)
+        yield primary, replica
 
 
 def test_who_saw_more_than_the_new_primary_stops_and_what_remains_is_whole(pair: tuple[Server, Server], tmp_path: Path):
@@ -52,19 +50,19 @@ def test_who_saw_more_than_the_new_primary_stops_and_what_remains_is_whole(pair:
             saw_more = [one.pid for one in both]
             saw_less = stage.worker(SETTINGS)
             stage.do(submit(stage.app, FILMS - LOST_FILMS))
-            until(lambda: {one.pid for one in done(tmp_path)} == {*saw_more, saw_less.pid})
+            wait_until(lambda: {one.pid for one in done(tmp_path)} == {*saw_more, saw_less.pid})
 
             # One worker sees nothing of what the replica has not.
             saw_less.send_signal(signal.SIGSTOP)
             time.sleep(0.2)  # what it had sent is on its way
             seen = acts(primary)
-            until(lambda: acts(replica) >= seen, PATIENCE_SECONDS)
+            wait_until(lambda: acts(replica) >= seen, PATIENCE_SECONDS)
             replica.ask("REPLICAOF", "NO", "ONE")
             lost = stage.do(submit(stage.app, FILMS))[-LOST_FILMS:]
-            until(lambda: [one for one in done(tmp_path) if one.job in lost])
+            wait_until(lambda: [one for one in done(tmp_path) if one.job in lost])
             for _ in range(2):  # who beats again has had the answer to its last beat, which tells how far the store is
                 since = time.time() * 1_000
-                until(lambda since=since: all(presence(stage, one).beat_at > since for one in both))  # type: ignore[misc]
+                wait_until(lambda since=since: all(presence(stage, one).beat_at > since for one in both))  # type: ignore[misc]
             gone = acts(primary) - acts(replica)
 
             proxy._to = replica.port
@@ -74,7 +72,7 @@ def test_who_saw_more_than_the_new_primary_stops_and_what_remains_is_whole(pair:
 
             with pytest.raises(StoreLost, match=LOST):
                 stage.do(asked_again(stage.app))
-            until(lambda: all(LOST in log(tmp_path, pid) for pid in saw_more), PATIENCE_SECONDS)
+            wait_until(lambda: all(LOST in log(tmp_path, pid) for pid in saw_more), PATIENCE_SECONDS)
             told_at = time.time()
 
             # Processes that are started now take the store as it is, and who gives a key gets what was lost once more.

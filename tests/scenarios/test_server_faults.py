@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import pytest
 
@@ -22,58 +22,14 @@ from holdfast.core.codec import canonical
 from holdfast.core.errors import StoreError
 from holdfast.core.model import State
 from holdfast.jobs.service import JobRequest
-from tests.scenarios.test_recovery import Stage, until
+from tests.scenarios.films import LEASE_SECONDS, PROGRAM, SETTINGS
 from tests.support import postgres_server, redis_server
-from tests.support.history import RECORD_EFFECT, broken_laws, effects_in
+from tests.support.given import wait_until
+from tests.support.history import broken_laws, effects_in
 from tests.support.proxy import Proxy
+from tests.support.servers import ServerProcess
+from tests.support.worker_processes import Stage
 
-PROGRAM = (
-    RECORD_EFFECT
-    + """
-import asyncio, logging, os
-from holdfast import App, Settings, sleep, step
-from holdfast.core import lifecycle
-lifecycle.RECOVERY_BACKOFF_MS = 100
-app = App(os.environ["TEST_URL"], settings=Settings(**eval(os.environ["TEST_SETTINGS"])))
-
-@step
-async def draw(n: int) -> int:
-    effect("begin")
-    await asyncio.sleep(0.03)
-    effect("end")
-    return n
-
-@step
-def cut(n: int) -> int:
-    effect("begin")
-    time.sleep(0.02)
-    effect("end")
-    return n
-
-@app.job
-async def clip(n: int) -> int:
-    return await draw(n) + await cut.aio(n)
-
-@app.job
-async def film(n: int) -> int:
-    images = await draw.map(range(4), at_once=2)
-    await sleep(0.2)
-    clips = await clip.map([n, n + 1])
-    await asyncio.gather(*(cut.aio(100 + m) for m in range(2)))
-    return sum(images) + sum(clips)
-
-if __name__ == "__main__":
-    logging.basicConfig(level="INFO", filename=f"log-{os.getpid()}")
-    from holdfast.cli.worker import _work
-    asyncio.run(_work(app, None, 4))
-"""
-)
-
-LEASE_SECONDS = 3.0
-SETTINGS = (
-    f"dict(beat_seconds=0.8, lease_seconds={LEASE_SECONDS}, look_seconds=0.2, upkeep_seconds=0.5, poll_seconds=1.0,"
-    " grace_seconds=0.5)"
-)
 FILMS = 20
 """So many at least; while faults go on, one more every moment."""
 
@@ -83,21 +39,7 @@ HEAL_SECONDS = 60.0
 """How long after the last fault everything must be done."""
 
 
-class Server(Protocol):
-    """What is done to a server here."""
-
-    STOPS: ClassVar[tuple[signal.Signals, ...]]
-
-    @property
-    def url(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    def restart(self, how: signal.Signals) -> None: ...
-    def crash(self) -> None: ...
-    def terminate(self) -> None: ...
-
-
-SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
+SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[ServerProcess]]] = {
     "postgres": lambda: postgres_server.server("synchronous_commit=on"),
     "redis": lambda: redis_server.server("--appendfsync", "always"),
 }
@@ -107,7 +49,7 @@ SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[Server]]] = {
 class Set:
     """A server of its own, a proxy before it, and a stage with workers behind that."""
 
-    def __init__(self, folder: Path, running: Server, proxy: Proxy) -> None:
+    def __init__(self, folder: Path, running: ServerProcess, proxy: Proxy) -> None:
         self.server, self.proxy = running, proxy
         self.stage = Stage(folder, PROGRAM, proxy.through(running.url))
         self.chance = random.Random(7)
@@ -145,7 +87,7 @@ class Set:
             begun = [one.pid for one in effects_in(self.stage.folder / "effects")[-1:] if one.what == "begin"]
             return next((one for one in self.stage.workers if one.pid in begun and one.poll() is None), None)
 
-        return until(look)
+        return wait_until(look)
 
     def kill_worker(self) -> None:
         victim = self.at_work()
@@ -193,15 +135,12 @@ class Set:
 
 @pytest.fixture(params=SERVERS)
 def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Set]:
-    try:
-        with SERVERS[request.param]() as running, Proxy(running.port) as proxy:
-            scene = Set(tmp_path, running, proxy)
-            try:
-                yield scene
-            finally:
-                scene.stage.close()
-    except (postgres_server.NoServer, redis_server.NoServer) as error:
-        pytest.skip(str(error))
+    with SERVERS[request.param]() as running, Proxy(running.port) as proxy:
+        scene = Set(tmp_path, running, proxy)
+        try:
+            yield scene
+        finally:
+            scene.stage.close()
 
 
 FAULTS: dict[str, list[Callable[[Set], Any]]] = {

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.test_recovery import Stage, owner, presence, until
-from tests.scenarios.test_server_faults import Server
 from tests.support import postgres_server, redis_server
+from tests.support.given import wait_until
 from tests.support.history import RECORD_EFFECT, Effect, broken_laws, effects_in
+from tests.support.servers import ServerProcess
+from tests.support.worker_processes import Stage, owner, presence
 
 PROGRAM = (
     RECORD_EFFECT
@@ -117,7 +118,7 @@ def cable() -> Iterator[Cable]:
 
 
 @contextlib.contextmanager
-def far_postgres(near: str) -> Iterator[Server]:
+def far_postgres(near: str) -> Iterator[ServerProcess]:
     with postgres_server.server(f"listen_addresses=127.0.0.1,{near}", "synchronous_commit=on") as running:
         with (running.folder / "data" / "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {near}/30 trust\n")
@@ -125,23 +126,20 @@ def far_postgres(near: str) -> Iterator[Server]:
         yield running
 
 
-def far_redis(near: str) -> contextlib.AbstractContextManager[Server]:
+def far_redis(near: str) -> contextlib.AbstractContextManager[ServerProcess]:
     return redis_server.server("--bind", "127.0.0.1", near, "--protected-mode", "no")
 
 
 @pytest.fixture(params=[far_postgres, far_redis])
-def far_server(cable: Cable, request: pytest.FixtureRequest) -> Iterator[Server]:
+def far_server(cable: Cable, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     """A server that the other end of the cable may use."""
-    try:
-        with request.param(cable.near) as running:
-            yield running
-    except (postgres_server.NoServer, redis_server.NoServer) as error:
-        pytest.skip(str(error))
+    with request.param(cable.near) as running:
+        yield running
 
 
 @pytest.mark.parametrize("how", ["both ways", "replies only"])
 def test_a_worker_that_is_cut_off_stops_by_itself_before_another_goes_on(
-    cable: Cable, far_server: Server, tmp_path: Path, how: str
+    cable: Cable, far_server: ServerProcess, tmp_path: Path, how: str
 ):
     stage = Stage(tmp_path, PROGRAM, far_server.url)
     there = stage.url.replace("127.0.0.1", cable.near)
@@ -151,16 +149,16 @@ def test_a_worker_that_is_cut_off_stops_by_itself_before_another_goes_on(
         assert owner(stage, run) is victim
         other = stage.worker(SETTINGS)
         (tmp_path / "ready").touch()
-        until(lambda: len(effects_in(tmp_path / "effects")) >= 10)
+        wait_until(lambda: len(effects_in(tmp_path / "effects")) >= 10)
 
         cut_at = time.time()
         cable.cut(how)
-        until(lambda: began(tmp_path, 2), 30)
+        wait_until(lambda: began(tmp_path, 2), 30)
         healed_at = time.time()
         cable.heal(how)
 
         assert stage.do(run.result(40)) == STEPS
-        until(lambda: not presence(stage, victim).running, 30)
+        wait_until(lambda: not presence(stage, victim).running, 30)
         first, second = began(tmp_path, 1), began(tmp_path, 2)
         last = max(one.at for one in first)
         assert len(first) < STEPS, "not for want of steps"

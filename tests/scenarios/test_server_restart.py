@@ -10,8 +10,9 @@ import pytest
 
 from holdfast.core.model import Presence, State
 from holdfast.engines.records import WORKER
-from tests.scenarios.test_recovery import Stage, until
-from tests.support.postgres_server import NoServer, Server, server
+from tests.support.given import wait_until
+from tests.support.postgres_server import Server, server
+from tests.support.worker_processes import Stage
 
 PROGRAM = """
 import asyncio, logging, os
@@ -37,11 +38,8 @@ LOOKS = 3
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    try:
-        with server("synchronous_commit=on") as running:  # what it has acknowledged outlives a crash
-            yield running
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server("synchronous_commit=on") as running:  # what it has acknowledged outlives a crash
+        yield running
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
@@ -53,7 +51,7 @@ def test_a_restart_under_four_worker_processes_declares_none_dead(
         for _ in range(WORKERS):
             stage.worker()
         runs = [stage.submit("hold", n) for n in range(WORKERS)]
-        until(lambda: stage.do(stage.app.engine.count()).get(("default", State.ACTIVE)) == WORKERS)
+        wait_until(lambda: stage.do(stage.app.engine.count()).get(("default", State.ACTIVE)) == WORKERS)
         own_server.restart(how)
 
         def beats() -> dict[str, int]:
@@ -68,7 +66,7 @@ def test_a_restart_under_four_worker_processes_declares_none_dead(
                 seen[worker].add(at)
             return len(seen) == WORKERS and all(len(times) > LOOKS for times in seen.values())
 
-        until(all_have_beaten, 60)
+        wait_until(all_have_beaten, 60)
         (tmp_path / "go").touch()
         assert [stage.do(run.result(20)) for run in runs] == list(range(WORKERS))
         stories = [[entry.event for entry in stage.history(run)] for run in runs]

@@ -86,6 +86,15 @@ async def until(condition: Callable[[], Any] | Callable[[], Awaitable[Any]], sec
         await asyncio.sleep(0.01)
 
 
+def wait_until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """As `until`, for tests without a loop."""
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, f"did not come within {seconds} s"
+        time.sleep(0.01)
+    return answer
+
+
 async def in_state(app: App, run: Run[Any], *states: State, seconds: float = 10.0) -> Job:
     """The job, once it is in one of these states."""
 

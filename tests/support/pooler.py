@@ -8,12 +8,9 @@ PgBouncer it takes no start-up settings that it doesn't know. Lives on a thread 
 import asyncio
 import random
 import struct
-import threading
-from collections.abc import Coroutine
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-WAIT_SECONDS = 10.0
+from tests.support.relay import Relay
+
 STARTUP, TLS_REQUEST, CANCEL_REQUEST = 196608, 80877103, 80877102
 KNOWN = frozenset({"user", "database", "client_encoding", "application_name", "datestyle", "timezone"})
 """The start-up parameters that are taken."""
@@ -41,49 +38,26 @@ async def message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     return kind, head + await reader.readexactly(size - 4)
 
 
-class Pooler:
+class Pooler(Relay):
     """Forwards to a port of this machine, by way of so many sessions."""
 
     def __init__(self, port: int, sessions: int, user: str = "postgres", database: str = "postgres") -> None:
+        super().__init__()
         self._to, self._number, self._as = port, sessions, (user, database)
         self._free: list[Session] = []
         self._is_free: asyncio.Condition
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pooler", daemon=True)
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._chance = random.Random(3)
         self.sessions: list[Session] = []
         self.clients = 0
-        self.port = 0
 
-    def __enter__(self) -> "Pooler":
-        self._thread.start()
-        self._do(self._listen())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._do(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(WAIT_SECONDS)
-        self._loop.close()
-
-    def through(self, url: str) -> str:
-        """The same URL, by way of this pooler."""
-        parts = urlsplit(url)
-        user, at, _ = parts.netloc.rpartition("@")
-        return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}"))
-
-    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS)
-
-    async def _listen(self) -> None:
+    async def listen(self) -> None:
         self._is_free = asyncio.Condition()
         self.sessions = [await self._begin() for _ in range(self._number)]
         self._free = list(self.sessions)
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         self._server.close()
         for task in list(self._tasks):
             task.cancel()

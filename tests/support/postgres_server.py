@@ -7,28 +7,28 @@ the command becomes its URL. `$HOLDFAST_TEST_POSTGRES_URL` names a running serve
 
 import asyncio
 import contextlib
-import ctypes
 import importlib.util
 import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import asyncpg
 
+from tests.support.servers import STOP_SECONDS, NoServer, ServerProcess, run_with
+
 GIVEN = "HOLDFAST_TEST_POSTGRES_URL"
 WHICH = "HOLDFAST_TEST_POSTGRES"
 SYSTEM = "system"
 START_SECONDS = 60.0
-STOP_SECONDS = 20.0
 NOBODY = "nobody"
 
 SMALL = ("shared_buffers=64MB", "autovacuum_naptime=10s")
@@ -39,69 +39,41 @@ SAFE = ("shared_buffers=1GB",)
 EVERY = ("max_connections=200", "listen_addresses=127.0.0.1")
 
 
-class NoServer(Exception):
-    """No Postgres can be started here; the text says why."""
-
-
-class Server:
-    """A running Postgres. `restart`, `stop` and the like are for tests that want to see what that does."""
+class Server(ServerProcess):
+    """A running Postgres. SIGINT ends its sessions, SIGQUIT is a crash."""
 
     STOPS: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGINT, signal.SIGQUIT)
+    START_SECONDS: ClassVar[float] = START_SECONDS
+    LOOK_SECONDS: ClassVar[float] = 0.05
 
     def __init__(self, programs: Path, folder: Path, settings: tuple[str, ...]) -> None:
-        self._programs = programs
-        self.folder = folder
-        self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = free_port()
+        super().__init__(folder, settings)
+        self.programs = programs
 
     @property
     def url(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
+    def command(self) -> list[str | Path]:
         options = [part for setting in self._settings for part in ("-c", setting)]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self.folder / "data", "-p", str(self.port), "-k", "", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=end_with_us,
-                **as_somebody(),
-            )
-        end = time.monotonic() + START_SECONDS
-        while subprocess.call(self._ready(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.stop(signal.SIGQUIT)
-                raise NoServer(f"Postgres did not start: {self.log()[-600:]}")
-            time.sleep(0.05)
+        return [self.programs / "postgres", "-D", self.folder / "data", "-p", str(self.port), "-k", "", *options]
 
-    def _ready(self) -> list[str | Path]:
-        return [self._programs / "pg_isready", "-h", "127.0.0.1", "-p", str(self.port), "-d", "postgres", "-t", "1"]
+    def as_user(self) -> dict[str, Any]:
+        return as_somebody()
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop it: SIGINT ends sessions, SIGQUIT is a crash."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
-
-    def restart(self, how: signal.Signals = signal.SIGINT) -> None:
-        self.stop(how)
-        self.start()
+    def answers(self) -> bool:
+        ready: list[str | Path] = [
+            self.programs / "pg_isready",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(self.port),
+            "-d",
+            "postgres",
+            "-t",
+            "1",
+        ]
+        return not subprocess.call(ready, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def crash(self) -> None:
         """Kill its first process, so that it can't say a word to the others, and start it again."""
@@ -125,9 +97,6 @@ class Server:
 
         asyncio.run(end())
 
-    def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
-
 
 @contextlib.contextmanager
 def server(*settings: str, safe: bool = False) -> Iterator[Server]:
@@ -139,7 +108,7 @@ def server(*settings: str, safe: bool = False) -> Iterator[Server]:
         if os.geteuid() == 0:
             shutil.chown(folder, NOBODY)
             if not _can_run(programs / "postgres"):
-                running._programs = programs = _copied(programs, folder)
+                running.programs = programs = _copied(programs, folder)
         options = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
         made = subprocess.run(
             [programs / "initdb", "-D", folder / "data", *options],
@@ -209,12 +178,6 @@ def as_somebody() -> dict[str, Any]:
     return {"user": NOBODY, "group": group, "extra_groups": [], "cwd": "/"}
 
 
-def end_with_us() -> None:
-    """In the child, before it becomes the server: a test run that is killed leaves no server behind (on Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
-
-
 def _can_run(program: Path) -> bool:
     try:
         return not subprocess.call([program, "--version"], stdout=subprocess.DEVNULL, **as_somebody())
@@ -233,12 +196,6 @@ def _copied(programs: Path, folder: Path) -> Path:
     return folder / package.name / programs.relative_to(package)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main(command: list[str]) -> int:
     """Run a command with a server; after `--safe` with one that syncs, after `--system` with the system's."""
     safe = False
@@ -247,12 +204,7 @@ def main(command: list[str]) -> int:
             safe = True
         else:
             os.environ[WHICH] = SYSTEM  # also for what the command starts by itself
-    try:
-        with server_url(safe=safe) as url:
-            return subprocess.call([part.replace("{url}", url) for part in command])
-    except NoServer as error:
-        print(f"Postgres: skipped. {error}")
-        return 0
+    return run_with(partial(server_url, safe=safe), command, "Postgres")
 
 
 if __name__ == "__main__":

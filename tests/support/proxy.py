@@ -9,16 +9,11 @@ import contextlib
 import socket
 import ssl
 import struct
-import threading
-from collections.abc import Coroutine
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+
+from tests.support.relay import Relay
 
 QUIET_SECONDS = 0.03
 """A reply is over when nothing more came for so long."""
-
-WAIT_SECONDS = 10.0
-"""How long anything here may take."""
 
 CHUNK = 1 << 16
 _RESET = struct.pack("ii", 1, 0)
@@ -43,16 +38,14 @@ class Way:
             end.transport.abort()
 
 
-class Proxy:
+class Proxy(Relay):
     """Forwards to a port of this machine. With `tls`, clients must ask for TLS as those of Postgres do."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__()
         self._to = port
         self._tls = tls
         self._ways: set[Way] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._flows: asyncio.Event
         self._trap: tuple[int, bool] | None = None
         self._closed = False
@@ -60,26 +53,8 @@ class Proxy:
         """How long each message takes longer, in either direction."""
         self.refuses = False
         """Whether new connections are turned away."""
-        self.port = 0
         self.sprung = False
         """Whether the last trap was sprung."""
-
-    def __enter__(self) -> "Proxy":
-        self._thread.start()
-        self._do(self._listen())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._do(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(WAIT_SECONDS)
-        self._loop.close()
-
-    def through(self, url: str) -> str:
-        """The same URL, by way of this proxy."""
-        parts = urlsplit(url)
-        user, at, _ = parts.netloc.rpartition("@")
-        return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}"))
 
     def cut(self) -> int:
         """End all connections; how many there were."""
@@ -90,15 +65,15 @@ class Proxy:
                 way.cut()
             return len(ways)
 
-        return self._do(cut())
+        return self.do(cut())
 
     def hold(self) -> None:
         """Let nothing through, while connections seem to be there: as when a cable is pulled."""
-        self._do(self._set(flows=False))
+        self.do(self._set(flows=False))
 
     def release(self) -> None:
         """Let through again, with what was sent meanwhile."""
-        self._do(self._set(flows=True))
+        self.do(self._set(flows=True))
 
     def lose_reply(self, nth: int = 1) -> None:
         """Forward the nth request from now, wait for its reply, and drop that with its connection."""
@@ -117,16 +92,13 @@ class Proxy:
         self.sprung = False
         self._trap = trap
 
-    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS)
-
-    async def _listen(self) -> None:
+    async def listen(self) -> None:
         self._flows = asyncio.Event()
         self._flows.set()
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         self._closed = True
         self._server.close()
         for way in list(self._ways):

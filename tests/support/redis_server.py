@@ -5,7 +5,6 @@ command becomes its URL. `$HOLDFAST_TEST_REDIS_URL` names a running server, and 
 """
 
 import contextlib
-import ctypes
 import importlib.util
 import os
 import shutil
@@ -19,62 +18,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from tests.support.servers import NoServer, ServerProcess, free_port, run_with
+
 GIVEN = "HOLDFAST_TEST_REDIS_URL"
-START_SECONDS = 30.0
-STOP_SECONDS = 20.0
 KEPT = ("--appendonly", "yes", "--appendfsync", "everysec")
 FORGOTTEN = ("--appendonly", "no", "--save", "")
 CLUSTER_SECONDS = 60.0
 SLOTS = 16_384
 
 
-class NoServer(Exception):
-    """No Redis can be started here; the text says why."""
-
-
-class Server:
-    """A running server. `restart`, `stop`, `ask` and the like are for tests that want to see what that does."""
+class Server(ServerProcess):
+    """A running server. SIGTERM saves what it can, SIGKILL is a crash."""
 
     STOPS: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM, signal.SIGINT)
+    START_SECONDS: ClassVar[float] = 30.0
 
     def __init__(self, program: Path, folder: Path, settings: tuple[str, ...]) -> None:
+        super().__init__(folder, settings)
         self._program = program
-        self._folder = folder
-        self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
-        self.port = free_port()
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+    def command(self) -> list[str | Path]:
+        where = (self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder)
+        return [*where, "--daemonize", "no", *self._settings]
 
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder),
-                    *("--daemonize", "no", *self._settings),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_end_with_us,
-            )
-        end = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.stop(signal.SIGKILL)
-                raise NoServer(f"the server did not start: {self.log()[-600:]}")
-            time.sleep(0.02)
-
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             return self.ask("PING") in ("PONG", None)
         except OSError:
@@ -93,33 +64,10 @@ class Server:
                 return answer.read(int(line[1:])).decode()
             return line[1:] if line[:1] in ("+", ":") else None
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop it: SIGTERM saves what it can, SIGKILL is a crash."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
-
-    def restart(self, how: signal.Signals = signal.SIGTERM) -> None:
-        self.stop(how)
-        self.start()
-
-    def crash(self) -> None:
-        """Kill it, and start it again."""
-        self.restart(signal.SIGKILL)
-
     def terminate(self) -> None:
         """End every connection."""
         for kind in ("normal", "pubsub"):
             self.ask("CLIENT", "KILL", "TYPE", kind)
-
-    def log(self) -> str:
-        return (self._folder / "log").read_text(errors="replace")
 
 
 @contextlib.contextmanager
@@ -192,26 +140,9 @@ def _can_run(program: Path) -> bool:
         return False
 
 
-def _end_with_us() -> None:
-    """In the child, before it becomes the server: a test run that is killed leaves no server behind (on Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main(command: list[str]) -> int:
     """Run a command with a server."""
-    try:
-        with server_url() as url:
-            return subprocess.call([part.replace("{url}", url) for part in command])
-    except NoServer as error:
-        print(f"Redis: skipped. {error}")
-        return 0
+    return run_with(server_url, command, "Redis")
 
 
 if __name__ == "__main__":

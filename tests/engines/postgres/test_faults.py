@@ -17,7 +17,7 @@ from holdfast.core.model import Applied, Event, Options, Presence, Recorded, Run
 from holdfast.engines.postgres import PostgresEngine, pool
 from holdfast.engines.postgres.url import place_of
 from holdfast.upkeep.rescue import Rescue
-from tests.support.postgres_server import NoServer, Server, server
+from tests.support.postgres_server import Server, server
 
 CLOCK = StoreClock(settable=False)
 CALLERS = 200
@@ -29,11 +29,8 @@ Act = Callable[[], Awaitable[Any]]
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that this test may restart, with few connections to give away. What it acknowledged outlives a crash."""
-    try:
-        with server(*FULL_AT_12, "synchronous_commit=on") as running:
-            yield running
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server(*FULL_AT_12, "synchronous_commit=on") as running:
+        yield running
 
 
 async def opened(url: str) -> PostgresEngine:

@@ -44,7 +44,7 @@ from holdfast.engines.postgres.url import place_of
 from holdfast.engines.postgres.writes import Writes
 from holdfast.engines.records import WORKER
 from holdfast.engines.topics import job_topic, queue_topic
-from tests.support.postgres_server import NoServer, Server, server
+from tests.support.postgres_server import Server, server
 
 CLOCK = StoreClock(settable=False)
 KNOWN = ["test.job", "holdfast.undo"]
@@ -55,11 +55,8 @@ PATIENCE_SECONDS = 10.0
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that this test may restart."""
-    try:
-        with server() as running:
-            yield running
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server() as running:
+        yield running
 
 
 async def opened(url: str) -> PostgresEngine:
@@ -925,8 +922,5 @@ def test_an_idle_worker_asks_at_most_two_statements_a_second(run):
         await app.close()
         return rate
 
-    try:
-        with server("log_statement=all", "log_line_prefix=%a ") as running:
-            assert 0 < run(live(running)) <= 2.0
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server("log_statement=all", "log_line_prefix=%a ") as running:
+        assert 0 < run(live(running)) <= 2.0

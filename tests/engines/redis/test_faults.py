@@ -29,7 +29,7 @@ from holdfast.engines.redis.connection import NotConnected, Way, Wire
 from holdfast.engines.redis.engine import CALL_WEIGHT
 from holdfast.engines.redis.url import place_of
 from tests.support.proxy import Proxy
-from tests.support.redis_server import NoServer, Server, server
+from tests.support.redis_server import Server, server
 
 CLOCK = StoreClock(settable=False)
 PATIENCE_SECONDS = 10.0
@@ -38,21 +38,15 @@ PATIENCE_SECONDS = 10.0
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that this test may restart; it keeps what it has."""
-    try:
-        with server() as running:
-            yield running
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server() as running:
+        yield running
 
 
 @pytest.fixture
 def forgetful_server() -> Iterator[Server]:
     """A server that keeps nothing over a restart."""
-    try:
-        with server(kept=False) as running:
-            yield running
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server(kept=False) as running:
+        yield running
 
 
 async def opened(url: str) -> RedisEngine:
@@ -142,15 +136,12 @@ def test_a_store_that_was_flushed_under_our_hands_is_noticed(redis_store: str, r
 @pytest.fixture
 def pair() -> Iterator[tuple[Server, Server]]:
     """A primary and its replica, in step."""
-    try:
-        with server() as primary, server("--replicaof", f"127.0.0.1 {primary.port}", kept=False) as replica:
-            end = time.monotonic() + PATIENCE_SECONDS
-            while "master_link_status:up" not in str(replica.ask("INFO", "replication")):
-                assert time.monotonic() < end
-                time.sleep(0.05)
-            yield primary, replica
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server() as primary, server("--replicaof", f"127.0.0.1 {primary.port}", kept=False) as replica:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while "master_link_status:up" not in str(replica.ask("INFO", "replication")):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        yield primary, replica
 
 
 async def in_step(primary: Server, replica: Server) -> None:

@@ -35,7 +35,7 @@ from holdfast.engines.topics import job_topic, queue_topic
 from holdfast.engines.urls import named
 from holdfast.jobs.service import Jobs
 from holdfast.upkeep.keeper import EXPIRE_BATCH, Keeper
-from tests.support.redis_server import NoServer, Server, cluster, server
+from tests.support.redis_server import Server, cluster, server
 
 CLOCK = StoreClock(settable=False)
 ROW_BEFORE_TRIES = tuple[int, str, int, int | None, Error | None, str | None]
@@ -69,11 +69,8 @@ def test_a_record_with_its_number_of_tries_is_read_by_an_older_worker(error):
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that this test may set up as it likes."""
-    try:
-        with server() as running:
-            yield running
-    except NoServer as error:
-        pytest.skip(str(error))
+    with server() as running:
+        yield running
 
 
 async def opened(url: str) -> RedisEngine:
@@ -583,11 +580,8 @@ def test_a_store_lives_on_one_node_of_a_cluster_and_every_node_leads_there(run):
         await app.close()
         await other.close()
 
-    try:
-        with cluster() as nodes:
-            run(live(nodes))
-    except NoServer as error:
-        pytest.skip(str(error))
+    with cluster() as nodes:
+        run(live(nodes))
 
 
 # Rights.
