@@ -41,7 +41,7 @@ lint: $(VENV)/.ready ## style and types
 	@$(BIN)/mypy
 
 docs: $(VENV)/.ready ## write anew the pages that are made from code
-	@$(BIN)/python -m holdfast.cli.pages
+	@$(BIN)/python -m tools.docs_pages
 
 bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the same run
 	@$(BIN)/python benchmarks/spine.py

@@ -24,7 +24,8 @@ MAY = {
     "conformance": {"core", "engines", "jobs"},
     "app": {"core", "forking", "engines", "jobs", "worker", "upkeep", "safe_console"},
     "testing": {"core", "engines", "jobs", "worker", "upkeep", "app"},
-    "cli": {"core", "forking", "engines", "jobs", "worker", "upkeep", "app", "safe_text", "safe_console"},
+    "demo": {"core", "engines", "jobs", "app", "cli.words"},
+    "cli": {"demo", "core", "forking", "engines", "jobs", "worker", "upkeep", "app", "safe_text", "safe_console"},
 }
 
 # Concrete engines are named by `engine_for(url)`, by themselves, by the command line, by the suite that compares every

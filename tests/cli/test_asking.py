@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import ask as asking
 from holdfast.cli.form import fields_of, form_words, sample
+from holdfast.cli.verbs import ask as asking
 from holdfast.core.model import State
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, suspended

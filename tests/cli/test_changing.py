@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import cancel, store
+from holdfast.cli import open_store as store
+from holdfast.cli.verbs import cancel
 from holdfast.core.lifecycle import EVENT_ROWS
 from holdfast.core.model import PAGE_LIMIT, Event, State
 from holdfast.jobs.service import JobRequest, Jobs

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import demo as demo_module
 from holdfast.core.keys import new_id
+from holdfast.demo import show
 from tests.cli.conftest import Cli
 
 ID = new_id(1_760_000_000_000, 1)
@@ -19,7 +19,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(*_: object) -> str:
         return ID
 
-    monkeypatch.setattr(demo_module, "_play", play)
+    monkeypatch.setattr(show, "play", play)
 
 
 def test_a_store_that_is_kept_is_told_with_how_to_look_at_it(cli: Cli, tmp_path: Path):

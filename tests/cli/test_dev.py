@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import dev as dev_module
-from holdfast.cli.dev import changed, files_below, folder_of, url_of
+from holdfast.cli.verbs import dev as dev_module
+from holdfast.cli.verbs.dev import changed, files_below, folder_of, url_of
 from holdfast.core.errors import Invalid
 from tests.cli.conftest import Cli
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from holdfast.cli import drawing
-from holdfast.cli.drawing import (
+from holdfast.cli.render import lifecycle_svg as drawing
+from holdfast.cli.render.lifecycle_svg import (
     FRAMES,
     GROUPS,
     HEIGHT,

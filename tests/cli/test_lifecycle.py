@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.cli.lifecycle import LEASE_WORDS, as_json, as_mermaid, as_text
+from holdfast.cli.render.lifecycle_text import LEASE_WORDS, as_json, as_mermaid, as_text
 from holdfast.core.lifecycle import EVENTS, STATES, LeaseRule
 
 EDGES = {(source, row.event, target) for row in EVENTS for source in row.sources or ("[*]",) for target in row.targets}

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.cli.load import load_app
+from holdfast.cli.load_app import load_app
 from holdfast.core.errors import Invalid
 
 HEAD = "from holdfast import App, step\n\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.cli import status
+from holdfast.cli.verbs import status
 from holdfast.cli.words import error_line
 from holdfast.conformance.given import step
 from holdfast.core.lifecycle import decide

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import cli
-from holdfast.cli import VERBS, Verb, main
+from holdfast.cli.main import VERBS, Verb, main
 
 ERRORS = """
 import click
@@ -60,7 +60,7 @@ def test_a_wrong_call_exits_with_2(call: list[str]) -> None:
 
 
 def test_a_verb_without_a_module_is_neither_listed_nor_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(VERBS, "ghost", Verb("holdfast.cli.ghost", "ghost", "Not written yet."))
+    monkeypatch.setitem(VERBS, "ghost", Verb("holdfast.cli.verbs.ghost", "ghost", "Not written yet."))
 
     assert "ghost" not in CliRunner().invoke(main, ["--help"]).stdout
     assert CliRunner().invoke(main, ["ghost"]).exit_code == 2
@@ -82,7 +82,7 @@ def test_version_names_the_installed_version() -> None:
 @pytest.mark.parametrize("call", [["--help"], ["--version"], ["lifecycle"]])
 def test_start_up_imports_neither_pydantic_nor_another_verb(call: list[str]) -> None:
     code = (
-        "import sys; from holdfast.cli import VERBS, main; main(sys.argv[1:], standalone_mode=False); "
+        "import sys; from holdfast.cli.main import VERBS, main; main(sys.argv[1:], standalone_mode=False); "
         "others = {verb.module for name, verb in VERBS.items() if name not in sys.argv}; "
         "print(*({'pydantic', 'asyncio', 'sqlite3'} | others) & set(sys.modules), file=sys.stderr)"
     )

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli import pages
 from holdfast.core.lifecycle import EVENTS, STATES, decide
 from holdfast.core.model import Job, Wait, WaitKind
 from holdfast.engines import engine_class
+from tools import docs_pages as pages
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

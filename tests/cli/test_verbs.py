@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli import VERBS, main
+from holdfast.cli.main import VERBS, main
 from holdfast.core.model import State
 from holdfast.engines import engine_for
 from tests.cli.conftest import Cli

@@ -159,7 +159,7 @@ def heard() -> None:
     marks.write(f"heard 0 {time.time()}\\n")
 
 if __name__ == "__main__":
-    from holdfast.cli.worker import _work
+    from holdfast.cli.verbs.worker import _work
     asyncio.run(_work(app, None, 8))
 """
 

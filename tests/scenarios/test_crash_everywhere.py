@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, current, step
-from holdfast.cli import demo_video
 from holdfast.core.model import Options, Retry, State
+from holdfast.demo import video as demo_video
 from holdfast.testing import Crash, Provider, crash_everywhere, in_memory
 from tests.support.given import wait_until
 from tests.support.worker_processes import Stage
@@ -185,7 +185,7 @@ def order(usd: int) -> str:
     return charge(usd)
 
 if __name__ == "__main__":
-    from holdfast.cli.worker import _work
+    from holdfast.cli.verbs.worker import _work
     asyncio.run(_work(app, None, 8))
 """
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.demo_figures import Killed, measure
-from holdfast.cli.demo_provider import BROKEN, BUSY, CUT, MADE, Call
 from holdfast.core.model import Step, StepState
+from holdfast.demo.figures import Killed, measure
+from holdfast.demo.provider import BROKEN, BUSY, CUT, MADE, Call
 
 MANY = frozenset({"storyboard"})
 KILLED = Killed(at=100.0, worker=1, pid=11, epoch=1, image=2)

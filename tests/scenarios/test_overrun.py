@@ -52,7 +52,7 @@ def def_stuck() -> str:
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", filename=f"log-{os.getpid()}")
-    from holdfast.cli.worker import _work
+    from holdfast.cli.verbs.worker import _work
     asyncio.run(_work(app, None, 8))
 """
 

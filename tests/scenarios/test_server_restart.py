@@ -27,7 +27,7 @@ async def hold(n: int) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", filename=f"log-{os.getpid()}")
-    from holdfast.cli.worker import _work
+    from holdfast.cli.verbs.worker import _work
     asyncio.run(_work(app, None, 1))
 """
 

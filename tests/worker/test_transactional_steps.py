@@ -786,7 +786,7 @@ async def zombie() -> int:
     return await pay.aio(current().epoch)
 
 if __name__ == "__main__":
-    from holdfast.cli.worker import _work
+    from holdfast.cli.verbs.worker import _work
     asyncio.run(_work(app, None, 8))
 """
 

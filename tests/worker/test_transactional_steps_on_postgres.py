@@ -319,7 +319,7 @@ async def many(start: int, count: int) -> int:
     return sum(await pay.map(range(start, start + count), at_once=4))
 
 if __name__ == "__main__":
-    from holdfast.cli.worker import _work
+    from holdfast.cli.verbs.worker import _work
     asyncio.run(_work(app, None, 8))
 """
 

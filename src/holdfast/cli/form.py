@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast.cli.calls import echo
+from holdfast.cli.errors import echo
 from holdfast.cli.words import one_line
 from holdfast.core.codec import parse
 from holdfast.core.errors import BadValue, Invalid

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.cli.store import engine_at, place_of_store, within
+from holdfast.cli.open_store import engine_at, place_of_store, within
 from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError, Invalid, NotFound
 from holdfast.core.keys import check_id

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from holdfast.cli.calls import echo
+from holdfast.cli.errors import echo
 
 VARIABLE = "HOLDFAST_LIFELINE"
 """Names the worker's end of the pipe. A worker removes it from its environment before it loads an App."""

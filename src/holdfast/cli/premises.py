@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.ailments import Finding, Level
-from holdfast.cli.store import path_of_engine
+from holdfast.cli.open_store import path_of_engine
 from holdfast.core.durations import in_words
 from holdfast.engines.contract import Engine, system_clock
 from holdfast.engines.sqlite import SqliteEngine

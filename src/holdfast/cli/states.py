@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.calls import meant
+from holdfast.cli.errors import meant
 from holdfast.core.model import State
 
 MEANT: dict[str, tuple[State, ...]] = {

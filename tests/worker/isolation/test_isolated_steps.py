@@ -608,7 +608,7 @@ def test_steps_of_the_script_itself_are_found_from_its_file(name, tmp_path):
 
 
 async def test_steps_of_an_app_that_was_loaded_from_a_file_are_found_from_it(tmp_path, monkeypatch):
-    from holdfast.cli.load import load_app
+    from holdfast.cli.load_app import load_app
 
     (tmp_path / "film.reel.py").write_text(
         "from holdfast import App, step\napp = App('memory:')\n@step\ndef cut(n: int) -> int:\n    return n * 2\n"

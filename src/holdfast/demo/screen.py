@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from holdfast.cli.demo_figures import Figures, Killed, item_of, recorded
-from holdfast.cli.demo_provider import BROKEN, BUSY, MADE, UNDER_WAY, Call
 from holdfast.core.model import Step
+from holdfast.demo.figures import Figures, Killed, item_of, recorded
+from holdfast.demo.provider import BROKEN, BUSY, MADE, UNDER_WAY, Call
 
 COLOURS = ("cyan", "magenta")
 """Whose work an item is: the first worker's, the second's."""

@@ -3,9 +3,9 @@
 import click
 from rich.text import Text
 
+from holdfast.cli.open_store import in_store, json_option, url_option
 from holdfast.cli.overview import TYPES_SHOWN, how_alive
 from holdfast.cli.shapes import worker_shape
-from holdfast.cli.store import in_store, json_option, url_option
 from holdfast.cli.words import ago, console, one_line, say_json, short, span
 from holdfast.core.model import Presence, Running, Time
 from holdfast.jobs.service import Jobs

@@ -3,9 +3,9 @@
 import click
 
 from holdfast.cli.form import fields_of, form_words
-from holdfast.cli.given import as_the_job_takes_it, json_given
 from holdfast.cli.ids import find_id, job_ids
-from holdfast.cli.store import in_store, url_option, whoami
+from holdfast.cli.json_options import as_the_job_takes_it, json_given
+from holdfast.cli.open_store import in_store, url_option, whoami
 from holdfast.cli.words import console, one_line, short
 from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import EVENT_ROWS, standing

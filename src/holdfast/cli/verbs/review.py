@@ -7,14 +7,14 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.calls import echo
 from holdfast.cli.doubts import doubt_lines, doubts_of, misfit_lines, misfits_of
-from holdfast.cli.given import arguments_given, json_given
+from holdfast.cli.errors import echo
 from holdfast.cli.ids import find_ids, job_ids
-from holdfast.cli.load import app_option, check_step_result, load_app, signature_in
+from holdfast.cli.json_options import arguments_given, json_given
+from holdfast.cli.load_app import app_option, check_step_result, load_app, signature_in
+from holdfast.cli.open_store import confirm, in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.overview import owner_words
 from holdfast.cli.shapes import error_shape, moment, status_shape
-from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import console, counted, error_line, one_line, say_json, short, span
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import EffectInDoubt, NotAllowed, NotFound, Refused

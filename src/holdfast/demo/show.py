@@ -1,7 +1,7 @@
-"""`holdfast demo`: a film in seven stages whose worker is killed half-way, and which another worker finishes.
+"""Plays the demo: a film in seven stages whose worker is killed half-way, and which another worker finishes.
 
 Must not need a set-up, a network or a question. What it shows is real: a store, two worker processes, SIGKILL, HTTP.
-What it tells at the end is measured (`demo_figures`), by the provider that was called and by the store.
+What it tells at the end is measured (`figures`), by the provider that was called and by the store.
 """
 
 import asyncio
@@ -14,18 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from holdfast.cli.demo_cast import START_SECONDS, WORKERS, Cast
-from holdfast.cli.demo_figures import Figures, Killed, measure, recorded
-from holdfast.cli.demo_screen import Screen, View, summary
-from holdfast.cli.demo_video import SCENES, app, make_video, storyboard, video_generation
 from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import Job, State, Step, Where
+from holdfast.demo.cast import START_SECONDS, WORKERS, Cast
+from holdfast.demo.figures import Figures, Killed, measure, recorded
+from holdfast.demo.screen import Screen, View, summary
+from holdfast.demo.video import SCENES, app, make_video, storyboard, video_generation
 from holdfast.engines.records import WORKER, worker_in
 from holdfast.engines.urls import masked
 
@@ -45,36 +44,18 @@ STAGES = [(name, *ITEMS.get(name, (1, ""))) for name in make_video.spec.options.
 MANY = frozenset(ITEMS)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  holdfast demo
-  holdfast demo --db demo.db
-  holdfast demo --url postgresql://user@host/database
-  holdfast demo --url redis://host:6379/0
-  holdfast status --url sqlite:///demo.db
-"""
-)
-@click.option("--db", type=click.Path(path_type=Path), help="Keep the store in this file, to look at it afterwards.")
-@click.option("--url", metavar="URL", help="Keep the store there: another engine, the same film.")
-@click.option("--svg", type=click.Path(path_type=Path), hidden=True, help="Write a picture of the demo's end.")
-def demo(db: Path | None, url: str | None, svg: Path | None) -> None:
-    """Make a film in seven stages with pretend providers; kill the worker half-way; watch another one go on.
-
-    Takes about half a minute, asks nothing, and leaves nothing behind unless --db or --url names a store.
-    """
-    if db is not None and url is not None:
-        raise click.UsageError("give --db or --url, not both")
+def run_demo(db: Path | None, url: str | None, svg: Path | None) -> None:
+    """Play the demo in a temporary store, or in the one that is named. A Ctrl-C stops all of its processes first."""
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, sigterm_like_ctrl_c():
         path = (db or Path(folder) / "demo.db").absolute()
         app.use(url or f"sqlite:///{quote(str(path))}")
         kept = db is not None or url is not None
         screen = Screen(svg)
         try:
-            id = asyncio.run(_play(screen, kept, Path(folder)))
+            id = asyncio.run(play(screen, kept, Path(folder)))
         except KeyboardInterrupt:
             screen.console.print("\nstopped; all processes of the demo are ended")
-            raise SystemExit(INTERRUPTED) from None
+            raise
         told = f" look at the store: holdfast show {short(id)} --url {shlex.quote(masked(app.url))}"
         if not kept:
             told = " the store is gone with the demo; to look at one afterwards: holdfast demo --db demo.db"
@@ -95,7 +76,7 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-async def _play(screen: Screen, kept: bool, folder: Path) -> str:
+async def play(screen: Screen, kept: bool, folder: Path) -> str:
     """The whole demo; answers with the job's id."""
     await app.open()
     try:

@@ -2,9 +2,9 @@
 
 import click
 
-from holdfast.cli.calls import VerbGroup, echo
+from holdfast.cli.errors import VerbGroup, echo
+from holdfast.cli.open_store import in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.overview import queue_table, summaries, unknown_lines
-from holdfast.cli.store import in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import ago, console, counted, one_line, say_json
 from holdfast.core.errors import NotFound
 from holdfast.core.keys import check_queue

@@ -3,9 +3,9 @@
 import click
 
 from holdfast.cli.ids import find_id
+from holdfast.cli.open_store import in_store, json_option, url_option
 from holdfast.cli.shapes import job_shape
 from holdfast.cli.states import StateChoice
-from holdfast.cli.store import in_store, json_option, url_option
 from holdfast.cli.words import (
     console,
     counted,

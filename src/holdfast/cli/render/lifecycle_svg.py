@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from holdfast.cli.palette import STYLE
+from holdfast.cli.render.palette import STYLE
 from holdfast.core.lifecycle import EVENT_ROWS, EVENTS, STATE_ROWS, STATES, EventRow, LeaseRule
 from holdfast.core.model import Event, State
 

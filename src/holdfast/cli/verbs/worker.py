@@ -16,9 +16,9 @@ import click
 from holdfast import forking
 from holdfast.app.app import App
 from holdfast.cli import lifeline
-from holdfast.cli.calls import CALLED_WRONGLY, STORE_LOST, LostStore
+from holdfast.cli.errors import CALLED_WRONGLY, STORE_LOST, LostStore
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
-from holdfast.cli.load import load_app
+from holdfast.cli.load_app import load_app
 from holdfast.core.errors import Invalid, Moved, StoreLost
 from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine

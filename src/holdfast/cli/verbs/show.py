@@ -9,10 +9,10 @@ from rich.text import Text
 
 from holdfast.cli.doubts import doubt_lines, doubts_of, misfit_lines, misfits_of
 from holdfast.cli.ids import find_job, job_ids
+from holdfast.cli.open_store import in_store, json_option, url_option
 from holdfast.cli.overview import detail, lost_workers
 from holdfast.cli.runfile import BEFORE_PATH, before_of
 from holdfast.cli.shapes import entry_shape, job_shape, moment, refusal_shape, step_shape
-from holdfast.cli.store import in_store, json_option, url_option
 from holdfast.cli.story import entry_line
 from holdfast.cli.words import (
     ago,

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import click
 
-from holdfast.cli.calls import echo
+from holdfast.cli.errors import echo
 from holdfast.cli.ids import find_ids, job_ids
+from holdfast.cli.open_store import confirm, in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.states import StateChoice
-from holdfast.cli.store import confirm, in_store, json_option, reason_option, url_option, whoami
 from holdfast.cli.words import console, counted, say_json, short
 from holdfast.core.errors import NotAllowed, NotFound, Refused
 from holdfast.core.keys import check_queue, check_type, derived_id

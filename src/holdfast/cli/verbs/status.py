@@ -9,10 +9,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
 from holdfast.cli.ids import find_id, job_ids
+from holdfast.cli.open_store import engine_at, json_option, place_of_store, say_moved, url_option, within
 from holdfast.cli.overview import Overview, detail, look, picture
 from holdfast.cli.premises import loss_told
 from holdfast.cli.shapes import status_shape
-from holdfast.cli.store import engine_at, json_option, place_of_store, say_moved, url_option, within
 from holdfast.cli.words import console, say_json
 from holdfast.core.lifecycle import SETTLED
 from holdfast.engines.topics import job_topic, queue_topic

@@ -1,7 +1,7 @@
 """The demo's pretend provider: slow, sometimes busy, sometimes broken, over real HTTP, in a process of its own.
 
 Must not know anything of jobs: it only makes what it is asked for, and counts its own calls, so that "made twice" is
-measured by the one who was called. `python -m holdfast.cli.demo_provider` prints its port and ends with its parent.
+measured by the one who was called. `python -m holdfast.demo.provider` prints its port and ends with its parent.
 """
 
 import json

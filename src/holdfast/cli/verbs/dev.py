@@ -15,9 +15,9 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.calls import echo
+from holdfast.cli.errors import echo
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
-from holdfast.cli.store import engine_at
+from holdfast.cli.open_store import engine_at
 from holdfast.cli.words import one_line, short
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.model import State, Where
@@ -156,7 +156,7 @@ def stop(child: "subprocess.Popen[bytes]") -> None:
 
 def url_of(target: str) -> str | None:
     """The store of an App, asked in a process of its own; None while its code can't be imported."""
-    code = "import sys; from holdfast.cli.load import load_app; print(load_app(sys.argv[1]).url)"
+    code = "import sys; from holdfast.cli.load_app import load_app; print(load_app(sys.argv[1]).url)"
     done = subprocess.run([sys.executable, "-c", code, target], capture_output=True, text=True, timeout=STOP_SECONDS)
     return done.stdout.strip().rpartition("\n")[2] or None if done.returncode == 0 else None
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.cli.demo_provider import BROKEN, BUSY, MADE, UNDER_WAY, Call
 from holdfast.core.durations import in_words
 from holdfast.core.model import Step, StepState
+from holdfast.demo.provider import BROKEN, BUSY, MADE, UNDER_WAY, Call
 
 Item = tuple[str, str]
 """A stage and the name of one of its items."""

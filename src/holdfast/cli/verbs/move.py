@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from holdfast.cli.store import NoStore, engine_at, whoami, within
+from holdfast.cli.open_store import NoStore, engine_at, whoami, within
 from holdfast.cli.words import BAR_WIDTH, console, counted, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.core.errors import Invalid, Refused

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.ailments import Finding, Level, look_at_app, look_at_jobs
-from holdfast.cli.load import load_app
+from holdfast.cli.load_app import load_app
+from holdfast.cli.open_store import engine_at, json_option, place_of_store, url_option, within
 from holdfast.cli.premises import look_at_file, look_at_place, look_at_server
-from holdfast.cli.store import engine_at, json_option, place_of_store, url_option, within
 from holdfast.cli.words import console, counted, say_json
 from holdfast.core.errors import StoreError
 from holdfast.jobs.service import Jobs

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.app.settings import store_url
-from holdfast.cli.calls import echo
+from holdfast.cli.errors import echo
 from holdfast.core.errors import Invalid, Refused
 from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine

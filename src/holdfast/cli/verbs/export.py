@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.calls import echo
+from holdfast.cli.errors import echo
 from holdfast.cli.ids import find_id, job_ids
+from holdfast.cli.open_store import in_store, url_option, whoami
 from holdfast.cli.runfile import FILE_LIMIT, bring, read, take, written
-from holdfast.cli.store import in_store, url_option, whoami
 from holdfast.cli.words import console, counted, short
 from holdfast.core.errors import Invalid, Refused
 from holdfast.core.lifecycle import standing

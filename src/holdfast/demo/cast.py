@@ -17,9 +17,9 @@ from types import TracebackType
 
 from msgspec import convert
 
-from holdfast.cli.demo_provider import Call
-from holdfast.cli.demo_video import PARENT, PROVIDER
 from holdfast.core.errors import HoldfastError
+from holdfast.demo.provider import Call
+from holdfast.demo.video import PARENT, PROVIDER
 
 WORKERS = 2
 START_SECONDS = 30.0
@@ -97,7 +97,7 @@ class Cast:
                     pipe.close()
 
     def _start_provider(self) -> None:
-        command = [sys.executable, "-m", "holdfast.cli.demo_provider"]
+        command = [sys.executable, "-m", "holdfast.demo.provider"]
         with (self._folder / "provider.log").open("wb") as log:
             self._provider = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
@@ -111,7 +111,7 @@ class Cast:
         self.port = int(told["port"])
 
     def _start_worker(self, number: int) -> None:
-        command = [sys.executable, "-m", "holdfast.cli", "worker", "holdfast.cli.demo_video:app"]
+        command = [sys.executable, "-m", "holdfast.cli", "worker", "holdfast.demo.video:app"]
         command += ["--at-once", "1", "--log-level", "warning"]
         # Not on the command line, which everybody on the machine can read: a store's URL may hold a password.
         told = {"HOLDFAST_URL": self._url, PROVIDER: str(self.port), PARENT: str(os.getpid())}

@@ -5,7 +5,7 @@ import signal
 
 import click
 
-from holdfast.cli.store import engine_at, within
+from holdfast.cli.open_store import engine_at, within
 from holdfast.cli.words import console, counted, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.engines.urls import named

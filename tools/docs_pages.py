@@ -1,4 +1,4 @@
-"""The docs pages that are made from code: `python -m holdfast.cli.pages [--check]`.
+"""The docs pages that are made from code: `python -m tools.docs_pages [--check]`.
 
 Must not hold facts that the code has: a page takes them from where they are true, and only the prose is written here.
 To add a page, add a line to PAGES.
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.drawing import as_svg
-from holdfast.cli.lifecycle import LEASE_WORDS, owner_of, sources_in_words
+from holdfast.cli.render.lifecycle_svg import as_svg
+from holdfast.cli.render.lifecycle_text import LEASE_WORDS, owner_of, sources_in_words
 from holdfast.core.lifecycle import (
     EVENTS,
     RECOVERY_BACKOFF_MS,
@@ -31,7 +31,7 @@ FAILURES = (Event.FAIL, Event.EXHAUST, Event.OVERRUN)
 URLS = ("memory:", "file:x.json", "sqlite:///x.db", "postgresql://host/db", "redis://host/0")
 """One store of each kind, in the order in which an app outgrows them."""
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 """The checkout that this file lies in."""
 
 
@@ -179,7 +179,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 LIFECYCLE = """\
 <!-- Made from src/holdfast/core/lifecycle.py by `make docs`. Don't edit: change the code, or the prose in
-src/holdfast/cli/pages.py. -->
+tools/docs_pages.py. -->
 
 # The life of a job
 
@@ -239,7 +239,7 @@ second time.
 
 ENGINES = """\
 <!-- Made from the engines' own guarantees by `make docs`. Don't edit: change the code, or the prose in
-src/holdfast/cli/pages.py. -->
+tools/docs_pages.py. -->
 
 # What each engine guarantees
 
@@ -262,7 +262,7 @@ one act. *Transactional*: which steps may write to the store's own database in t
 
 CHOOSING = """\
 <!-- Made from the engines' own guarantees by `make docs`. Don't edit: change the code, or the prose in
-src/holdfast/cli/pages.py. -->
+tools/docs_pages.py. -->
 
 # Choosing a store
 
@@ -312,7 +312,7 @@ In which order, and how to take it back: [moving](moving.md).
 
 LIMITS_PAGE = """\
 <!-- Made from src/holdfast/core/limits.py by `make docs`. Don't edit: change the code, or the prose in
-src/holdfast/cli/pages.py. -->
+tools/docs_pages.py. -->
 
 # Limits
 

@@ -8,10 +8,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.cli.form import fields_of, filled, form_words, sample
-from holdfast.cli.given import as_the_job_takes_it, json_given
 from holdfast.cli.ids import find_id, find_job, job_ids
+from holdfast.cli.json_options import as_the_job_takes_it, json_given
+from holdfast.cli.open_store import at_terminal, in_store, json_option, url_option, whoami
 from holdfast.cli.shapes import Shape, moment, refusal_shape, status_shape
-from holdfast.cli.store import at_terminal, in_store, json_option, url_option, whoami
 from holdfast.cli.words import ago, console, counted, left, one_line, refusal_line, say_json, short
 from holdfast.core.codec import canonical
 from holdfast.core.errors import NotFound

@@ -1,16 +1,12 @@
-"""`holdfast lifecycle`: the tables of states and events as text, mermaid, SVG and JSON.
+"""The tables of states and events as text, mermaid and JSON.
 
 Must not know a state's or event's meaning by itself: every word about them comes from `core.lifecycle`.
 """
 
 import json
-import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from textwrap import wrap
 
-import click
-
-from holdfast.cli.drawing import as_svg
 from holdfast.core.lifecycle import EVENTS, STATE_ROWS, STATES, TERMINAL, EventRow, LeaseRule, StateRow
 from holdfast.core.model import Event, State
 
@@ -27,36 +23,6 @@ LEASE_WORDS: dict[LeaseRule, str] = {
     LeaseRule.NEEDS: "needs the lease: only the owner, with the current epoch",
     LeaseRule.BREAKS: "breaks the lease, if there is one: the owner is not asked, and its later writes are refused",
 }
-
-
-@click.command(
-    epilog="""\b
-Examples:
-  holdfast lifecycle
-  holdfast lifecycle --format svg > lifecycle.svg
-  holdfast lifecycle --format json | jq -r '.states[].state'
-"""
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "mermaid", "svg", "json"]),
-    default="text",
-    show_default=True,
-    help="How to show it.",
-)
-def lifecycle(form: str) -> None:
-    """Show the states and events of a job's life.
-
-    All formats are drawn from the table that the engine runs on.
-    """
-    forms: dict[str, Callable[[], str]] = {
-        "text": lambda: as_text(shutil.get_terminal_size((WIDEST, 24)).columns),
-        "mermaid": as_mermaid,
-        "svg": as_svg,
-        "json": as_json,
-    }
-    click.echo(forms[form](), nl=False)
 
 
 def as_json() -> str:

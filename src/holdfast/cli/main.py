@@ -1,0 +1,111 @@
+"""The command line: `holdfast`, a group of thin verbs that are imported when they are called.
+
+Must not import a verb, a store or pydantic to start up or to show its help: a command line that is slow to say what
+it can do is not used.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+from holdfast.cli.errors import VerbGroup, told_in_one_line
+
+
+class Verb(NamedTuple):
+    """Where a verb's command lives, and its line in the help, which is shown without importing it."""
+
+    module: str
+    attribute: str
+    line: str
+
+
+VERBS: dict[str, Verb] = {
+    "demo": Verb("holdfast.cli.verbs.demo", "demo", "A video pipeline that is killed and goes on, with no set-up."),
+    "worker": Verb("holdfast.cli.verbs.worker", "worker", "Run the jobs of an App."),
+    "dev": Verb("holdfast.cli.verbs.dev", "dev", "A worker that starts anew when the code changes."),
+    "status": Verb("holdfast.cli.verbs.status", "status", "What is going on, or where one job stands."),
+    "jobs": Verb("holdfast.cli.verbs.jobs", "jobs", "List jobs."),
+    "show": Verb("holdfast.cli.verbs.show", "show", "All that is kept of one job."),
+    "cancel": Verb("holdfast.cli.verbs.cancel", "cancel", "Stop jobs for good: by id, or all that fit."),
+    "signal": Verb("holdfast.cli.verbs.signal", "signal", "Send a job a named value."),
+    "ask": Verb("holdfast.cli.verbs.ask", "ask", "Questions that jobs ask a person: list, show, answer."),
+    "review": Verb("holdfast.cli.verbs.review", "review", "List the jobs that need a person."),
+    "replay": Verb("holdfast.cli.verbs.review", "replay", "Run jobs in review again."),
+    "resolve": Verb("holdfast.cli.verbs.review", "resolve", "Complete a job in review, or a step in doubt."),
+    "discard": Verb("holdfast.cli.verbs.review", "discard", "Give up jobs in review for good."),
+    "queues": Verb("holdfast.cli.verbs.queues", "queues", "List the queues; pause or resume one."),
+    "workers": Verb("holdfast.cli.verbs.workers", "workers", "Who runs jobs, and what they do."),
+    "export": Verb("holdfast.cli.verbs.export", "export_run", "One run as a readable file."),
+    "import": Verb("holdfast.cli.verbs.export", "import_run", "Bring an exported run into a store."),
+    "move": Verb("holdfast.cli.verbs.move", "move", "All jobs from one store to another."),
+    "archive": Verb("holdfast.cli.verbs.archive", "archive", "Keep ended jobs for longer, in another store."),
+    "doctor": Verb("holdfast.cli.verbs.doctor", "doctor", "Is this store healthy, and what would break."),
+    "lifecycle": Verb("holdfast.cli.verbs.lifecycle", "lifecycle", "Show the states and events of a job's life."),
+    "completion": Verb(
+        "holdfast.cli.verbs.completion", "completion", "Completion of verbs and job ids for your shell."
+    ),
+}
+
+
+class LazyGroup(VerbGroup):
+    """A group that knows its verbs by name and imports one when it is called. Verbs without a module are not shown."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs whose module is there, in the order in which a newcomer meets them."""
+        return [name for name, verb in VERBS.items() if find_spec(verb.module) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb, or answer None when there is no such verb."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        verb = VERBS[cmd_name]
+        command = getattr(import_module(verb.module), verb.attribute)
+        assert isinstance(command, click.Command), f"{verb.module}:{verb.attribute} is not a click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of verbs from their lines, so that help imports none of them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, VERBS[name].line) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer verbs without importing them, and the options of this group."""
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=VERBS[name].line) for name in names]
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the call; a wrong one becomes one line and an exit code."""
+        with told_in_one_line():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; an error of ours, or a wrong call of the verb, becomes one line and an exit code."""
+        with told_in_one_line():
+            return super().invoke(ctx)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="VERB [ARGS]...",
+    epilog="""\b
+Examples:
+  holdfast demo
+  holdfast lifecycle
+  holdfast status --watch
+  holdfast show 4f2a91bc
+
+\b
+Exit codes: 0 done, 1 the thing asked for failed, 2 the call was wrong, 3 a worker's store lost work, or was moved.
+""",
+)
+@click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
+def main() -> None:
+    """Durable jobs and pipelines for long-running AI work, in plain Python."""
