@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from holdfast import App, Settings
 from holdfast.core.codec import canonical
 from holdfast.jobs.service import JobRequest
 from holdfast.upkeep.keeper import LEADER
+from tests.support.given import wait_until
 
 
 def run(folder: Path, program: str, url: str, seconds: float = 30.0) -> "subprocess.CompletedProcess[str]":
@@ -283,13 +285,7 @@ def test_four_web_workers_have_one_leader_run_nothing_twice_and_its_death_delays
     def workers() -> int:
         return len(app.sync.call(app.engine.records("worker/")))
 
-    def until(condition, seconds=20.0):
-        end = time.monotonic() + seconds
-        while not (answer := condition()):
-            assert time.monotonic() < end, (folder / "log").read_text()
-            time.sleep(0.02)
-        return answer
-
+    until = partial(wait_until, log=folder / "log")
     if on_file:  # not opened by us before by them
         until(lambda: len(list(folder.glob("jobs.db-live/*.worker"))) == 4)
     app.sync.call(app.open())

@@ -5,6 +5,7 @@ import inspect
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from holdfast import App, Settings
@@ -86,11 +87,11 @@ async def until(condition: Callable[[], Any] | Callable[[], Awaitable[Any]], sec
         await asyncio.sleep(0.01)
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """As `until`, for tests without a loop."""
+def wait_until(condition: Callable[[], Any], seconds: float = 20.0, log: Path | None = None) -> Any:
+    """As `until`, for tests without a loop; when it does not come, the log is shown."""
     end = time.monotonic() + seconds
     while not (answer := condition()):
-        assert time.monotonic() < end, f"did not come within {seconds} s"
+        assert time.monotonic() < end, f"did not come within {seconds} s\n{log.read_text() if log else ''}"
         time.sleep(0.01)
     return answer
 

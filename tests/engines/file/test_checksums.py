@@ -5,27 +5,14 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from holdfast.conformance.given import HOUR, StoreClock, step
+from holdfast.conformance.given import HOUR, step
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import Event, Options, State, Where
 from holdfast.engines.file import FileEngine
 from holdfast.engines.file.reopen import PRIORITY_LIMIT
 from holdfast.engines.file.schema import EDIT, shown
 from holdfast.jobs import requests as orders
-from tests.engines.file.test_edits import Desk, status
-
-
-@pytest.fixture
-def clock() -> StoreClock:
-    return StoreClock(settable=True)
-
-
-@pytest.fixture
-def desk(tmp_path, clock, run):
-    desk = Desk(tmp_path / "checkpoint.json", clock, run)
-    yield desk
-    run(desk.engine.close())
-
+from tests.engines.file.given import Desk, status
 
 # What may be edited.
 

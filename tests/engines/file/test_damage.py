@@ -23,11 +23,6 @@ from holdfast.engines.file import FileEngine
 from tests.engines.file.simdisk import PATH, Faulty, SimDisk
 
 
-@pytest.fixture
-def clock() -> StoreClock:
-    return StoreClock(settable=True)
-
-
 @pytest.fixture(scope="module")
 def healthy() -> bytes:
     """A small store with some of everything, on an imagined disk."""

@@ -6,78 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.conformance.given import HOUR, StoreClock, change, children, claimed, done, in_state, step
-from holdfast.core.errors import StoreDamaged
+from holdfast.conformance.given import HOUR, StoreClock, change, children, claimed, done, step
 from holdfast.core.keys import digest
 from holdfast.core.lifecycle import RECOVERY_LIMIT, TERMINAL
 from holdfast.core.model import Conflict, Error, Event, Job, Options, State, StepState, Wait, WaitKind, Where
-from holdfast.engines.file import FileEngine
 from holdfast.engines.file.schema import EDIT
-
-TYPE, ARGS = "book.write", '[{"chapter":7}]'
-
-
-@pytest.fixture
-def clock() -> StoreClock:
-    return StoreClock(settable=True)
-
-
-class Desk:
-    """One checkpoint file, the engine on it, and a person who edits it between two runs."""
-
-    def __init__(self, path: Path, clock: StoreClock, run) -> None:
-        self.path, self.clock, self.run = path, clock, run
-        self.engine = FileEngine(path, clock)
-        run(self.engine.open())
-
-    def job(self, state: State, **fields) -> Job:
-        plain = {"type": TYPE, "args": ARGS, "digest": digest(TYPE, ARGS)}
-        return self.run(in_state(self.engine, self.clock, state, **plain | fields))
-
-    def edit(self, *swaps: tuple[str, str]) -> None:
-        """Close, edit and open again an hour later. Each text must be there, and all of it is swapped."""
-        self.run(self.engine.close())
-        data = self.path.read_bytes()
-        for old, new in swaps:
-            assert old.encode() in data
-            data = data.replace(old.encode(), new.encode())
-        self.path.write_bytes(data)
-        self.clock.advance(HOUR)
-        self.engine = FileEngine(self.path, self.clock)
-        self.run(self.engine.open())
-
-    def refused(self, *swaps: tuple[str, str]) -> str:
-        """Edit, and get the one line that refuses it. The file stays as the person left it."""
-        with pytest.raises(StoreDamaged) as caught:
-            self.edit(*swaps)
-        left = self.path.read_text()
-        assert all(new in left for _, new in swaps)
-        line = str(caught.value)
-        assert line.startswith(f"{self.path}: line ")
-        assert line.endswith("; it was not touched: mend it or move it away")
-        assert "\n" not in line
-        return line
-
-    def now(self, job: Job) -> Job:
-        [found] = self.run(self.engine.get([job.id]))
-        return found
-
-    def last(self, job: Job):
-        entries = self.run(self.engine.history(job.id))
-        assert [entry.version for entry in entries] == list(range(1, self.now(job).version + 1))
-        return entries[-1]
-
-
-@pytest.fixture
-def desk(tmp_path, clock, run):
-    desk = Desk(tmp_path / "checkpoint.json", clock, run)
-    yield desk
-    run(desk.engine.close())
-
-
-def status(old: str, new: str) -> tuple[str, str]:
-    return f'"status": "{old}"', f'"status": "{new}"'
-
+from tests.engines.file.given import TYPE, status
 
 # What may be edited.
 

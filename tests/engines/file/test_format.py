@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.conformance.dump import dump
-from holdfast.conformance.given import HOUR, OOPS, StoreClock, change, children, claimed, done, in_state, step
+from holdfast.conformance.given import HOUR, OOPS, change, children, claimed, done, in_state, step
 from holdfast.conformance.victim import work
 from holdfast.core import codec
 from holdfast.core.errors import BadValue
@@ -40,19 +40,6 @@ from holdfast.engines.file.writer import Rows, Sheet
 from holdfast.engines.tables import Key
 
 START = 1_767_225_600_000
-
-
-@pytest.fixture
-def clock() -> StoreClock:
-    return StoreClock(settable=True)
-
-
-@pytest.fixture
-def engine(tmp_path, clock, run):
-    engine = FileEngine(tmp_path / "checkpoint.json", clock)
-    run(engine.open())
-    yield engine
-    run(engine.close())
 
 
 GOLDEN = """\

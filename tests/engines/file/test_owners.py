@@ -6,37 +6,16 @@ import stat
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from holdfast.conformance.given import StoreClock, job
+from holdfast.conformance.given import job
 from holdfast.core.errors import StoreBusy, StoreClosed, StoreError
 from holdfast.engines import engine_for
 from holdfast.engines.batch_thread import BatchThread
 from holdfast.engines.file import FileEngine
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "checkpoint.json"
-
-
-@pytest.fixture
-def clock() -> StoreClock:
-    return StoreClock(settable=True)
-
-
-@pytest.fixture
-def engine(path, clock, run):
-    """An open engine."""
-    engine = FileEngine(path, clock)
-    run(engine.open())
-    yield engine
-    run(engine.close())
-
 
 # Who may use it.
 

@@ -4,36 +4,17 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from holdfast.conformance.given import StoreClock, change, claimed, job, step
+from holdfast.conformance.given import change, claimed, job, step
 from holdfast.core.errors import HoldfastError, StoreClosed, StoreDamaged, StoreError, StoreUnwritable
 from holdfast.core.model import Event, Presence, State, Where
 from holdfast.engines.file import FileEngine
 from holdfast.engines.file.reader import FileReader
 from holdfast.jobs.service import Jobs
+from tests.engines.file.given import left_running, states
 from tests.engines.file.simdisk import PATH, Faulty, SimDisk
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "checkpoint.json"
-
-
-@pytest.fixture
-def clock() -> StoreClock:
-    return StoreClock(settable=True)
-
-
-@pytest.fixture
-def engine(path, clock, run):
-    """An open engine: the one that uses the file."""
-    engine = FileEngine(path, clock)
-    run(engine.open())
-    yield engine
-    run(engine.close())
 
 
 @pytest.fixture
@@ -43,24 +24,6 @@ def reader(path, clock, run):
     run(reader.open())
     yield reader
     run(reader.close())
-
-
-def states(engine: FileEngine, run) -> list[State]:
-    return [one.state for one in run(engine.find(Where()))]
-
-
-def left_running(path: Path, clock: StoreClock, run) -> None:
-    """A file whose process was killed while a job ran."""
-
-    async def main():
-        engine = FileEngine(path, clock)
-        await engine.open()
-        held = await claimed(engine, clock)
-        await engine.record([step(held)])
-        await engine.insert([job(clock)])
-        await engine.close()  # Which lets go of the lock, as a kill does, and writes nothing.
-
-    run(main())
 
 
 # What a look sees.

@@ -2,27 +2,14 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from holdfast.conformance.given import StoreClock
 from holdfast.core.model import State
 from holdfast.engines.file.reader import FileReader
 from holdfast.engines.records import WORKER
 from holdfast.jobs.service import Jobs
-from tests.engines.file.test_reader import left_running, states
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "checkpoint.json"
-
-
-@pytest.fixture
-def clock() -> StoreClock:
-    return StoreClock(settable=True)
-
+from tests.engines.file.given import left_running, states
 
 HOLDER = """
 import asyncio, sys

@@ -23,16 +23,6 @@ from tests.engines.file.simdisk import Faulty
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "checkpoint.json"
-
-
-@pytest.fixture
-def clock() -> StoreClock:
-    return StoreClock(settable=True)
-
-
-@pytest.fixture
 def disk() -> Faulty:
     return Faulty()
 

@@ -17,6 +17,7 @@ from holdfast.core.model import Applied, Event, Options, Presence, Recorded, Run
 from holdfast.engines.postgres import PostgresEngine, pool
 from holdfast.engines.postgres.url import place_of
 from holdfast.upkeep.rescue import Rescue
+from tests.engines.postgres.given import opened
 from tests.support.postgres_server import Server, server
 
 CLOCK = StoreClock(settable=False)
@@ -31,12 +32,6 @@ def own_server() -> Iterator[Server]:
     """A server that this test may restart, with few connections to give away. What it acknowledged outlives a crash."""
     with server(*FULL_AT_12, "synchronous_commit=on") as running:
         yield running
-
-
-async def opened(url: str) -> PostgresEngine:
-    engine = PostgresEngine(url)
-    await engine.open()
-    return engine
 
 
 async def raw(url: str) -> Any:

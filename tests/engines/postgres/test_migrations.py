@@ -17,6 +17,7 @@ from holdfast.core.model import Event, State, Where
 from holdfast.engines.postgres import PostgresEngine, store
 from holdfast.engines.postgres.url import place_of
 from holdfast.engines.sql import migrations
+from tests.engines.postgres.given import opened
 
 CLOCK = StoreClock(settable=False)
 ROUNDS = 20
@@ -43,12 +44,6 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(store, "migrations", lambda package: [*migrations(package), *more])
 
     return add
-
-
-async def opened(url: str) -> PostgresEngine:
-    engine = PostgresEngine(url)
-    await engine.open()
-    return engine
 
 
 @asynccontextmanager

@@ -4,14 +4,9 @@ import asyncio
 import contextlib
 import os
 import re
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -35,15 +30,16 @@ from holdfast.conformance.given import (
     signal as signalled,
 )
 from holdfast.core.errors import Invalid, StoreError, StoreForeign
-from holdfast.core.model import Event, Options, Presence, State
+from holdfast.core.model import Event, Options, State
 from holdfast.engines import engine_for
 from holdfast.engines.postgres import PostgresEngine, claim_cursor, rows
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.liveness import Liveness, short
 from holdfast.engines.postgres.url import place_of
 from holdfast.engines.postgres.writes import Writes
-from holdfast.engines.records import WORKER
 from holdfast.engines.topics import job_topic, queue_topic
+from tests.engines.postgres.given import opened
+from tests.support.given import until
 from tests.support.postgres_server import Server, server
 
 CLOCK = StoreClock(settable=False)
@@ -57,19 +53,6 @@ def own_server() -> Iterator[Server]:
     """A server that this test may restart."""
     with server() as running:
         yield running
-
-
-async def opened(url: str) -> PostgresEngine:
-    engine = PostgresEngine(url)
-    await engine.open()
-    return engine
-
-
-async def until(condition: Any, seconds: float = PATIENCE_SECONDS) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (answer := await condition()):  # noqa: ASYNC110 (it happens in the database)
-            await asyncio.sleep(0.02)
-    return answer
 
 
 # URLs.
@@ -744,159 +727,6 @@ def test_terminated_connections_come_back_and_nothing_is_lost_or_twice(own_serve
         await app.close()
 
     run(live())
-
-
-def test_a_restart_of_the_server_under_four_live_workers_declares_none_dead(own_server: Server, run):
-    """The signs of life of all are gone at once, and one of the four takes two seconds longer to come back."""
-    settings = Settings(beat_seconds=0.3, lease_seconds=6, look_seconds=0.1, upkeep_seconds=0.2)
-    done = asyncio.Event()
-
-    async def live() -> None:
-        apps = [App(own_server.url, settings=settings) for _ in range(4)]
-        for app in apps:
-
-            @app.job(name="hold")
-            async def hold(n: int) -> int:
-                await done.wait()
-                return n
-
-        runs = [await hold.submit(n) for n in range(4)]
-        workers = [app.worker(at_once=1) for app in apps]
-        for worker in workers:
-            await worker.__aenter__()
-
-        async def all_held() -> bool:
-            return (await apps[0].engine.count()).get(("default", State.ACTIVE)) == 4
-
-        late = apps[3].engine._live  # type: ignore[attr-defined]
-        connected, back_at = late._connected, 0.0
-
-        async def slowly() -> Any:
-            if late._db.is_closed() and time.monotonic() < back_at:
-                raise StoreError("the network is slow")
-            return await connected()
-
-        late._connected = slowly
-        await until(all_held)
-        await asyncio.sleep(1)  # everybody has seen everybody
-        for how in (signal.SIGINT, signal.SIGQUIT):
-            back_at = time.monotonic() + 3
-            await asyncio.to_thread(own_server.restart, how)
-            await asyncio.sleep(4)
-        done.set()
-        for n, one in enumerate(runs):
-            assert await one.result(20) == n
-            assert [entry.event for entry in await one.history()] == ["submit", "claim", "complete"]
-        for worker in workers:
-            await worker.__aexit__(None, None, None)
-        for app in apps:
-            await app.close()
-
-    run(live())
-
-
-# Death.
-
-
-LEASE_MS = 6_000
-
-BEATING = """
-    import asyncio, os, sys, time
-    from holdfast.core.model import Presence
-    from holdfast.engines import engine_for
-    engine = engine_for(sys.argv[1])
-    async def main():
-        await engine.open()
-        await engine.beat(Presence(worker="w-victim", pid=os.getpid()))
-        if sys.argv[2] == "fork" and os.fork() == 0:
-            time.sleep(30)
-            os._exit(0)
-        print("beats", flush=True)
-        while True:
-            await asyncio.sleep(0.5)
-            await engine.beat(Presence(worker="w-victim", pid=os.getpid()))
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("way", ["plain", "fork"])
-def test_a_killed_worker_is_seen_dead_after_one_missed_beat_though_its_child_lives(
-    postgres_store: str, run, tmp_path: Path, way: str
-):
-    (tmp_path / "beating.py").write_text(textwrap.dedent(BEATING))
-
-    async def watch() -> float:
-        engine = await opened(postgres_store)
-        await engine.beat(Presence(worker="w-watch"))
-        victim = subprocess.Popen(  # noqa: ASYNC220
-            [sys.executable, "beating.py", postgres_store, way],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        assert victim.stdout is not None
-        try:
-            assert await asyncio.to_thread(victim.stdout.readline) == "beats\n"
-            assert not await gone(engine)
-            victim.kill()
-            began = time.monotonic()
-
-            async def is_gone() -> bool:
-                return await gone(engine)
-
-            await until(is_gone)
-            await engine.close()
-            return time.monotonic() - began
-        finally:
-            os.killpg(victim.pid, signal.SIGKILL)
-            victim.wait()
-            victim.stdout.close()
-
-    assert 1.0 < run(watch()) < 4.0
-
-
-async def gone(engine: PostgresEngine) -> bool:
-    records = await engine.records(f"{WORKER}w-victim")
-    return bool(records) and '"gone":true' in records[0].value
-
-
-@pytest.mark.parametrize("beats", [True, False], ids=["a-worker", "who-only-looks"])
-def test_who_has_just_started_sees_at_once_who_is_dead(postgres_store: str, run, tmp_path: Path, beats: bool):
-    """A worker that a supervisor starts again after a kill doesn't wait for the lease of the one before; and whoever
-    types `holdfast workers` isn't told that the dead live.
-    """
-    lease = f"lease_ms={LEASE_MS}, pid"
-    (tmp_path / "beating.py").write_text(
-        textwrap.dedent(BEATING).replace("pid", lease).replace(f"get{lease}", "getpid")
-    )
-    age = "select extract(epoch from clock_timestamp() - pg_postmaster_start_time()) * 1000 > $1::int"
-
-    async def watch() -> float:
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
-        await until(lambda: raw.fetchval(age, LEASE_MS))  # until then, everybody might just be coming back
-        await raw.close()
-        victim = subprocess.Popen(  # noqa: ASYNC220
-            [sys.executable, "beating.py", postgres_store, "plain"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-        )
-        assert victim.stdout is not None
-        assert await asyncio.to_thread(victim.stdout.readline) == "beats\n"
-        victim.kill()
-        victim.wait()
-        victim.stdout.close()
-        began = time.monotonic()
-        engine = await opened(postgres_store)
-        if beats:
-            await engine.beat(Presence(worker="w-watch"))
-
-        async def is_gone() -> bool:
-            return await gone(engine)
-
-        await until(is_gone)
-        await engine.close()
-        return time.monotonic() - began
-
-    assert run(watch()) < LEASE_MS / 1_000
 
 
 # An idle worker.

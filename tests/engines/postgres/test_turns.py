@@ -15,15 +15,10 @@ from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.liveness import short
 from holdfast.engines.postgres.url import place_of
 from holdfast.engines.topics import job_topic, queue_topic
+from tests.engines.postgres.given import opened
 
 CLOCK = StoreClock(settable=False)
 PATIENCE_SECONDS = 10.0
-
-
-async def opened(url: str) -> PostgresEngine:
-    engine = PostgresEngine(url)
-    await engine.open()
-    return engine
 
 
 def ends(held: list[Job]) -> list[Change]:

@@ -28,6 +28,8 @@ from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis.connection import NotConnected, Way, Wire
 from holdfast.engines.redis.engine import CALL_WEIGHT
 from holdfast.engines.redis.url import place_of
+from tests.engines.redis.given import opened
+from tests.support.given import until
 from tests.support.proxy import Proxy
 from tests.support.redis_server import Server, server
 
@@ -47,19 +49,6 @@ def forgetful_server() -> Iterator[Server]:
     """A server that keeps nothing over a restart."""
     with server(kept=False) as running:
         yield running
-
-
-async def opened(url: str) -> RedisEngine:
-    engine = RedisEngine(url)
-    await engine.open()
-    return engine
-
-
-async def until(condition: Any, seconds: float = PATIENCE_SECONDS) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (answer := await condition()):  # noqa: ASYNC110 (it happens in the server)
-            await asyncio.sleep(0.02)
-    return answer
 
 
 async def again(call: Any) -> Any:
@@ -450,55 +439,6 @@ def test_killed_connections_come_back_and_nothing_is_lost_or_twice(own_server: S
     run(live())
 
 
-def test_a_restart_of_the_server_under_four_live_workers_declares_none_dead(own_server: Server, run):
-    """The signs of life of all are gone at once, and one of the four takes two seconds longer to come back."""
-    settings = Settings(beat_seconds=0.3, lease_seconds=6, look_seconds=0.1, upkeep_seconds=0.2)
-    done = asyncio.Event()
-
-    async def live() -> None:
-        apps = [App(own_server.url, settings=settings) for _ in range(4)]
-        for app in apps:
-
-            @app.job(name="hold")
-            async def hold(n: int) -> int:
-                await done.wait()
-                return n
-
-        runs = [await hold.submit(n) for n in range(4)]
-        workers = [app.worker(at_once=1) for app in apps]
-        for worker in workers:
-            await worker.__aenter__()
-
-        async def all_held() -> bool:
-            return (await apps[0].engine.count()).get(("default", State.ACTIVE)) == 4
-
-        late = apps[3].engine._beats  # type: ignore[attr-defined]
-        connected, back_at = late.connected, 0.0
-
-        async def slowly() -> None:
-            if late._connection is None and time.monotonic() < back_at:
-                raise ConnectionError("the network is slow")
-            await connected()
-
-        late.connected = slowly
-        await until(all_held)
-        await asyncio.sleep(1)  # everybody has seen everybody
-        for how in (signal.SIGTERM, signal.SIGKILL):
-            back_at = time.monotonic() + 3
-            await asyncio.to_thread(own_server.restart, how)
-            await asyncio.sleep(4)
-        done.set()
-        for n, one in enumerate(runs):
-            assert await one.result(20) == n
-            assert [entry.event for entry in await one.history()] == ["submit", "claim", "complete"]
-        for worker in workers:
-            await worker.__aexit__(None, None, None)
-        for app in apps:
-            await app.close()
-
-    run(live())
-
-
 def test_only_those_hear_of_trouble_whose_own_call_had_it(redis_store: str, run, monkeypatch: pytest.MonkeyPatch):
     """What several callers ask for goes in several calls; one of them finds a busy server, the others are done."""
 
@@ -617,80 +557,3 @@ def test_a_server_that_hangs_is_given_up_and_found_again(
             await engine.close()
 
     run(live())
-
-
-# Death.
-
-
-BEATING = """
-    import asyncio, os, sys, time
-    from holdfast.core.model import Presence
-    from holdfast.engines import engine_for
-    engine = engine_for(sys.argv[1])
-    async def main():
-        await engine.open()
-        await engine.beat(Presence(worker="w-victim", pid=os.getpid()))
-        if sys.argv[2] == "fork" and os.fork() == 0:
-            time.sleep(30)
-            os._exit(0)
-        print("beats", flush=True)
-        while True:
-            await asyncio.sleep(0.5)
-            await engine.beat(Presence(worker="w-victim", pid=os.getpid()))
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("way", ["plain", "fork"])
-def test_a_killed_worker_is_seen_dead_after_one_missed_beat_though_its_child_lives(
-    redis_store: str, run, tmp_path: Path, way: str
-):
-    (tmp_path / "beating.py").write_text(textwrap.dedent(BEATING))
-
-    async def watch() -> float:
-        engine = await opened(redis_store)
-        await engine.beat(Presence(worker="w-watch"))
-        victim = subprocess.Popen(  # noqa: ASYNC220
-            [sys.executable, "beating.py", redis_store, way],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        assert victim.stdout is not None
-        try:
-            assert await asyncio.to_thread(victim.stdout.readline) == "beats\n"
-            assert not await gone(engine)
-            victim.kill()
-            began = time.monotonic()
-
-            async def is_gone() -> bool:
-                return await gone(engine)
-
-            await until(is_gone)
-            await engine.close()
-            return time.monotonic() - began
-        finally:
-            os.killpg(victim.pid, signal.SIGKILL)
-            victim.wait()
-            victim.stdout.close()
-
-    assert 1.0 < run(watch()) < 4.0
-
-
-def test_a_worker_that_is_only_late_is_not_gone(redis_store: str, run):
-    async def watch() -> None:
-        engine, other = await opened(redis_store), await opened(redis_store)
-        await engine.beat(Presence(worker="w-victim", beat_ms=100))
-        await asyncio.sleep(0.5)
-        assert not await gone(other)  # its connection is there
-        await engine.close()
-        assert await gone(other)
-        await other.close()
-
-    run(watch())
-
-
-async def gone(engine: RedisEngine) -> bool:
-    records = await engine.records(f"{WORKER}w-victim")
-    return bool(records) and '"gone":true' in records[0].value

@@ -30,15 +30,10 @@ from holdfast.core.moves import MOVED, Mark, Whole
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis.url import place_of
 from holdfast.jobs.transfer.move import Side, move
+from tests.engines.redis.given import opened
 
 CLOCK = StoreClock(settable=False)
 INTO = Mark(move="m-1", away=False, store="file:/srv/old.json").text()
-
-
-async def opened(url: str) -> RedisEngine:
-    engine = RedisEngine(url)
-    await engine.open()
-    return engine
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ from holdfast.engines.topics import job_topic, queue_topic
 from holdfast.engines.urls import named
 from holdfast.jobs.service import Jobs
 from holdfast.upkeep.keeper import EXPIRE_BATCH, Keeper
+from tests.engines.redis.given import opened
+from tests.support.given import until
 from tests.support.redis_server import Server, cluster, server
 
 CLOCK = StoreClock(settable=False)
@@ -73,23 +75,10 @@ def own_server() -> Iterator[Server]:
         yield running
 
 
-async def opened(url: str) -> RedisEngine:
-    engine = RedisEngine(url)
-    await engine.open()
-    return engine
-
-
 def raw(url: str) -> "redis.Redis":
     """A connection of the test's own."""
     place = place_of(url)
     return redis.Redis(place.host, place.port, place.db)
-
-
-async def until(condition: Any, seconds: float = PATIENCE_SECONDS) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (answer := await condition()):  # noqa: ASYNC110 (it happens in the server)
-            await asyncio.sleep(0.02)
-    return answer
 
 
 @step

@@ -3,10 +3,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.service import Jobs
 from tests.engines.upgrades import jobs as upgraded
 from tests.engines.upgrades.stores import STORES
+from tests.support.given import until
 
 HERE = Path(__file__).parent
 HOUR = 3_600_000
@@ -122,13 +121,6 @@ async def check_whole(engine: Engine) -> None:
             assert after.before in (before.after, None), job
 
 
-async def until(is_so: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (found := await is_so()):  # noqa: ASYNC110 (it happens in the store)
-            await asyncio.sleep(0.02)
-    return found
-
-
 def test_an_old_store_shows_what_it_held(url: str, names: dict[str, str]) -> None:
     async def look() -> None:
         engine = await opened(url)
@@ -194,7 +186,7 @@ def test_a_worker_finishes_what_an_older_version_began(url: str, names: dict[str
             for name, wanted in RESULTS.items():
                 assert await (await app.run(names[name])).result(PATIENCE_SECONDS) == wanted, name
             (undo,) = [job for job in (await all_jobs(engine)).values() if job.type == UNDO_TYPE]
-            await until(lambda: is_in(engine, undo.id, State.COMPLETED))
+            await until(lambda: is_in(engine, undo.id, State.COMPLETED), PATIENCE_SECONDS)
             assert upgraded.UNDONE == ["1 then now"]
             again = await submits["plain"].submit(1, key="k-1")
             assert again.id == names["completed"]
