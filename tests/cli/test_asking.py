@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.form import fields_of, form_words, sample
 from holdfast.cli.verbs import ask as asking
 from holdfast.core.model import State
+from holdfast.jobs.views.form import fields_of, form_words, sample_answer
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, suspended
 
@@ -96,7 +96,7 @@ def test_the_form_of_anything_is_told_and_has_a_sample():
     ]
 
     assert [form_words(fields) for fields in told] == ["JSON", "yes or no", "one of 1, 2", "JSON", "JSON"]
-    assert [sample(fields) for fields in told] == ["null", "true", "1", "null", "null"]
+    assert [sample_answer(fields) for fields in told] == ["null", "true", "1", "null", "null"]
 
 
 # Answering.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.cli.states import MEANT
+from holdfast.cli.options import STATE_SYNONYMS
 from holdfast.core.model import State
 from tests.cli.conftest import Cli
 
@@ -81,8 +81,8 @@ def test_a_state_that_a_verb_does_not_take_is_not_offered_by_it(cli: Cli):
 
 
 def test_no_state_has_a_word_that_means_another():
-    assert not set(MEANT) & set(State)
-    assert {state for states in MEANT.values() for state in states} == set(State)
+    assert not set(STATE_SYNONYMS) & set(State)
+    assert {state for states in STATE_SYNONYMS.values() for state in states} == set(State)
 
 
 def test_a_state_may_be_written_in_capitals(cli: Cli, ids: dict[State, str]):

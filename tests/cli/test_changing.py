@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import open_store as store
-from holdfast.cli.verbs import cancel
+from holdfast.cli.person import whoami
 from holdfast.core.lifecycle import EVENT_ROWS
 from holdfast.core.model import PAGE_LIMIT, Event, State
+from holdfast.jobs import cancel_many
 from holdfast.jobs.service import JobRequest, Jobs
 from tests.cli.conftest import Cli
 from tests.cli.stores import in_store
@@ -163,7 +163,7 @@ def test_cancelling_by_kind_leaves_the_jobs_that_undo_alone(cli: Cli, ids: dict[
 
 @pytest.mark.parametrize("how", ["by id", "by kind"])
 def test_a_child_that_is_cancelled_with_its_parent_is_not_refused(how: str, cli: Cli, monkeypatch):
-    monkeypatch.setattr(cancel, "AT_ONCE", 1)  # first the parent, then its child
+    monkeypatch.setattr(cancel_many, "AT_ONCE", 1)  # first the parent, then its child
 
     async def work(jobs: Jobs) -> tuple[str, str]:
         await jobs.submit([JobRequest(type="make_book", queue="books")])
@@ -298,4 +298,4 @@ def test_a_nameless_user_is_called_person(monkeypatch):
 
     monkeypatch.setattr(getpass, "getuser", nobody)
 
-    assert store.whoami() == "person"
+    assert whoami() == "person"

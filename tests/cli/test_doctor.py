@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.cli import ailments, overview, premises
+from holdfast.cli.render.overview import unknown_lines
+from holdfast.cli.verbs import doctor as doctor_verb
 from holdfast.conformance.given import HOUR, StoreClock, job, step
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Event, Job, Options, Presence, Running, State, Wait, WaitKind
+from holdfast.core.model import NEVER_ASKED, Event, Job, Options, Presence, Running, State, Wait, WaitKind
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
+from holdfast.jobs.checkup import check_jobs, check_queues, check_store, finding
 from holdfast.jobs.service import JobRequest, Jobs, new_job
+from holdfast.jobs.views.overview import view_store
 from holdfast.worker import registry
-from holdfast.worker.drift import NEVER_ASKED
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, in_store
 
@@ -82,7 +84,7 @@ def test_counters_that_differ_from_the_jobs_fail(cli: Cli, ids: dict[State, str]
 
 
 def test_a_large_store_is_not_recounted(cli: Cli, ids: dict[State, str], monkeypatch):
-    monkeypatch.setattr(ailments, "RECOUNT_LIMIT", 5)
+    monkeypatch.setattr(check_jobs, "RECOUNT_LIMIT", 5)
 
     assert checks(cli)["counters"] == ("ok", "not recounted: more than 5 jobs")
 
@@ -112,7 +114,7 @@ def test_a_living_owner_is_well(cli: Cli, ids: dict[State, str]):
 
     async def work(jobs: Jobs) -> tuple[str, str]:
         await jobs.engine.beat(Presence(worker="w-live", queues=("video",), slots=1))
-        (finding,) = [one for one in await ailments.look_at_jobs(jobs) if one.name == "owners"]
+        (finding,) = [one for one in await check_jobs.check_jobs(jobs) if one.name == "owners"]
         await jobs.engine.beat(Presence(worker="w-live", leaving=True))
         return finding.level, finding.text
 
@@ -132,8 +134,8 @@ async def workers_and_looks(jobs: Jobs, *types: tuple[str, ...] | None) -> tuple
     """What the doctor and `status` say of types, while living workers of queue "video" know these."""
     for n, known in enumerate(types):
         await jobs.engine.beat(Presence(worker=f"w-{n}", queues=("video",), slots=1, types=known))
-    doctor = [f"{one.level} {one.text}" for one in await ailments.look_at_jobs(jobs) if one.name == "types"]
-    status = [line.plain for line in overview.unknown_lines((await overview.look(jobs, "here")).queues)]
+    doctor = [f"{one.level} {one.text}" for one in await check_jobs.check_jobs(jobs) if one.name == "types"]
+    status = [line.plain for line in unknown_lines((await view_store(jobs, "here")).queues)]
     for n, _ in enumerate(types):
         await jobs.engine.beat(Presence(worker=f"w-{n}", leaving=True))
     return doctor, status
@@ -188,7 +190,7 @@ def test_an_undo_whose_jobs_type_no_living_worker_knows_is_told(types, cli: Cli)
         id = await undo_at_rest(jobs)
         for n, known in enumerate(types):
             await jobs.engine.beat(Presence(worker=f"w-{n}", queues=("video",), slots=1, types=known))
-        told = [f"{one.level} {one.text}" for one in await ailments.look_at_jobs(jobs) if one.name == "undo"]
+        told = [f"{one.level} {one.text}" for one in await check_jobs.check_jobs(jobs) if one.name == "undo"]
         for n, _ in enumerate(types):
             await jobs.engine.beat(Presence(worker=f"w-{n}", leaving=True))
         return id, told
@@ -216,7 +218,7 @@ def test_queues_that_nobody_serves_are_told_with_one_worker_for_all(cli: Cli):
 
 
 def test_very_many_queues_that_nobody_serves_are_not_all_told(cli: Cli, monkeypatch):
-    monkeypatch.setattr(ailments, "QUEUES_NAMED", 2)
+    monkeypatch.setattr(check_queues, "QUEUES_NAMED", 2)
     planted(cli, *({"queue": name} for name in ("a", "b", "c", "d")))
 
     assert checks(cli)["queue"][1] == (
@@ -266,7 +268,7 @@ def test_a_disk_that_fills_up_is_told(free: int, level: str, cli: Cli, ids: dict
 
 
 def test_a_clock_that_was_never_set_fails(cli: Cli, ids: dict[State, str], monkeypatch):
-    monkeypatch.setattr(premises.time, "time", lambda: 100.0)  # type: ignore[attr-defined]
+    monkeypatch.setattr(check_store.time, "time", lambda: 100.0)  # type: ignore[attr-defined]
 
     assert checks(cli)["clock"][0] == "fail"
 
@@ -349,7 +351,7 @@ async def film() -> int:
 )
 def test_steps_that_an_app_does_not_define_are_told_before_it_is_deployed(name, was, level, cli, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "STEPS", known := {})  # type: ignore[var-annotated]
-    monkeypatch.setattr(ailments, "STEPS", known)
+    monkeypatch.setattr(doctor_verb, "STEPS", known)
     monkeypatch.setattr("holdfast.app.step.STEPS", known)
     file = tmp_path / f"studio_{level}_{name}.py"
     file.write_text(STEPS_APP.format(path=cli.path, step=name, was=was))
@@ -419,7 +421,7 @@ def test_a_job_that_went_on_without_its_records_is_told_however_many_came_after_
 
 
 def test_a_look_at_jobs_that_ended_early_says_how_far_it_came(cli: Cli, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(ailments, "WALK_SECONDS", 0.0)
+    monkeypatch.setattr(finding, "WALK_SECONDS", 0.0)
     file = tmp_path / "studio_walk.py"
     file.write_text(STEPS_APP.format(path=cli.path, step="walked_early", was=""))
 
@@ -488,7 +490,7 @@ def test_a_doctor_that_takes_long_for_a_recount_takes_nothing_for_the_future_and
 
     async def look() -> dict[str, str]:
         clock = StoreClock(settable=True)
-        monkeypatch.setattr(ailments, "system_clock", clock)
+        monkeypatch.setattr(check_jobs, "system_clock", clock)
         engine = MemoryEngine(clock)
         await engine.insert([job(clock)])
         (held,) = await engine.claim("w-1", ["default"], 1)
@@ -502,7 +504,7 @@ def test_a_doctor_that_takes_long_for_a_recount_takes_nothing_for_the_future_and
             return counts
 
         engine.count = slowly  # type: ignore[method-assign]
-        return {finding.name: finding.level for finding in await ailments.look_at_jobs(Jobs(engine))}
+        return {finding.name: finding.level for finding in await check_jobs.check_jobs(Jobs(engine))}
 
     found = asyncio.run(look())
     assert (found["time"], found["owners"]) == ("ok", "ok")

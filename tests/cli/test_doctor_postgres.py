@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli import main, premises
+from holdfast.cli import check_engine, main
 from holdfast.engines import engine_for
 from holdfast.engines.postgres.url import place_of
 from tests.support.postgres_server import server
@@ -70,7 +70,7 @@ def test_a_crowd_and_an_old_transaction_are_told(
 
     asyncio.run(made(postgres_store))
     before = told(postgres_store)[name]
-    monkeypatch.setattr(premises, alters, 0.0)
+    monkeypatch.setattr(check_engine, alters, 0.0)
     after = with_one_open(lambda: told(postgres_store))[name]
     assert before[0] == "ok"
     assert after[0] == "warn"

@@ -1,8 +1,8 @@
 """Ids as people type them: whole, or a unique start or end."""
 
-from holdfast.cli import ids as ids_module
 from holdfast.core.keys import new_id
 from holdfast.core.model import State
+from holdfast.jobs import ids as ids_module
 from holdfast.jobs.service import JobRequest, Jobs
 from tests.cli.conftest import Cli
 from tests.cli.stores import in_store

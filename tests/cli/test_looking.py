@@ -15,12 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli.verbs import status
-from holdfast.cli.words import error_line
 from holdfast.conformance.given import step
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, Presence, Retrying, State, Where
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.jobs.service import JobRequest, Jobs
+from holdfast.jobs.views.text import error_line
 from tests.cli.conftest import Cli
 from tests.cli.stores import MINUTE, NASTY, STAGES, in_store, presence
 

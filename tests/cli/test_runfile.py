@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.shapes import moment, moment_of
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import State
 from holdfast.engines import engine_class
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.shapes import parse_time, time_text
 from tests.cli.conftest import Cli
 from tests.cli.stores import in_store
 
@@ -273,4 +273,4 @@ def test_a_run_may_come_through_a_pipe(cli: Cli, ids: dict[State, str], elsewher
 
 @pytest.mark.parametrize("at", [0, 1, 999, 1_760_000_000_123, 4_102_444_800_001])
 def test_a_time_is_exact_in_text(at: int):
-    assert moment_of(moment(at)) == at
+    assert parse_time(time_text(at)) == at

@@ -63,14 +63,14 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 @contextmanager
-def told_in_one_line() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """Errors of ours, and wrong calls, leave this block as one line and an exit code."""
     try:
         yield
     except _HELP:
         raise
     except click.UsageError as error:
-        raise WrongCall(line_of(error)) from error
+        raise WrongCall(usage_line(error)) from error
     except Invalid as error:
         raise WrongCall(str(error) or type(error).__name__) from error
     except HoldfastError as error:
@@ -107,10 +107,10 @@ class NoSuchVerb(click.UsageError):
     def __init__(self, name: str, verbs: list[str], ctx: click.Context) -> None:
         whole = " ".join([*_verb_of(ctx), name])
         few = f"; there are {', '.join(verbs)}" if len(verbs) <= FEW_VERBS else ""
-        super().__init__(f"there is no verb {whole!r}{meant(name, verbs) or few}", ctx)
+        super().__init__(f"there is no verb {whole!r}{suggest(name, verbs) or few}", ctx)
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """ "; did you mean status?" where a word resembles what is known or begins like it, else nothing."""
     # Without the dashes, which make all options alike.
     names, bare = {name.lstrip("-"): name for name in known}, word.lstrip("-")
@@ -119,7 +119,7 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {_listed(close)}?" if close else ""
 
 
-def line_of(error: click.UsageError) -> str:
+def usage_line(error: click.UsageError) -> str:
     """A wrong call in one line: what, which, and where to look."""
     if error.ctx is None:
         return error.format_message()
@@ -132,7 +132,7 @@ def _what(error: click.UsageError, verb: str, ctx: click.Context) -> str:
     if isinstance(error, NoSuchVerb):
         return message
     if isinstance(error, click.NoSuchOption):
-        close = meant(error.option_name, error.possibilities or ())
+        close = suggest(error.option_name, error.possibilities or ())
         return f"{verb or ctx.command_path} has no option {error.option_name}{close}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"{verb or ctx.command_path} needs {_wanted(error.param)}"

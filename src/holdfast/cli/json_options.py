@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.cli.words import one_line
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import BadValue, Invalid, Refused
+from holdfast.jobs.views.text import one_line
 
 SHOWN = 60
 """How much of a text that is no JSON is shown."""

@@ -5,13 +5,9 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from types import ModuleType, TracebackType
-from typing import Any, TypeVar
-
-import click
 
 from holdfast.app.app import App
 from holdfast.core.canonical import a_or_an
@@ -21,18 +17,10 @@ from holdfast.core.model import Job
 from holdfast.engines import engine_for
 from holdfast.worker.registry import STEPS
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 OURS = Path(__file__).resolve().parents[1]
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
 """Whose code is not the user's: this package's, Python's own, and what lies in folders of these names."""
-
-
-def app_option(command: F) -> F:
-    """`--app`, on verbs that take a value of a job's own."""
-    line = "Check it by the type hints of this App's job. Its own store is used, unless --url names another."
-    return click.option("--app", "target", metavar="MODULE:APP", help=line)(command)
 
 
 def load_app(target: str) -> App:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.cli.errors import VerbGroup, told_in_one_line
+from holdfast.cli.errors import VerbGroup, one_line_errors
 
 
 class Verb(NamedTuple):
@@ -82,12 +82,12 @@ class LazyGroup(VerbGroup):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Read the call; a wrong one becomes one line and an exit code."""
-        with told_in_one_line():
+        with one_line_errors():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; an error of ours, or a wrong call of the verb, becomes one line and an exit code."""
-        with told_in_one_line():
+        with one_line_errors():
             return super().invoke(ctx)
 
 

@@ -1,4 +1,4 @@
-"""Opening the store that a verb works on, and the options that all verbs share. Must not know a verb.
+"""Opening the store that a verb works on. Must not know a verb.
 
 A verb that only looks never makes a store: a mistyped path would else become an empty one. It never changes one,
 either: a file is opened so that it can be looked at while it is in use, and what a crash left there stays for the
@@ -6,13 +6,9 @@ next run to recover. A verb that changes something says so, with `write=True`.
 """
 
 import asyncio
-import getpass
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
+from typing import TypeVar
 
 from holdfast.app.settings import store_url
 from holdfast.cli.errors import echo
@@ -24,30 +20,12 @@ from holdfast.engines.file.reader import FileReader
 from holdfast.engines.urls import masked
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.move import mark_in
-from holdfast.safe_text import clean
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class NoStore(Refused):
     """There is no store where one was looked for. Nothing was made."""
-
-
-def url_option(command: F) -> F:
-    """`--url`, on every verb that opens a store."""
-    line = "The store. Default: $HOLDFAST_URL, else sqlite:///holdfast.db in the working directory."
-    return click.option("--url", metavar="URL", help=line)(command)
-
-
-def json_option(command: F) -> F:
-    """`--json`, on every verb that shows something: one JSON document, no colours."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys.")(command)
-
-
-def reason_option(command: F) -> F:
-    """`--reason`, on every verb that changes a job or a queue."""
-    return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the history.")(command)
 
 
 def engine_at(url: str | None, *, write: bool = False, create: bool = False) -> Engine:
@@ -71,16 +49,18 @@ def place_of_store(engine: Engine, url: str | None) -> str:
     return str(path) if path is not None else masked(store_url(url))
 
 
-def in_store(url: str | None, work: Callable[[Jobs], Awaitable[T]], *, write: bool = False, create: bool = False) -> T:
-    """Open the store, do the work, and close it again, from a verb's blocking code. See `engine_at` and `within`."""
+def run_in_store(
+    url: str | None, work: Callable[[Jobs], Awaitable[T]], *, write: bool = False, create: bool = False
+) -> T:
+    """Open the store, do the work, and close it again, from a verb's blocking code. See `engine_at` and `use_store`."""
     engine = engine_at(url, write=write, create=create)
 
-    async def told(jobs: Jobs) -> T:
+    async def look_and_work(jobs: Jobs) -> T:
         if not write and not create:  # who writes is refused in the same words
             await say_moved(jobs)
         return await work(jobs)
 
-    return asyncio.run(within(engine, place_of_store(engine, url), told, create=create))
+    return asyncio.run(use_store(engine, place_of_store(engine, url), look_and_work, create=create))
 
 
 async def say_moved(jobs: Jobs) -> None:
@@ -89,7 +69,7 @@ async def say_moved(jobs: Jobs) -> None:
         echo(f"holdfast: {marked[0].words()}", err=True)
 
 
-async def within(engine: Engine, place: str, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:
+async def use_store(engine: Engine, place: str, work: Callable[[Jobs], Awaitable[T]], *, create: bool = False) -> T:
     """Do the work in a store that is open for just as long; NoStore where there is none, unless it may be made."""
     if not create and not await engine.is_there():
         raise NoStore(
@@ -101,23 +81,3 @@ async def within(engine: Engine, place: str, work: Callable[[Jobs], Awaitable[T]
         return await work(Jobs(engine))
     finally:
         await engine.close()
-
-
-def whoami() -> str:
-    """Who asks, for the history: the name of the user on this machine, else "person"."""
-    try:
-        return getpass.getuser() or "person"
-    except (OSError, KeyError, ImportError):
-        return "person"
-
-
-def at_terminal() -> bool:
-    """Whether there is somebody to ask."""
-    return sys.stdin.isatty()
-
-
-def confirm(question: str) -> None:
-    """Ask on a terminal; elsewhere the answer must have been given already."""
-    if not at_terminal():
-        raise Invalid(f"{question} say so with --yes: there is no terminal to ask on")
-    click.confirm(clean(question), abort=True, err=True)

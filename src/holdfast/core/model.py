@@ -68,6 +68,9 @@ class Event(StrEnum):
 SIGNAL = "signal"
 """The one kind of history entry that is no event: a signal arrived and the state stayed as it was."""
 
+NEVER_ASKED = "never_asked_for"
+"""Under this word an entry's note has the recorded steps that the code never asked for, by name with their number."""
+
 
 class Error(Struct, frozen=True, omit_defaults=True):
     """What went wrong, as data: never an exception to rebuild."""

@@ -17,7 +17,6 @@ from urllib.parse import quote
 from rich.console import RenderableType
 from rich.text import Text
 
-from holdfast.cli.words import short
 from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import Job, State, Step, Where
@@ -27,6 +26,7 @@ from holdfast.demo.screen import Screen, View, summary
 from holdfast.demo.video import SCENES, app, make_video, storyboard, video_generation
 from holdfast.engines.records import WORKER, worker_in
 from holdfast.engines.urls import masked
+from holdfast.jobs.views.text import short_id
 
 TITLE = "The Lighthouse"
 KILL_AFTER = 12
@@ -56,7 +56,7 @@ def run_demo(db: Path | None, url: str | None, svg: Path | None) -> None:
         except KeyboardInterrupt:
             screen.console.print("\nstopped; all processes of the demo are ended")
             raise
-        told = f" look at the store: holdfast show {short(id)} --url {shlex.quote(masked(app.url))}"
+        told = f" look at the store: holdfast show {short_id(id)} --url {shlex.quote(masked(app.url))}"
         if not kept:
             told = " the store is gone with the demo; to look at one afterwards: holdfast demo --db demo.db"
         screen.console.print(Text(told, style="dim"), soft_wrap=True)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical, parse
@@ -37,6 +36,7 @@ from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import PAUSE, WORKER, worker_in
 from holdfast.jobs.consequences import cancel_children, end_change, presence_of, running_of, tell_others
+from holdfast.jobs.pauses import Pause, pause_text, read_pauses
 from holdfast.jobs.questions import (
     ASK,
     WAIT_PATH,
@@ -58,14 +58,6 @@ LOG_PATH = "~log"
 """The record under which a job's log lines are kept. No step's path begins with a tilde."""
 
 _ASKING = Where(states=(State.PENDING, State.ACTIVE))
-
-
-class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a queue hands out nothing."""
-
-    at: Time
-    by: str = ""
-    reason: str = ""
 
 
 class Jobs:
@@ -312,8 +304,8 @@ class Jobs:
 
     async def pause(self, queue: str, *, by: str = "caller", reason: str = "") -> None:
         """Hand out nothing of a queue until it is resumed. Jobs in flight go on, and no job changes its state."""
-        told = {"by": by, "reason": _note(reason).get("reason", "")}
-        await self.engine.put_record(PAUSE + check_queue(queue), canonical(told))
+        text = pause_text(by, _note(reason).get("reason", ""))
+        await self.engine.put_record(PAUSE + check_queue(queue), text)
 
     async def resume(self, queue: str) -> None:
         """Hand out a paused queue's jobs again."""
@@ -325,10 +317,7 @@ class Jobs:
 
     async def pauses(self) -> dict[str, Pause]:
         """The queues that are paused, with who paused them, when and why."""
-        return {
-            record.name.removeprefix(PAUSE): Pause(at=record.at, **_told(record.value))
-            for record in await self.engine.records(PAUSE)
-        }
+        return read_pauses(await self.engine.records(PAUSE))
 
 
 async def history_of(engine: Engine, id: str) -> list[Entry]:
@@ -339,15 +328,6 @@ async def history_of(engine: Engine, id: str) -> list[Entry]:
         if len(page) < PAGE_LIMIT:
             break
     return entries
-
-
-def _told(text: str) -> dict[str, str]:
-    """Who paused a queue and why. A record that somebody else wrote in another form pauses all the same."""
-    try:
-        value = parse(text)
-    except Invalid:
-        return {}
-    return {name: str(value[name]) for name in ("by", "reason") if name in value} if isinstance(value, dict) else {}
 
 
 def _known(id: str) -> str:

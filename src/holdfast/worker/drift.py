@@ -18,8 +18,6 @@ DRIFT_LINES = 10
 IDENTITY_DIGITS = 16
 TAG_DIGITS = 3
 
-NEVER_ASKED = "never_asked_for"
-"""Under this word a history's note has the recorded steps that the code never asked for, by name with their number."""
 
 VANISHED_NAMES = 10
 """How many names of steps that the code never asked for are told."""

@@ -8,12 +8,12 @@ from typing import Any
 
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import RELEASE_LIMIT, decide
-from holdfast.core.model import Change, Error, Event, Job, Time
+from holdfast.core.model import NEVER_ASKED, Change, Error, Event, Job, Time
 from holdfast.core.outcome import doubt_text, failed_with, failure_event, failures_of, retry_at
 from holdfast.jobs.lost_workers import HANDED_OVER
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.drift import NEVER_ASKED, vanished_text
+from holdfast.worker.drift import vanished_text
 from holdfast.worker.recorded_errors import error_of, is_final
 
 log = logger("holdfast.worker")

@@ -5,13 +5,14 @@ import signal
 
 import click
 
-from holdfast.cli.open_store import engine_at, within
-from holdfast.cli.words import console, counted, say_json
+from holdfast.cli.open_store import engine_at, use_store
+from holdfast.cli.render.screen import console, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.engines.urls import named
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.archive import archive as archive_jobs
 from holdfast.jobs.transfer.move import Side
+from holdfast.jobs.views.text import plural
 
 
 @click.command(
@@ -43,16 +44,16 @@ def archive(source_url: str, target_url: str, every: str | None, as_json: bool) 
             if as_json:
                 say_json({"from": sides[0].name, "to": sides[1].name, "jobs": copied})
             elif copied or pause is None:
-                console().print(f"archived: {counted(copied, 'job')}, in {sides[1].name}", soft_wrap=True)
+                console().print(f"archived: {plural(copied, 'job')}, in {sides[1].name}", soft_wrap=True)
             if pause is None:
                 return
             await asyncio.sleep(pause)
 
     async def work(_: Jobs) -> None:
-        await within(target, sides[1].name, rounds, create=True)
+        await use_store(target, sides[1].name, rounds, create=True)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        asyncio.run(within(source, sides[0].name, work))
+        asyncio.run(use_store(source, sides[0].name, work))
     except KeyboardInterrupt:
         console().print("stopped", soft_wrap=True)

@@ -7,18 +7,23 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.form import fields_of, filled, form_words, sample
-from holdfast.cli.ids import find_id, find_job, job_ids
 from holdfast.cli.json_options import as_the_job_takes_it, json_given
-from holdfast.cli.open_store import at_terminal, in_store, json_option, url_option, whoami
-from holdfast.cli.shapes import Shape, moment, refusal_shape, status_shape
-from holdfast.cli.words import ago, console, counted, left, one_line, refusal_line, say_json, short
+from holdfast.cli.open_store import run_in_store
+from holdfast.cli.options import job_ids, json_option, url_option
+from holdfast.cli.person import ask_fields, at_terminal, whoami
+from holdfast.cli.render.job import refusal_line
+from holdfast.cli.render.screen import console, say_json
 from holdfast.core.codec import canonical
 from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import State, Time
+from holdfast.jobs.ids import find_id, find_job
 from holdfast.jobs.questions import Question
-from holdfast.jobs.service import Jobs, Status
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.status import Status
+from holdfast.jobs.views.form import fields_of, form_words, question_shape, sample_answer
+from holdfast.jobs.views.shapes import status_shape
+from holdfast.jobs.views.text import ago, one_line, plural, short_id, time_left
 from holdfast.safe_text import clean
 
 SHOWN = 50
@@ -68,15 +73,15 @@ def _list(as_json: bool, url: str | None) -> None:
     async def work(jobs: Jobs) -> tuple[list[Question], Time]:
         return await jobs.questions(), await jobs.engine.now()
 
-    questions, now = in_store(url, work)
+    questions, now = run_in_store(url, work)
     if as_json:
-        say_json({"questions": [_shape(one) for one in questions]})
+        say_json({"questions": [question_shape(one) for one in questions]})
         return
     out = console()
     if not questions:
         out.print("no job asks anything")
         return
-    out.print(f"{counted(len(questions), 'open question')}\n")
+    out.print(f"{plural(len(questions), 'open question')}\n")
     for one in questions[:SHOWN]:
         _head(out, one, now)
         out.print(Padding(Text(one_line(_text(one.value), VALUE_SHOWN)), (0, 0, 0, 10)))
@@ -89,28 +94,14 @@ def _list(as_json: bool, url: str | None) -> None:
 
 
 def _head(out: Console, one: Question, now: Time) -> None:
-    line = Text() + Text(short(one.job), style="cyan") + Text(f"  {one.type}", style="bold")
-    until = "" if one.until is None else f", {left(one.until, now)}"
+    line = Text() + Text(short_id(one.job), style="cyan") + Text(f"  {one.type}", style="bold")
+    until = "" if one.until is None else f", {time_left(one.until, now)}"
     out.print(line + Text(f"  {clean(one.name)}, asked {ago(one.asked_at, now)}{until}", style="dim"))
 
 
 def _text(value: object) -> str:
     """A question's value on a line: a text as it is, else JSON."""
     return value if isinstance(value, str) else canonical(value)
-
-
-def _shape(one: Question) -> Shape:
-    return {
-        "job": one.job,
-        "type": one.type,
-        "name": one.name,
-        "question": one.value,
-        "fields": [field.shape() for field in fields_of(one.schema)],
-        "schema": one.schema,
-        "asked_at": moment(one.asked_at),
-        "until": moment(one.until),
-        "refused": None if one.refused is None else refusal_shape(one.refused),
-    }
 
 
 # One of them.
@@ -127,9 +118,9 @@ def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
             )
         return found, await jobs.engine.now()
 
-    questions, now = in_store(url, work)
+    questions, now = run_in_store(url, work)
     if as_json:
-        say_json({"questions": [_shape(one) for one in questions]})
+        say_json({"questions": [question_shape(one) for one in questions]})
         return
     out = console()
     for one in questions:
@@ -141,13 +132,13 @@ def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
         fields = fields_of(one.schema)
         if len(questions) == 1 and at_terminal():
             # The store is closed while a person thinks: a file would else be kept from its worker.
-            _answer(one.job, filled(fields), one.name, as_json, url)
+            _answer(one.job, ask_fields(fields), one.name, as_json, url)
             return
         for field in fields:
             about = f": {one_line(field.description, VALUE_SHOWN)}" if field.description else ""
             out.print(Text(f"  {field.words()}{about}"), soft_wrap=True)
         which = f" --name {one.name}" if len(questions) > 1 or name is not None else ""
-        out.print(f"\nanswer: holdfast ask {short(one.job)} --answer {sample(fields)}{which}", soft_wrap=True)
+        out.print(f"\nanswer: holdfast ask {short_id(one.job)} --answer {sample_answer(fields)}{which}", soft_wrap=True)
 
 
 def _answer(id: str, value: object, name: str | None, as_json: bool, url: str | None) -> None:
@@ -158,10 +149,10 @@ def _answer(id: str, value: object, name: str | None, as_json: bool, url: str | 
         (status,) = await jobs.statuses([job])
         return status
 
-    status = in_store(url, work, write=True)
+    status = run_in_store(url, work, write=True)
     if as_json:
         say_json(status_shape(status))
     else:
         goes_on = status.state in (State.AVAILABLE, State.ACTIVE)
         told = "it goes on" if goes_on else f"it is {standing(status.state)}"
-        console().print(f"answered {short(status.id)}: {told}")
+        console().print(f"answered {short_id(status.id)}: {told}")

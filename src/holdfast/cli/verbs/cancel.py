@@ -1,33 +1,21 @@
 """`holdfast cancel`: stop one job, some, or all of a kind. Must not decide what a cancel does (`lifecycle`)."""
 
-import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import click
 
 from holdfast.cli.errors import echo
-from holdfast.cli.ids import find_ids, job_ids
-from holdfast.cli.open_store import confirm, in_store, json_option, reason_option, url_option, whoami
-from holdfast.cli.states import StateChoice
-from holdfast.cli.words import console, counted, say_json, short
-from holdfast.core.errors import NotAllowed, NotFound, Refused
-from holdfast.core.keys import check_queue, check_type, derived_id
-from holdfast.core.lifecycle import EVENT_ROWS
-from holdfast.core.model import Event, State, Where
+from holdfast.cli.open_store import run_in_store
+from holdfast.cli.options import StateChoice, job_ids, json_option, reason_option, url_option
+from holdfast.cli.person import confirm, whoami
+from holdfast.cli.render.screen import console, say_json
+from holdfast.core.keys import check_queue, check_type
+from holdfast.core.model import State, Where
+from holdfast.jobs.cancel_many import CANCELLABLE, CancelAnswer, cancel_many
 from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.ids import find_ids
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.text import plural, short_id
 
-LIVE = EVENT_ROWS[Event.CANCEL].sources
-"""The states that a cancel leads out of."""
-
-AT_ONCE = 200
-"""How many cancels are under way together: they share the store's commits."""
-
-UNDO = "undo"
-"""From this and a job's id comes the id of the job that undoes what it made (`lifecycle.undo_job`)."""
-
-TOLD = 10
+REFUSALS_SHOWN = 10
 """How many refusals are told one by one."""
 
 
@@ -47,10 +35,10 @@ is undone, where the code says how (undo=, cleanup=), by jobs of type holdfast.u
 runs always gets one: it may just be making something. By id or --type they are cancelled, too.
 """
 )
-@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=job_ids(*LIVE))
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=job_ids(*CANCELLABLE))
 @click.option("--queue", help="All jobs of this queue.")
 @click.option("--type", "kind", help="All jobs of this type.")
-@click.option("--state", "states", multiple=True, type=StateChoice(*LIVE), help="All jobs in this state.")
+@click.option("--state", "states", multiple=True, type=StateChoice(*CANCELLABLE), help="All jobs in this state.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @reason_option
 @json_option
@@ -70,7 +58,8 @@ def cancel(
     if bool(ids) == picked:
         raise click.UsageError("give ids, or --queue, --type or --state, and not both")
     where = Where(
-        states=tuple(State(state) for state in states) or tuple(state for state in LIVE if state is not State.REVIEW),
+        states=tuple(State(state) for state in states)
+        or tuple(state for state in CANCELLABLE if state is not State.REVIEW),
         queue=None if queue is None else check_queue(queue),
         type=None if kind is None else check_type(kind),
     )
@@ -81,74 +70,45 @@ def cancel(
         # The jobs that undo are left alone: without them, what the others made would stay.
         return [job.id async for job in jobs.walk(where) if job.type != UNDO_TYPE or kind == UNDO_TYPE]
 
-    async def work(jobs: Jobs) -> list[Answer]:
-        return await cancel_all(jobs, await choose(jobs) if chosen is None else chosen, reason)
+    async def work(jobs: Jobs) -> list[CancelAnswer]:
+        found = await choose(jobs) if chosen is None else chosen
+        return await cancel_many(jobs, found, by=whoami(), reason=reason)
 
     chosen: list[str] | None = None
     if picked and not yes:
         # The store is closed while a person thinks, and no event loop runs: it would swallow a Ctrl-C.
-        chosen = in_store(url, choose, write=True)
+        chosen = run_in_store(url, choose, write=True)
         if chosen:
             confirm(_question(len(chosen)))
-    _tell(in_store(url, work, write=True), as_json, told_singly=bool(ids))
+    _print_answers(run_in_store(url, work, write=True), as_json, by_id=bool(ids))
 
 
 def _question(number: int) -> str:
     its, it = ("its", "it") if number == 1 else ("their", "they")
-    return f"cancel {counted(number, 'job')}, with {its} children, and undo what {it} made, where the code says how?"
+    return f"cancel {plural(number, 'job')}, with {its} children, and undo what {it} made, where the code says how?"
 
 
-class Answer(NamedTuple):
-    """What became of one cancel: why it was refused, or the job that undoes what was made, if one is needed."""
-
-    id: str
-    refused: Refused | None = None
-    undo: str | None = None
-
-
-async def cancel_all(jobs: Jobs, ids: Sequence[str], reason: str) -> list[Answer]:
-    """Cancel each of these, and answer with why not where it was refused."""
-
-    async def one(id: str) -> Answer:
-        try:
-            await jobs.cancel(id, by=whoami(), reason=reason)
-        except NotAllowed as error:
-            # A child may have been cancelled with its parent, which is among these.
-            (now,) = await jobs.engine.get([id])
-            if id not in live or now is None or now.state is not State.CANCELLED:
-                return Answer(id, error)
-        except NotFound as error:
-            return Answer(id, error)
-        (undo,) = await jobs.engine.get([derived_id(id, UNDO)])
-        return Answer(id, undo=None if undo is None else undo.id)
-
-    answers: list[Answer] = []
-    pages = [ids[place : place + AT_ONCE] for place in range(0, len(ids), AT_ONCE)]
-    live = {job.id for page in pages for job in await jobs.engine.get(page) if job is not None and job.state in LIVE}
-    for page in pages:
-        answers += await asyncio.gather(*(one(id) for id in page))
-    return answers
-
-
-def _tell(answers: list[Answer], as_json: bool, *, told_singly: bool) -> None:
+def _print_answers(answers: list[CancelAnswer], as_json: bool, *, by_id: bool) -> None:
     done = [answer for answer in answers if answer.refused is None]
     refused = [(answer.id, answer.refused) for answer in answers if answer.refused is not None]
     undone = [answer.undo for answer in done if answer.undo is not None]
     if as_json:
         whys = [{"id": id, "why": str(error)} for id, error in refused]
         say_json({"cancelled": [answer.id for answer in done], "refused": whys, "undo": undone})
-    elif told_singly:
+    elif by_id:
         for answer in done:
-            undo = "" if answer.undo is None else f"; {short(answer.undo)} undoes what it made, where the code says how"
-            console().print(f"cancelled {short(answer.id)}{undo}", soft_wrap=True)
+            undo = (
+                "" if answer.undo is None else f"; {short_id(answer.undo)} undoes what it made, where the code says how"
+            )
+            console().print(f"cancelled {short_id(answer.id)}{undo}", soft_wrap=True)
     else:
-        undoers = counted(len(undone), f"job of type {UNDO_TYPE} undoes", f"jobs of type {UNDO_TYPE} undo")
+        undoers = plural(len(undone), f"job of type {UNDO_TYPE} undoes", f"jobs of type {UNDO_TYPE} undo")
         undo = f"; {undoers} what they made, where the code says how" if undone else ""
-        console().print(f"cancelled {counted(len(done), 'job')}{undo}", soft_wrap=True)
-    for _, error in refused[: TOLD if not as_json else 0]:
+        console().print(f"cancelled {plural(len(done), 'job')}{undo}", soft_wrap=True)
+    for _, error in refused[: REFUSALS_SHOWN if not as_json else 0]:
         echo(f"holdfast: {error}", err=True)
-    if len(refused) > TOLD and not as_json:
-        echo(f"holdfast: and {len(refused) - TOLD:,} more were refused", err=True)
+    if len(refused) > REFUSALS_SHOWN and not as_json:
+        echo(f"holdfast: and {len(refused) - REFUSALS_SHOWN:,} more were refused", err=True)
     # Of those picked by kind, one that ended by itself meanwhile is no failure: it is not running any more.
-    if refused and told_singly:
+    if refused and by_id:
         raise SystemExit(1)

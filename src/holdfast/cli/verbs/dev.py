@@ -18,10 +18,10 @@ import click
 from holdfast.cli.errors import echo
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
 from holdfast.cli.open_store import engine_at
-from holdfast.cli.words import one_line, short
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.model import State, Where
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.text import one_line, short_id
 
 POLL_SECONDS = 0.5
 """How often the files are looked at, and the jobs."""
@@ -186,12 +186,12 @@ class Told:
         clock = time.strftime("%H:%M:%S")
         for one in active:
             if self._shown.get(one.id) != one.progress():
-                echo(f"{clock}  {one.type} {short(one.id)}  {one_line(str(one))}")
+                echo(f"{clock}  {one.type} {short_id(one.id)}  {one_line(str(one))}")
                 self._shown[one.id] = one.progress()
         for job in left:
             if job is not None:
                 why = f": {one_line(job.error.type + ': ' + job.error.message)}" if job.error is not None else ""
-                echo(f"{clock}  {job.type} {short(job.id)}  {job.state}{why}")
+                echo(f"{clock}  {job.type} {short_id(job.id)}  {job.state}{why}")
         self._shown = {one.id: self._shown[one.id] for one in active}
 
     async def close(self) -> None:

@@ -6,13 +6,19 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.ailments import Finding, Level, look_at_app, look_at_jobs
+from holdfast.cli.check_engine import check_file, check_file_system, check_server
 from holdfast.cli.load_app import load_app
-from holdfast.cli.open_store import engine_at, json_option, place_of_store, url_option, within
-from holdfast.cli.premises import look_at_file, look_at_place, look_at_server
-from holdfast.cli.words import console, counted, say_json
+from holdfast.cli.open_store import engine_at, path_of_engine, place_of_store, use_store
+from holdfast.cli.options import json_option, url_option
+from holdfast.cli.render.screen import console, say_json
 from holdfast.core.errors import StoreError
+from holdfast.jobs.checkup.check_code import check_app
+from holdfast.jobs.checkup.check_jobs import check_jobs
+from holdfast.jobs.checkup.check_store import check_store
+from holdfast.jobs.checkup.finding import Finding, Level
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.text import plural
+from holdfast.worker.registry import STEPS
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
@@ -39,15 +45,16 @@ def doctor(target: str | None, as_json: bool, url: str | None) -> None:
     place = place_of_store(engine, url or (None if app is None else app.url))
 
     async def work(jobs: Jobs) -> list[Finding]:
-        about_jobs = [*await look_at_jobs(jobs), *(await look_at_app(jobs, app) if app is not None else ())]
-        return [*await look_at_server(jobs.engine), *about_jobs]
+        findings = [*await check_server(jobs.engine), *await check_jobs(jobs)]
+        return findings if app is None else [*findings, *await check_app(jobs, app.registry.types(), STEPS)]
 
     try:
-        told = asyncio.run(within(engine, place, work))
-        inside = [*look_at_file(engine), *told]
+        told = asyncio.run(use_store(engine, place, work))
+        inside = [*check_file(engine), *told]
     except StoreError as error:
         inside = [Finding("open", Level.FAIL, str(error))]
-    findings = [*look_at_place(engine, place), *inside]
+    path = path_of_engine(engine)
+    findings = [*check_store(engine, place, path), *check_file_system(path), *inside]
     _tell(findings, place, as_json)
     if any(finding.level is Level.FAIL for finding in findings):
         raise SystemExit(1)
@@ -57,8 +64,7 @@ def _tell(findings: list[Finding], place: str, as_json: bool) -> None:
     bad = [finding for finding in findings if finding.level is not Level.OK]
     fails = sum(finding.level is Level.FAIL for finding in bad)
     if as_json:
-        checks = [{"name": one.name, "level": one.level.value, "text": one.text} for one in findings]
-        say_json({"store": place, "healthy": fails == 0, "checks": checks})
+        say_json({"store": place, "healthy": fails == 0, "checks": [one.shape() for one in findings]})
         return
     out = console()
     for one in findings:
@@ -73,5 +79,5 @@ def _tell(findings: list[Finding], place: str, as_json: bool) -> None:
             out.print(Text() + level + text, soft_wrap=True)
     out.print()
     warnings = len(bad) - fails
-    verdict = "healthy" if not fails else f"{counted(fails, 'failure')}"
-    out.print(Text(verdict + (f", {counted(warnings, 'warning')}" if warnings else ""), style="bold"))
+    verdict = "healthy" if not fails else f"{plural(fails, 'failure')}"
+    out.print(Text(verdict + (f", {plural(warnings, 'warning')}" if warnings else ""), style="bold"))

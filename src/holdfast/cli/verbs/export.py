@@ -8,14 +8,17 @@ from pathlib import Path
 import click
 
 from holdfast.cli.errors import echo
-from holdfast.cli.ids import find_id, job_ids
-from holdfast.cli.open_store import in_store, url_option, whoami
-from holdfast.cli.runfile import FILE_LIMIT, bring, read, take, written
-from holdfast.cli.words import console, counted, short
+from holdfast.cli.open_store import run_in_store
+from holdfast.cli.options import job_ids, url_option
+from holdfast.cli.person import whoami
+from holdfast.cli.render.screen import console
 from holdfast.core.errors import Invalid, Refused
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Job
+from holdfast.jobs.ids import find_id
+from holdfast.jobs.run_file import FILE_LIMIT, collect_run, dump_run, insert_run, parse_run
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.text import plural, short_id
 
 
 @click.command(
@@ -37,10 +40,10 @@ def export_run(id: str, output: Path | None, url: str | None) -> None:
     """Write one run to a readable JSON file."""
 
     async def work(jobs: Jobs) -> str:
-        run = await take(jobs, await find_id(jobs, id))
-        return written(run, await jobs.engine.now(), version("holdfast"))
+        run = await collect_run(jobs, await find_id(jobs, id))
+        return dump_run(run, await jobs.engine.now(), version("holdfast"))
 
-    text = in_store(url, work)
+    text = run_in_store(url, work)
     if output is None:
         click.echo(text, nl=False)
         return
@@ -66,22 +69,21 @@ lets it go on after its last recorded step. The store is made if there is none.
 @url_option
 def import_run(file: str, review: bool, url: str | None) -> None:
     """Bring an exported run into a store, to look at it and replay it."""
-    run = read(_text_of(file), file)
+    run = parse_run(_text_of(file), file)
 
     async def work(jobs: Jobs) -> Job:
-        return await bring(jobs, run, whoami(), review=review)
+        return await insert_run(jobs, run, whoami(), review=review)
 
-    job = in_store(url, work, create=True)
-    console().print(
-        f"imported {job.type} {short(job.id)}: it is {standing(job.state)}, {counted(len(run.steps), 'step')} recorded"
-    )
+    job = run_in_store(url, work, create=True)
+    steps = f"{plural(len(run.steps), 'step')} recorded"
+    console().print(f"imported {job.type} {short_id(job.id)}: it is {standing(job.state)}, {steps}")
 
 
 def _text_of(file: str) -> str:
     try:
         raw = sys.stdin.buffer.read(FILE_LIMIT + 1) if file == "-" else _read(Path(file))
     except OSError as error:
-        raise Invalid(f"{file}: can't be read: {error.strerror}") from None
+        raise Invalid(f"{file}: can't be parse_run: {error.strerror}") from None
     if len(raw) > FILE_LIMIT:
         raise Invalid(f"{file}: larger than {FILE_LIMIT // 1024**2} MiB; that is no exported run")
     try:
@@ -96,7 +98,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, and never over another one."""
+    """Write a file that only its owner may parse_run, and never over another one."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
@@ -104,4 +106,4 @@ def _write_new(path: Path, text: str) -> None:
     except FileExistsError:
         raise Refused(f"{path} is there already and was left as it is; name another file") from None
     except OSError as error:
-        raise Refused(f"{path}: can't be written: {error.strerror}") from None
+        raise Refused(f"{path}: can't be dump_run: {error.strerror}") from None

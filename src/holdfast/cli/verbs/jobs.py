@@ -2,24 +2,16 @@
 
 import click
 
-from holdfast.cli.ids import find_id
-from holdfast.cli.open_store import in_store, json_option, url_option
-from holdfast.cli.shapes import job_shape
-from holdfast.cli.states import StateChoice
-from holdfast.cli.words import (
-    console,
-    counted,
-    error_line,
-    plain_table,
-    rest,
-    say_json,
-    short,
-    state_text,
-    when_in_words,
-)
+from holdfast.cli.open_store import run_in_store
+from holdfast.cli.options import StateChoice, json_option, url_option
+from holdfast.cli.render.screen import console, last_cell, plain_table, say_json, state_text
 from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.jobs.ids import find_id
 from holdfast.jobs.service import Jobs as Store
+from holdfast.jobs.views.sentence import remark, when_words
+from holdfast.jobs.views.shapes import job_shape
+from holdfast.jobs.views.text import short_id
 
 
 @click.command(
@@ -32,7 +24,7 @@ Examples:
 
 \b
 A full page says how to get the next one: holdfast jobs --after ID.
-The short ids are the last characters of the whole ones; every verb takes them.
+The short_id ids are the last characters of the whole ones; every verb takes them.
 """
 )
 @click.option(
@@ -69,7 +61,7 @@ def jobs(
         more = len(page) > limit or (limit == PAGE_LIMIT and len(page) == limit)
         return page[:limit], more, await store.engine.now()
 
-    page, more, now = in_store(url, work)
+    page, more, now = run_in_store(url, work)
     if as_json:
         say_json({"jobs": [job_shape(job) for job in page], "next": page[-1].id if more else None})
     else:
@@ -84,17 +76,8 @@ def _show(page: list[Job], more: bool, now: Time) -> None:
     table = plain_table("id", "type", "queue", "state", "when", "")
     for job in page:
         table.add_row(
-            short(job.id), job.type, job.queue, state_text(job.state), when_in_words(job, now), rest(_remark(job))
+            short_id(job.id), job.type, job.queue, state_text(job.state), when_words(job, now), last_cell(remark(job))
         )
     out.print(table)
     if more:
-        out.print(f"more: the same with --after {short(page[-1].id)}", style="dim")
-
-
-def _remark(job: Job) -> str:
-    """What is out of the ordinary about a job."""
-    if job.error is not None:
-        return error_line(job.error, 60)
-    if job.attempt > 1:
-        return f"attempt {job.attempt}"
-    return f"{counted(job.recoveries, 'worker')} lost in a row" if job.recoveries else ""
+        out.print(f"more: the same with --after {short_id(page[-1].id)}", style="dim")

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import click
 
-from holdfast.cli.open_store import NoStore, engine_at, whoami, within
-from holdfast.cli.words import BAR_WIDTH, console, counted, say_json
+from holdfast.cli.open_store import NoStore, engine_at, use_store
+from holdfast.cli.person import whoami
+from holdfast.cli.render.screen import BAR_WIDTH, console, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.core.errors import Invalid, Refused
 from holdfast.engines.urls import named
@@ -18,6 +19,7 @@ from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.drain import drain as drain_store
 from holdfast.jobs.transfer.move import Report, Side, give_up, mark_in
 from holdfast.jobs.transfer.move import move as move_jobs
+from holdfast.jobs.views.text import plural
 
 T = TypeVar("T")
 
@@ -81,10 +83,10 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
 
         if seconds is None and await mark_in(source) is None:  # before a store is made for nothing
             await drain_store(source, named(source_url), None, screen.tell)
-        return await within(target, named(target_url), both, create=True)
+        return await use_store(target, named(target_url), both, create=True)
 
     try:
-        report = _run(within(source, named(source_url), work))
+        report = _run(use_store(source, named(source_url), work))
     except NoStore:
         raise NoStore(f"there is no store at {named(source_url)}; check --from") from None
     finally:
@@ -98,7 +100,7 @@ def _give_up(source_url: str, yes: bool, as_json: bool) -> None:
     async def work(_: Jobs) -> str:
         return (await give_up(Side(source, named(source_url)), sure=yes)).store
 
-    store = _run(within(source, named(source_url), work))
+    store = _run(use_store(source, named(source_url), work))
     if as_json:
         say_json({"from": named(source_url), "given_up": store})
         return
@@ -129,9 +131,13 @@ def _tell(report: Report, source: str, target: str, seconds: float, as_json: boo
     if report.already:
         out.print(f"the jobs of {source} had been moved to {target} already; nothing was left to do")
         return
-    parts = [counted(report.entries, "entry", "entries"), counted(report.steps, "step"), counted(report.keys, "key")]
-    out.print(f"moved {counted(report.jobs, 'job')} to {target}", soft_wrap=True)
-    out.print(f"verified: {', '.join(parts)}, {counted(report.records, 'record')}; sha256 {report.digest[:16]}…")
+    parts = [
+        plural(report.entries, "entry", "entries"),
+        plural(report.steps, "step"),
+        plural(report.keys, "key"),
+    ]
+    out.print(f"moved {plural(report.jobs, 'job')} to {target}", soft_wrap=True)
+    out.print(f"verified: {', '.join(parts)}, {plural(report.records, 'record')}; sha256 {report.digest[:16]}…")
     ended = f"{source} is closed, and its workers end"
     out.print(f"now: start your workers with $HOLDFAST_URL set to it; {ended}", soft_wrap=True)
 

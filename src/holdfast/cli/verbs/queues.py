@@ -3,13 +3,17 @@
 import click
 
 from holdfast.cli.errors import VerbGroup, echo
-from holdfast.cli.open_store import in_store, json_option, reason_option, url_option, whoami
-from holdfast.cli.overview import queue_table, summaries, unknown_lines
-from holdfast.cli.words import ago, console, counted, one_line, say_json
+from holdfast.cli.open_store import run_in_store
+from holdfast.cli.options import json_option, reason_option, url_option
+from holdfast.cli.person import whoami
+from holdfast.cli.render.overview import queue_table, unknown_lines
+from holdfast.cli.render.screen import console, say_json
 from holdfast.core.errors import NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.model import State
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.overview import view_queues
+from holdfast.jobs.views.text import ago, one_line, plural
 
 
 @click.group(
@@ -33,7 +37,7 @@ def queues(ctx: click.Context, as_json: bool, url: str | None) -> None:
         return
 
     async def work(jobs: Jobs) -> None:
-        found, now = await summaries(jobs), await jobs.engine.now()
+        found, now = await view_queues(jobs), await jobs.engine.now()
         if as_json:
             say_json({"queues": [queue.shape() for queue in found]})
             return
@@ -46,7 +50,7 @@ def queues(ctx: click.Context, as_json: bool, url: str | None) -> None:
                 reason = f": {one_line(queue.pause.reason)}" if queue.pause.reason else ""
                 out.print(f"{queue.name} was paused by {one_line(queue.pause.by)} {ago(queue.pause.at, now)}{reason}")
 
-    in_store(url, work)
+    run_in_store(url, work)
 
 
 @queues.command(
@@ -69,17 +73,17 @@ def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
     check_queue(name)
 
     async def work(jobs: Jobs) -> None:
-        known = {queue.name: queue for queue in await summaries(jobs)}
+        known = {queue.name: queue for queue in await view_queues(jobs)}
         await jobs.pause(name, by=whoami(), reason=reason)
         queue = known.get(name)
         active = 0 if queue is None else queue.counts.get(State.ACTIVE, 0)
         out = console()
-        out.print(f"paused {name}" + (f"; {counted(active, 'job')} in flight may finish" if active else ""))
+        out.print(f"paused {name}" + (f"; {plural(active, 'job')} in flight may finish" if active else ""))
         if queue is None:
             others = f"; there is {', '.join(known)}" if known else ""
             echo(f"note: no queue of this name has had a job yet{others}", err=True)
 
-    in_store(_url(ctx, url), work, write=True)
+    run_in_store(_url(ctx, url), work, write=True)
 
 
 @queues.command(
@@ -103,7 +107,7 @@ def resume(ctx: click.Context, name: str, url: str | None) -> None:
         await jobs.resume(name)
         console().print(f"resumed {name}")
 
-    in_store(_url(ctx, url), work, write=True)
+    run_in_store(_url(ctx, url), work, write=True)
 
 
 def _url(ctx: click.Context, own: str | None) -> str | None:

@@ -4,31 +4,33 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import click
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.doubts import doubt_lines, doubts_of, misfit_lines, misfits_of
 from holdfast.cli.errors import echo
-from holdfast.cli.ids import find_ids, job_ids
 from holdfast.cli.json_options import arguments_given, json_given
-from holdfast.cli.load_app import app_option, check_step_result, load_app, signature_in
-from holdfast.cli.open_store import confirm, in_store, json_option, reason_option, url_option, whoami
-from holdfast.cli.overview import owner_words
-from holdfast.cli.shapes import error_shape, moment, status_shape
-from holdfast.cli.words import console, counted, error_line, one_line, say_json, short, span
+from holdfast.cli.load_app import check_step_result, load_app, signature_in
+from holdfast.cli.open_store import run_in_store
+from holdfast.cli.options import app_option, job_ids, json_option, reason_option, url_option
+from holdfast.cli.person import confirm, whoami
+from holdfast.cli.render.in_doubt import doubt_lines, step_lines
+from holdfast.cli.render.screen import console, say_json
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import EffectInDoubt, NotAllowed, NotFound, Refused
-from holdfast.core.lifecycle import EVENTS, standing
-from holdfast.core.model import Entry, Job, State, Step, Time, Where
-from holdfast.jobs.service import Jobs, Status
+from holdfast.core.lifecycle import standing
+from holdfast.core.model import PAGE_LIMIT, Job, State, Time
+from holdfast.jobs.ids import find_ids
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.status import Status
+from holdfast.jobs.views.in_doubt import steps_in_doubt
+from holdfast.jobs.views.review import POSSIBLE, ReviewView, view_reviews
+from holdfast.jobs.views.sentence import owner_words
+from holdfast.jobs.views.shapes import status_shape
+from holdfast.jobs.views.text import error_line, one_line, plural, short_id, span
 
 SHOWN = 50
 """How many jobs in review are listed for a person; `--json` has up to a page of them."""
-
-POSSIBLE = tuple(
-    row.event.value for row in EVENTS if State.REVIEW in row.sources and {"caller", "person"} & set(row.who.split(", "))
-)
-"""What a person can do about a job in review."""
 
 REVIEW_IDS = job_ids(State.REVIEW)
 
@@ -51,63 +53,35 @@ Then, for each: holdfast show ID, and one of
 def review(as_json: bool, url: str | None) -> None:
     """List the jobs that need a person."""
 
-    async def work(jobs: Jobs) -> tuple[list[Row], int, Time]:
-        found = await jobs.engine.find(Where(states=(State.REVIEW,), newest_first=True))
-        total = sum(number for (_, state), number in (await jobs.engine.count()).items() if state is State.REVIEW)
-        chosen = found if as_json else found[:SHOWN]
-        return [await _row(jobs, job) for job in chosen], total, await jobs.engine.now()
+    async def work(jobs: Jobs) -> tuple[list[ReviewView], int, Time]:
+        views, total = await view_reviews(jobs, PAGE_LIMIT if as_json else SHOWN)
+        return views, total, await jobs.engine.now()
 
-    rows, total, now = in_store(url, work)
+    views, total, now = run_in_store(url, work)
     if as_json:
-        say_json({"jobs": [_shape(row) for row in rows], "total": total})
+        say_json({"jobs": [view.shape() for view in views], "total": total})
         return
     out = console()
-    if not rows:
+    if not views:
         out.print("nothing needs a person")
         return
-    out.print(f"{counted(total, 'job')} {'needs' if total == 1 else 'need'} a person\n")
-    for job, entry, doubts, misfits in rows:
-        since = job.created_at if entry is None else entry.at
-        line = Text() + Text(short(job.id), style="cyan") + Text(f"  {job.type}", style="bold")
-        before = ", ".join(owner_words(job)) or "no failed attempt"
-        out.print(line + Text(f"  for {span(max(0, now - since))}, {before}", style="dim"))
-        if not doubts or job.error is None or job.error.type != EffectInDoubt.__name__:  # it says the same
-            out.print(Padding(Text(error_line(job.error) or "no error was kept", "red"), (0, 0, 0, 10)))
-        for told in (*misfit_lines(job.id, misfits), *doubt_lines(job.id, doubts)):
-            out.print(Text("          ") + told, soft_wrap=True)  # a command to copy stays on one line
-    if total > len(rows):
-        out.print(f"\nand {total - len(rows):,} more: holdfast jobs --state review", style="dim")
+    out.print(f"{plural(total, 'job')} {'needs' if total == 1 else 'need'} a person\n")
+    for view in views:
+        _print_view(out, view, now)
+    if total > len(views):
+        out.print(f"\nand {total - len(views):,} more: holdfast jobs --state review", style="dim")
     out.print(f"\nlook with holdfast show ID, then: {', '.join(POSSIBLE)}", style="dim")
 
 
-class Row(NamedTuple):
-    """A job in review; the entry that brought it here; what a person is asked about its steps, or may correct."""
-
-    job: Job
-    entry: Entry | None
-    doubts: dict[str, str]
-    misfits: list[Step]
-
-
-async def _row(jobs: Jobs, job: Job) -> Row:
-    steps, history = await jobs.engine.steps(job.id), await jobs.history(job.id)
-    entries = [entry for entry in history if entry.before is not State.REVIEW]  # signals may have come since
-    return Row(job, entries[-1] if entries else None, doubts_of(job, steps), misfits_of(job, steps, history))
-
-
-def _shape(row: Row) -> dict[str, object]:
-    job, entry, doubts, _ = row
-    return {
-        "id": job.id,
-        "type": job.type,
-        "queue": job.queue,
-        "since": moment(job.created_at if entry is None else entry.at),
-        "failed_attempts": job.attempt - 1,
-        "recoveries": job.recoveries,
-        "error": error_shape(job.error),
-        "in_doubt": list(doubts),
-        "possible": list(POSSIBLE),
-    }
+def _print_view(out: Console, view: ReviewView, now: Time) -> None:
+    job = view.job
+    line = Text() + Text(short_id(job.id), style="cyan") + Text(f"  {job.type}", style="bold")
+    before = ", ".join(owner_words(job)) or "no failed attempt"
+    out.print(line + Text(f"  for {span(max(0, now - view.since))}, {before}", style="dim"))
+    if not view.in_doubt or job.error is None or job.error.type != EffectInDoubt.__name__:  # it says the same
+        out.print(Padding(Text(error_line(job.error) or "no error was kept", "red"), (0, 0, 0, 10)))
+    for told in (*step_lines(view.may_not_fit), *doubt_lines(view.in_doubt)):
+        out.print(Text("          ") + told, soft_wrap=True)  # a command to copy stays on one line
 
 
 @click.command(
@@ -241,7 +215,7 @@ For good: nothing leads out of there, and what the job made is undone. Several i
 def discard(ids: tuple[str, ...], yes: bool, reason: str, as_json: bool, url: str | None) -> None:
     """Give up jobs in review for good."""
     if len(ids) > 1 and not yes:
-        confirm(f"discard {counted(len(ids), 'job')} for good?")
+        confirm(f"discard {plural(len(ids), 'job')} for good?")
     _each(
         Call(ids, "discarded", as_json, url),
         lambda jobs, id: jobs.discard(id, by=whoami(), reason=reason),
@@ -284,12 +258,12 @@ def _each(
                 continue
             done += await jobs.statuses([job])
             if not call.as_json:
-                left = len(doubts_of(job, await jobs.engine.steps(id)))
-                more = f", {counted(left, 'step')} still in doubt" if left else ""
-                console().print(f"{call.done} {short(id)}: it is {standing(job.state)}{more}")
+                left = len(steps_in_doubt(job, await jobs.engine.steps(id)))
+                more = f", {plural(left, 'step')} still in doubt" if left else ""
+                console().print(f"{call.done} {short_id(id)}: it is {standing(job.state)}{more}")
         return done, refused
 
-    _tell(call, *in_store(call.url or (None if app is None else app.url), work, write=True))
+    _tell(call, *run_in_store(call.url or (None if app is None else app.url), work, write=True))
 
 
 def _tell(call: Call, done: list[Status], refused: list[tuple[str, Refused]]) -> None:

@@ -2,16 +2,19 @@
 
 import click
 
-from holdfast.cli.form import fields_of, form_words
-from holdfast.cli.ids import find_id, job_ids
 from holdfast.cli.json_options import as_the_job_takes_it, json_given
-from holdfast.cli.open_store import in_store, url_option, whoami
-from holdfast.cli.words import console, one_line, short
+from holdfast.cli.open_store import run_in_store
+from holdfast.cli.options import job_ids, url_option
+from holdfast.cli.person import whoami
+from holdfast.cli.render.screen import console
 from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import EVENT_ROWS, standing
 from holdfast.core.model import Event, Job, State, WaitKind
+from holdfast.jobs.ids import find_id
 from holdfast.jobs.questions import schemas_of
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.form import fields_of, form_words
+from holdfast.jobs.views.text import one_line, short_id
 
 
 @click.command(
@@ -43,12 +46,12 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
             except BadValue as error:
                 raise BadValue(f"{error}{await _form(jobs, whole, name)}") from None
 
-    job = in_store(url, work, write=True)
+    job = run_in_store(url, work, write=True)
     kept = "it keeps it" if any(one.version == job.version for one in job.inbox) else "taken"
     others = [one_line(wait.name, 60) for wait in job.waits if wait.kind is WaitKind.SIGNAL and wait.name != name]
     waits = f"; it waits for {', '.join(others)}" if others and job.state == State.PENDING else ""
     woke = "it goes on" if job.state == State.AVAILABLE else f"it is {standing(job.state)}{waits}; {kept}"
-    console().print(f"sent {one_line(name, 60)} to {short(job.id)}: {woke}", soft_wrap=True)
+    console().print(f"sent {one_line(name, 60)} to {short_id(job.id)}: {woke}", soft_wrap=True)
 
 
 async def _form(jobs: Jobs, id: str, name: str) -> str:

@@ -8,15 +8,19 @@ import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 
-from holdfast.cli.ids import find_id, job_ids
-from holdfast.cli.open_store import engine_at, json_option, place_of_store, say_moved, url_option, within
-from holdfast.cli.overview import Overview, detail, look, picture
-from holdfast.cli.premises import loss_told
-from holdfast.cli.shapes import status_shape
-from holdfast.cli.words import console, say_json
+from holdfast.cli.check_engine import recent_loss
+from holdfast.cli.open_store import engine_at, place_of_store, say_moved, use_store
+from holdfast.cli.options import job_ids, json_option, url_option
+from holdfast.cli.render.job import status_lines
+from holdfast.cli.render.overview import draw_overview
+from holdfast.cli.render.screen import console, say_json
 from holdfast.core.lifecycle import SETTLED
 from holdfast.engines.topics import job_topic, queue_topic
-from holdfast.jobs.service import Jobs, Status
+from holdfast.jobs.ids import find_id
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.status import Status
+from holdfast.jobs.views.overview import Overview, view_store
+from holdfast.jobs.views.shapes import status_shape
 
 REDRAW_SECONDS = 0.5
 """At most twice a second."""
@@ -51,20 +55,20 @@ def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
 
     async def work(jobs: Jobs) -> None:
         await say_moved(jobs)
-        if loss := loss_told(engine):
+        if loss := recent_loss(engine):
             click.echo(f"holdfast: {loss}", err=True)
         whole = None if id is None else await find_id(jobs, id)
         if watch:
             await _watch(jobs, whole, place)
         elif whole is None:
-            overview = await look(jobs, place)
-            say_json(overview.shape()) if as_json else console().print(picture(overview))
+            overview = await view_store(jobs, place)
+            say_json(overview.shape()) if as_json else console().print(draw_overview(overview))
         else:
             found = await jobs.status(whole)
             say_json(status_shape(found)) if as_json else console().print(await _one(jobs, found))
 
     try:
-        asyncio.run(within(engine, place, work))
+        asyncio.run(use_store(engine, place, work))
     except KeyboardInterrupt:
         if not watch:
             raise
@@ -72,7 +76,7 @@ def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
 
 async def _one(jobs: Jobs, found: Status) -> RenderableType:
     history = () if found.finished_at is None and found.epoch < 2 else await jobs.history(found.id)
-    return Group(*detail(found, history, await jobs.engine.now()))
+    return Group(*status_lines(found, history, await jobs.engine.now()))
 
 
 async def _watch(jobs: Jobs, id: str | None, place: str) -> None:
@@ -100,10 +104,10 @@ async def _scene(jobs: Jobs, id: str | None, place: str) -> tuple[RenderableType
     if id is not None:
         found = await jobs.status(id)
         return await _one(jobs, found), [job_topic(id)], found.progress(), found.state in SETTLED
-    overview: Overview = await look(jobs, place)
+    overview: Overview = await view_store(jobs, place)
     topics = [queue_topic(queue.name) for queue in overview.queues]
     topics += [job_topic(one.id) for one in overview.active]
-    return picture(overview), topics, overview.moved(), False
+    return draw_overview(overview), topics, overview.progress(), False
 
 
 class _Plain:

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.cli.shapes import Shape, entry_shape, job_shape, moment, moment_of, step_shape
-from holdfast.cli.words import counted
 from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, Invalid, Refused
 from holdfast.core.keys import check_id, check_queue, check_type, digest
@@ -38,6 +36,8 @@ from holdfast.core.model import (
 )
 from holdfast.core.outcome import check_retry
 from holdfast.jobs.service import LOG_PATH, Jobs
+from holdfast.jobs.views.shapes import Shape, entry_shape, job_shape, parse_time, step_shape, time_text
+from holdfast.jobs.views.text import plural
 from holdfast.safe_text import escaped
 
 KIND = "holdfast run"
@@ -66,18 +66,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 # Out of a store, into a text.
 
 
-async def take(jobs: Jobs, id: str) -> Run:
-    """Everything that a store keeps of a run. A history that came with an import comes first."""
+async def collect_run(jobs: Jobs, id: str) -> Run:
+    """Collect everything that a store keeps of a run. A history that came with an import comes first."""
     records = await jobs.engine.steps(id)
     return Run(
         job=await jobs.get(id),
-        history=(*before_of(records), *await jobs.history(id)),
+        history=(*history_before_import(records), *await jobs.history(id)),
         steps=tuple(step for step in records if not step.path.startswith("~")),
         log=tuple(await jobs.log(id)),
     )
 
 
-def before_of(records: Sequence[Step]) -> list[Entry]:
+def history_before_import(records: Sequence[Step]) -> list[Entry]:
     """The history that an imported run had elsewhere."""
     for step in records:
         if step.path == BEFORE_PATH and step.result is not None:
@@ -85,12 +85,12 @@ def before_of(records: Sequence[Step]) -> list[Entry]:
     return []
 
 
-def written(run: Run, now: Time, version: str) -> str:
-    """The text of a run's file."""
+def dump_run(run: Run, now: Time, version: str) -> str:
+    """Write a run as the text of its file."""
     shape: Shape = {
         "kind": KIND,
         "format": FORMAT,
-        "exported_at": moment(now),
+        "exported_at": time_text(now),
         "holdfast": version,
         "job": job_shape(run.job),
         "history": [entry_shape(entry) for entry in run.history],
@@ -103,8 +103,8 @@ def written(run: Run, now: Time, version: str) -> str:
 # Out of a text.
 
 
-def read(text: str, name: str) -> Run:
-    """The run that a file's text holds, or Invalid with what is wrong with it."""
+def parse_run(text: str, name: str) -> Run:
+    """Read the run that a file's text holds; Invalid says what is wrong with it."""
     try:
         shape = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -137,7 +137,7 @@ def _run_of(shape: Shape) -> Run:
 def _job_of(shape: Shape) -> Job:
     if not isinstance(shape["args"], list):
         raise Invalid("the job's args must be a list")
-    created_at = moment_of(shape["created_at"])
+    created_at = parse_time(shape["created_at"])
     if created_at is None:
         raise Invalid("the job's created_at is missing")
     options = msgspec.convert(shape["options"], Options)
@@ -168,13 +168,13 @@ def _error_of(shape: Shape | None) -> Error | None:
 
 
 def _signal_of(shape: Shape) -> Signal:
-    told = {"version": 0, "value": canonical(shape["value"]), "at": moment_of(shape["at"])}
+    told = {"version": 0, "value": canonical(shape["value"]), "at": parse_time(shape["at"])}
     return msgspec.convert({"name": shape["name"], "by": shape["by"], **told}, Signal)
 
 
 def _step_of(shape: Shape, job: str) -> Step:
     state = StepState(shape["state"])
-    started_at = moment_of(shape["started_at"])
+    started_at = parse_time(shape["started_at"])
     if started_at is None or str(shape["path"]).startswith("~"):
         raise Invalid(f"step {shape['path']!r} is not one that a job records")
     return Step(
@@ -186,32 +186,32 @@ def _step_of(shape: Shape, job: str) -> Step:
         result=canonical(shape["result"]) if state is StepState.DONE else None,
         error=_error_of(shape["error"]),
         started_at=started_at,
-        finished_at=moment_of(shape["finished_at"]),
+        finished_at=parse_time(shape["finished_at"]),
         tries=msgspec.convert(shape.get("tries", 1), int),
     )
 
 
 def _entry_of(shape: Shape, job: str) -> Entry:
-    return msgspec.convert({**shape, "job": job, "at": moment_of(shape["at"])}, Entry)
+    return msgspec.convert({**shape, "job": job, "at": parse_time(shape["at"])}, Entry)
 
 
 # Into a store.
 
 
-async def bring(jobs: Jobs, run: Run, by: str, *, review: bool = False) -> Job:
-    """Bring a run into a store, where its id must be free. With `review`, one that has ended can be replayed, too."""
+async def insert_run(jobs: Jobs, run: Run, by: str, *, review: bool = False) -> Job:
+    """Insert a run into a store, where its id must be free. With `review`, one that has ended can be replayed, too."""
     new = replace(run.job, state=State.PENDING, waits=(Wait(WaitKind.ACTIVATION),), result=None, error=None, inbox=())
     (inserted,) = await jobs.engine.insert([new])
     if not inserted.new:
         raise Refused(f"job {new.id} is in this store already; import it into another one: --url sqlite:///look.db")
-    changes = _way(run, new, await jobs.engine.now(), by, review)
+    changes = _changes(run, new, await jobs.engine.now(), by, review)
     answers = await jobs.engine.commit(changes)
     if refused := [answer for answer in answers if isinstance(answer, Conflict)]:
         raise Refused(f"job {new.id}: came in half, {refused[0].reason}; cancel it, and import it elsewhere")
     return await jobs.get(new.id)
 
 
-def _way(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Change]:
+def _changes(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Change]:
     """The changes that lead a new job to where the run was, each deciding from the one before."""
     changes: list[Change] = []
     state, job = run.job.state, new
@@ -223,7 +223,7 @@ def _way(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Change]:
 
     for signal in run.job.inbox:
         go(deliver(job, signal.name, signal.value, now, by=signal.by))
-    note = {"imported": f"it was {state}, with {counted(len(run.steps), 'recorded step')}"}
+    note = {"imported": f"it was {state}, with {plural(len(run.steps), 'recorded step')}"}
     records = _records(run, now)
     if state is State.CANCELLED and not review:
         go(decide(job, Event.CANCEL, now, by=by, steps=records, note=note))

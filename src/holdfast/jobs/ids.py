@@ -4,18 +4,12 @@ Ids of one moment begin alike and end differently, so lists show the ends. A beg
 an end by a walk from the newest job, which is bounded.
 """
 
-import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import click
-from click.shell_completion import CompletionItem
-
-from holdfast.cli.open_store import engine_at, place_of_store, within
-from holdfast.cli.words import short
-from holdfast.core.errors import HoldfastError, Invalid, NotFound
+from holdfast.core.errors import Invalid, NotFound
 from holdfast.core.keys import check_id
-from holdfast.core.model import PAGE_LIMIT, Job, State, Where
+from holdfast.core.model import PAGE_LIMIT, Job, Where
 from holdfast.jobs.service import Jobs
 
 SHORTEST = 6
@@ -27,25 +21,22 @@ LOOK_BACK = 200_000
 CANDIDATES = 5
 """How many jobs an ambiguous id is told with."""
 
-COMPLETIONS = 50
-"""How many ids a shell is offered."""
-
 _WHOLE = 36
 _PART = re.compile(r"[0-9a-f-]+")
 
 
 async def find_job(jobs: Jobs, text: str) -> Job:
-    """The job that a whole or abbreviated id means; NotFound, or Invalid when it could be several."""
+    """Find the job that a whole or abbreviated id means; NotFound, or Invalid when it could be several."""
     return await jobs.get(await find_id(jobs, text))
 
 
 async def find_ids(jobs: Jobs, texts: Sequence[str]) -> list[str]:
-    """The same for several, each job once."""
+    """Find several, each job once."""
     return list(dict.fromkeys([await find_id(jobs, text) for text in texts]))
 
 
 async def find_id(jobs: Jobs, text: str) -> str:
-    """The whole id that was meant. A whole id is not looked up: the verb will."""
+    """Find the whole id that was meant. A whole id is not looked up: the verb will."""
     part = text.strip().lower().removeprefix("…")
     if len(part) >= _WHOLE:
         return check_id(part)
@@ -82,26 +73,3 @@ async def _ending_in(jobs: Jobs, part: str) -> list[Job]:
             break
         after = page[-1].id
     return found
-
-
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
-
-
-def job_ids(*states: State) -> Complete:
-    """What a shell offers where a job id is asked for: the newest jobs in these states, by the ends of their ids."""
-
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        async def look(jobs: Jobs) -> list[Job]:
-            return await jobs.engine.find(Where(states=states, newest_first=True))
-
-        try:
-            engine = engine_at(url := ctx.params.get("url"))
-            newest = asyncio.run(within(engine, place_of_store(engine, url), look))
-        except HoldfastError:
-            return []
-        typed = incomplete.lower()
-        named = [(short(job.id) if short(job.id).startswith(typed) else job.id, job) for job in newest]
-        fit = [(name, job) for name, job in named if name.startswith(typed)]
-        return [CompletionItem(name, help=f"{job.type}, {job.state}") for name, job in fit[:COMPLETIONS]]
-
-    return complete

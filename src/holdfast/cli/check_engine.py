@@ -1,30 +1,22 @@
-"""What the doctor sees of the place where a store lies: disk, permissions, file system, SQLite's own state; a server's.
+"""What the doctor asks one kind of engine: SQLite about its file, a server about its settings and how full it is.
 
-Must not read jobs (`ailments`). What can't be told on this system is left out, never guessed.
+Must not read jobs. Only the command line may name concrete engines; what holds for all is in `jobs.checkup`.
 """
 
-import os
-import shutil
 import sqlite3
-import stat
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.cli.ailments import Finding, Level
-from holdfast.cli.open_store import path_of_engine
 from holdfast.core.durations import in_words
 from holdfast.engines.contract import Engine, system_clock
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite.store import connect, file_system, schema_version
+from holdfast.jobs.checkup.check_store import size_words
+from holdfast.jobs.checkup.finding import Finding, Level
 
 if TYPE_CHECKING:
     from holdfast.engines.postgres import reads as postgres
     from holdfast.engines.redis import store as redis
-
-TIGHT_BYTES = 1_000_000_000
-NO_ROOM_BYTES = 50_000_000
-"""Free space below the first is a warning, below the second a failure: a commit may need that much log."""
 
 CHECKED_BYTES = 500_000_000
 """A database up to this size is read through for damage; a larger one takes too long to wait for."""
@@ -41,20 +33,14 @@ OLD_SECONDS = 600.0
 LOSS_TOLD_MS = 24 * 3_600_000
 """For how long it is told that files of a store were removed under its processes."""
 
-LONG_AGO = 1_735_689_600
-"""2025 began. A clock that says earlier is not set."""
+
+def check_file_system(path: Path | None) -> list[Finding]:
+    """Which file system a store's file lies on, where that can be told."""
+    kind = file_system(path) if path is not None else ""
+    return [Finding("file system", Level.OK, kind)] if kind else []
 
 
-def look_at_place(engine: Engine, place: str) -> list[Finding]:
-    """What can be seen before the store is opened."""
-    told = engine.guarantees
-    facts = f"{place} ({told.name}; survives {told.durable}; shared by {told.processes})"
-    findings = [Finding("store", Level.OK, facts), _clock()]
-    path = path_of_engine(engine)
-    return findings if path is None else [*findings, _permissions(path), _room(path), *_file_system(path)]
-
-
-def look_at_file(engine: Engine) -> list[Finding]:
+def check_file(engine: Engine) -> list[Finding]:
     """What SQLite says of its file. For other engines nothing."""
     if not isinstance(engine, SqliteEngine):
         return []
@@ -65,7 +51,7 @@ def look_at_file(engine: Engine) -> list[Finding]:
         schema = Finding("schema", Level.OK, f"version {schema_version(db)}")
         return [
             schema,
-            Finding("size", Level.OK, f"{_bytes(size)}, log {_bytes(log)}"),
+            Finding("size", Level.OK, f"{size_words(size)}, log {size_words(log)}"),
             *_journal(db, log),
             _damage(db),
             *_losses(engine),
@@ -75,34 +61,34 @@ def look_at_file(engine: Engine) -> list[Finding]:
 
 
 def _losses(engine: SqliteEngine) -> list[Finding]:
-    told = loss_told(engine)
+    told = recent_loss(engine)
     return [Finding("files", Level.WARN, told)] if told else []
 
 
-def loss_told(engine: Engine) -> str:
+def recent_loss(engine: Engine) -> str:
     """What processes of a store found missing of its files within a day; "" if nothing."""
     loss = engine.last_loss() if isinstance(engine, SqliteEngine) else None
     since = LOSS_TOLD_MS if loss is None else system_clock() - loss.at
     return "" if loss is None or since >= LOSS_TOLD_MS else f"{in_words(max(0, since))} ago: {loss.text}"
 
 
-async def look_at_server(engine: Engine) -> list[Finding]:
+async def check_server(engine: Engine) -> list[Finding]:
     """What a server says of itself: what its settings can lose, and how full it is. For other engines nothing."""
     match engine.guarantees.name:  # the driver of an engine that is not asked for may not be installed
         case "redis":
             from holdfast.engines.redis import RedisEngine
 
             assert isinstance(engine, RedisEngine)
-            return _of_redis(await engine.health())
+            return _check_redis(await engine.health())
         case "postgres":
             from holdfast.engines.postgres import PostgresEngine
 
             assert isinstance(engine, PostgresEngine)
-            return _of_postgres(await engine.health())
+            return _check_postgres(await engine.health())
     return []
 
 
-def _of_redis(health: "redis.Health") -> list[Finding]:
+def _check_redis(health: "redis.Health") -> list[Finding]:
     kept = "appendonly is yes: a killed server loses nothing, a power cut what appendfsync allows (by default a second)"
     return [
         Finding("durability", Level.WARN if health.can_lose else Level.OK, health.can_lose or kept),
@@ -110,7 +96,7 @@ def _of_redis(health: "redis.Health") -> list[Finding]:
     ]
 
 
-def _of_postgres(health: "postgres.Health") -> list[Finding]:
+def _check_postgres(health: "postgres.Health") -> list[Finding]:
     return [
         _durability(health.fsync, health.synchronous_commit),
         _connections(health.connections, health.limit),
@@ -149,8 +135,8 @@ def _transactions(oldest: float | None, *, sees_all: bool) -> Finding:
 
 def _memory(used: int, limit: int) -> Finding:
     if not limit:
-        return Finding("memory", Level.OK, f"{_bytes(used)} used; the server has no maxmemory")
-    text = f"{_bytes(used)} of {_bytes(limit)} used ({100 * used // limit} %)"
+        return Finding("memory", Level.OK, f"{size_words(used)} used; the server has no maxmemory")
+    text = f"{size_words(used)} of {size_words(limit)} used ({100 * used // limit} %)"
     if used >= limit:
         return Finding("memory", Level.FAIL, f"{text}: writes are refused; raise maxmemory, or let jobs leave sooner")
     if used > CROWDED * limit:
@@ -158,43 +144,12 @@ def _memory(used: int, limit: int) -> Finding:
     return Finding("memory", Level.OK, text)
 
 
-def _clock() -> Finding:
-    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    if time.time() < LONG_AGO:
-        return Finding("clock", Level.FAIL, f"{shown}: this machine's clock is not set; jobs would come due wrongly")
-    return Finding("clock", Level.OK, shown)
-
-
-def _permissions(path: Path) -> Finding:
-    missing = [str(one) for one in (path, path.parent) if not os.access(one, os.R_OK | os.W_OK)]
-    if missing:
-        return Finding("permissions", Level.FAIL, f"{' and '.join(missing)} can't be written by this user")
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
-        text = f"other users of this machine may read it (mode {mode:03o}): chmod 600 {path}"
-        return Finding("permissions", Level.WARN, text)
-    return Finding("permissions", Level.OK, "only its owner can read and write it")
-
-
-def _room(path: Path) -> Finding:
-    free = shutil.disk_usage(path.parent).free
-    if free < NO_ROOM_BYTES:
-        return Finding("disk", Level.FAIL, f"{_bytes(free)} free: writes will fail; make room")
-    level = Level.WARN if free < TIGHT_BYTES else Level.OK
-    return Finding("disk", level, f"{_bytes(free)} free" + ("; make room soon" if level is Level.WARN else ""))
-
-
-def _file_system(path: Path) -> list[Finding]:
-    kind = file_system(path)
-    return [Finding("file system", Level.OK, kind)] if kind else []
-
-
 def _journal(db: sqlite3.Connection, log: int) -> list[Finding]:
     mode = str(db.execute("pragma journal_mode").fetchone()[0])
     if mode != "wal":
         return [Finding("journal", Level.FAIL, f"mode {mode}, not wal: some program changed it; workers will be slow")]
     if log > WAL_BYTES:
-        text = f"the log has grown to {_bytes(log)}: some program keeps the database open for reading"
+        text = f"the log has grown to {size_words(log)}: some program keeps the database open for reading"
         return [Finding("journal", Level.WARN, text)]
     return [Finding("journal", Level.OK, "mode wal")]
 
@@ -202,7 +157,7 @@ def _journal(db: sqlite3.Connection, log: int) -> list[Finding]:
 def _damage(db: sqlite3.Connection) -> Finding:
     pages, page = (int(db.execute(f"pragma {name}").fetchone()[0]) for name in ("page_count", "page_size"))
     if pages * page > CHECKED_BYTES:
-        return Finding("integrity", Level.OK, f"not checked, larger than {_bytes(CHECKED_BYTES)}")
+        return Finding("integrity", Level.OK, f"not checked, larger than {size_words(CHECKED_BYTES)}")
     try:
         answer = str(db.execute("pragma quick_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as error:
@@ -217,10 +172,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _bytes(number: int) -> str:
-    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} bytes"

@@ -1,4 +1,4 @@
-"""What an answer must look like, as a form: the fields of a JSON Schema, in words, and asked one by one.
+"""What an answer must look like, as a form: the fields of a JSON Schema, in words.
 
 Must not ask a store, and must not judge an answer as a whole: `jobs` does. Knows objects of simple fields; everything
 else is given as JSON.
@@ -6,26 +6,18 @@ else is given as JSON.
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import click
-
-from holdfast.cli.errors import echo
-from holdfast.cli.words import one_line
-from holdfast.core.codec import parse
-from holdfast.core.errors import BadValue, Invalid
-from holdfast.core.forms import check_form
+from holdfast.jobs.questions import Question
+from holdfast.jobs.views.shapes import Shape, refusal_shape, time_text
+from holdfast.jobs.views.text import one_line
 from holdfast.safe_text import clean
 
 REFERENCES = 10
 """How many references of a schema are followed, one to the next."""
 
-TRIES = 5
-"""How often a field is asked for again when what was typed doesn't fit."""
-
 CHOICES_SHOWN = 10
-DESCRIPTION_SHOWN = 100
 DEFAULT_SHOWN = 40
 PATTERN_SHOWN = 60
 
@@ -45,8 +37,6 @@ KINDS = {"string": "text", "boolean": "yes or no", "integer": "whole number", "n
 """The kinds of a field, as a person is told them."""
 
 SAMPLES: dict[str, Any] = {"string": "…", "boolean": True, "integer": 0, "number": 0.5, "json": None}
-
-YES_OR_NO = {**dict.fromkeys(("y", "yes", "true"), True), **dict.fromkeys(("n", "no", "false"), False)}
 
 
 class Field(NamedTuple):
@@ -100,12 +90,27 @@ def fields_of(schema: Mapping[str, Any]) -> list[Field]:
     return [_field(name, properties[name], known, is_required=name in required) for name in names]
 
 
+def question_shape(one: Question) -> Shape:
+    """A question as JSON, with the fields of its answer."""
+    return {
+        "job": one.job,
+        "type": one.type,
+        "name": one.name,
+        "question": one.value,
+        "fields": [field.shape() for field in fields_of(one.schema)],
+        "schema": one.schema,
+        "asked_at": time_text(one.asked_at),
+        "until": time_text(one.until),
+        "refused": None if one.refused is None else refusal_shape(one.refused),
+    }
+
+
 def form_words(fields: Sequence[Field]) -> str:
     """A form in one line: "ok (yes or no), note (text, may be left out)"."""
     return ", ".join(field.words() for field in fields)
 
 
-def sample(fields: Sequence[Field]) -> str:
+def sample_answer(fields: Sequence[Field]) -> str:
     """An answer of the right form, for the shell: what must be there, with values to write over."""
     values = {field.name: _example(field) for field in fields}
     whole = values[""] if "" in values else {field.name: values[field.name] for field in fields if field.is_required}
@@ -117,86 +122,6 @@ def _example(field: Field) -> Any:
         return next(iter(field.choices.values()))
     bounds = [field.schema[word] for word in ("minimum", "maximum") if word in field.schema]
     return bounds[0] if bounds and field.kind in ("integer", "number") else SAMPLES[field.kind]
-
-
-def filled(fields: Sequence[Field]) -> Any:
-    """Ask a person for each field. What may be left out is, with an empty line."""
-    given: dict[str, Any] = {}
-    for field in fields:
-        if field.description:
-            echo(f"  {one_line(field.description, DESCRIPTION_SHOWN)}", err=True)
-        found = _asked(field)
-        if found:
-            given[field.name] = found[0]
-    return given.get("", given)
-
-
-def _asked(field: Field) -> list[Any]:
-    """What a person gives for a field, or nothing."""
-    label = field.words("or nothing") if field.name else f"answer ({field.takes()})"
-    for _ in range(TRIES):
-        text = click.prompt(label, default="", show_default=False, err=True).strip()
-        if not text and not field.is_required:
-            return []
-        try:
-            value = _read(field, text)
-            check_form(value, field.schema, "it")
-            return [value]
-        except BadValue as error:
-            echo(f"  {clean(str(error))}", err=True)
-        except ValueError as error:
-            echo(f"  {error}", err=True)
-    raise Invalid(f"{label}: not understood {TRIES} times; give the whole answer as JSON, with --answer")
-
-
-def _read(field: Field, text: str) -> Any:
-    """The value that a text means; ValueError says what to type."""
-    if not text:
-        raise ValueError("it is needed")
-    if field.choices:
-        if text not in field.choices:
-            raise ValueError(f"type {field.takes()}")
-        return field.choices[text]
-    return READERS[field.kind](text)
-
-
-def _number(text: str) -> Any:
-    try:
-        value = parse(text)
-    except BadValue:
-        value = None
-    if type(value) not in (int, float):
-        raise ValueError("type a number")
-    return value
-
-
-def _whole_number(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("type a whole number") from None
-
-
-def _yes_or_no(text: str) -> bool:
-    if text.lower() not in YES_OR_NO:
-        raise ValueError("type yes or no")
-    return YES_OR_NO[text.lower()]
-
-
-def _json(text: str) -> Any:
-    try:
-        return parse(text)
-    except BadValue:
-        raise ValueError("type JSON; a text has quotes of its own") from None
-
-
-READERS: dict[str, Callable[[str], Any]] = {
-    "string": str,
-    "boolean": _yes_or_no,
-    "integer": _whole_number,
-    "number": _number,
-    "json": _json,
-}
 
 
 def _field(name: str, schema: Mapping[str, Any], known: Mapping[str, Any], *, is_required: bool) -> Field:

@@ -10,12 +10,12 @@ from typing import Any
 from holdfast.core.model import Entry, Error, Job, Presence, Retrying, Step, Time
 from holdfast.core.unreadable import unreadable_note
 from holdfast.jobs.questions import Refusal
-from holdfast.jobs.service import Status
+from holdfast.jobs.status import Status
 
 Shape = dict[str, Any]
 
 
-def moment(at: Time | None) -> str | None:
+def time_text(at: Time | None) -> str | None:
     """A time as text, exact to the millisecond."""
     if at is None:
         return None
@@ -23,7 +23,7 @@ def moment(at: Time | None) -> str | None:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
 
 
-def moment_of(text: str | None) -> Time | None:
+def parse_time(text: str | None) -> Time | None:
     """The time that a text means; ValueError when it is none."""
     if text is None:
         return None
@@ -33,7 +33,7 @@ def moment_of(text: str | None) -> Time | None:
     return round(whole.timestamp() * 1_000)
 
 
-def value_of(text: str | None) -> Any:
+def plain_value(text: str | None) -> Any:
     """A stored value as plain data; one that can't be read as its raw text, under a name that says so."""
     try:
         return None if text is None else json.loads(text)
@@ -57,8 +57,8 @@ def job_shape(job: Job) -> Shape:
         "queue": job.queue,
         "state": job.state,
         "priority": job.priority,
-        "args": value_of(job.args),
-        "result": value_of(job.result),
+        "args": plain_value(job.args),
+        "result": plain_value(job.result),
         "error": error_shape(job.error),
         "attempt": job.attempt,
         "recoveries": job.recoveries,
@@ -68,8 +68,10 @@ def job_shape(job: Job) -> Shape:
         "key": job.key,
         "parent": job.parent,
         "group": job.group,
-        "waits": [{"kind": w.kind, "name": w.name, "until": moment(w.until)} for w in job.waits],
-        "signals": [{"name": s.name, "value": value_of(s.value), "by": s.by, "at": moment(s.at)} for s in job.inbox],
+        "waits": [{"kind": w.kind, "name": w.name, "until": time_text(w.until)} for w in job.waits],
+        "signals": [
+            {"name": s.name, "value": plain_value(s.value), "by": s.by, "at": time_text(s.at)} for s in job.inbox
+        ],
         "options": {
             "retry": {f: getattr(options.retry, f) for f in options.retry.__struct_fields__},
             "timeout_ms": options.timeout_ms,
@@ -78,12 +80,12 @@ def job_shape(job: Job) -> Shape:
             "tags": list(options.tags),
             "meta": dict(options.meta),
         },
-        "created_at": moment(job.created_at),
-        "run_at": moment(job.run_at),
-        "claimed_at": moment(job.claimed_at),
-        "expires_at": moment(job.expires_at),
-        "finished_at": moment(job.finished_at),
-        "prune_at": moment(job.prune_at),
+        "created_at": time_text(job.created_at),
+        "run_at": time_text(job.run_at),
+        "claimed_at": time_text(job.claimed_at),
+        "expires_at": time_text(job.expires_at),
+        "finished_at": time_text(job.finished_at),
+        "prune_at": time_text(job.prune_at),
     }
 
 
@@ -91,7 +93,7 @@ def entry_shape(entry: Entry) -> Shape:
     """One entry of a history."""
     return {
         "version": entry.version,
-        "at": moment(entry.at),
+        "at": time_text(entry.at),
         "event": entry.event,
         "before": entry.before,
         "after": entry.after,
@@ -108,10 +110,10 @@ def step_shape(step: Step) -> Shape:
         "name": step.name,
         "state": step.state,
         "epoch": step.epoch,
-        "result": value_of(step.result),
+        "result": plain_value(step.result),
         "error": error_shape(step.error),
-        "started_at": moment(step.started_at),
-        "finished_at": moment(step.finished_at),
+        "started_at": time_text(step.started_at),
+        "finished_at": time_text(step.finished_at),
         "tries": step.tries,
     }
 
@@ -143,9 +145,9 @@ def status_shape(status: Status) -> Shape:
         "remaining_ms": status.remaining_ms,
         "trouble": status.trouble,
         "error": error_shape(status.error),
-        "created_at": moment(status.created_at),
-        "run_at": moment(status.run_at),
-        "finished_at": moment(status.finished_at),
+        "created_at": time_text(status.created_at),
+        "run_at": time_text(status.run_at),
+        "finished_at": time_text(status.finished_at),
     }
 
 
@@ -158,7 +160,7 @@ def retry_shape(retrying: Retrying | None) -> Shape | None:
         "try": retrying.try_number,
         "of": retrying.of,
         "error": retrying.error,
-        "next_at": moment(retrying.next_at),
+        "next_at": time_text(retrying.next_at),
         "others": retrying.others,
     }
 
@@ -181,12 +183,12 @@ def worker_shape(presence: Presence, how: str) -> Shape:
                 "done": one.done,
                 "total": one.total,
                 "text": one.text,
-                "since": moment(one.since),
+                "since": time_text(one.since),
                 "retrying": retry_shape(one.retrying),
             }
             for one in presence.running
         ],
         "trouble": presence.trouble,
-        "started_at": moment(presence.started_at or None),
-        "beat_at": moment(presence.beat_at or None),
+        "started_at": time_text(presence.started_at or None),
+        "beat_at": time_text(presence.beat_at or None),
     }

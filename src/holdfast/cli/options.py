@@ -1,0 +1,110 @@
+"""The options and arguments that several verbs share, and what a shell offers for them. Must not know a verb."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from holdfast.cli.errors import suggest
+from holdfast.cli.open_store import engine_at, place_of_store, use_store
+from holdfast.core.errors import HoldfastError
+from holdfast.core.model import Job, State, Where
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.text import short_id
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMPLETIONS = 50
+"""How many ids a shell is offered."""
+
+
+def url_option(command: F) -> F:
+    """`--url`, on every verb that opens a store."""
+    line = "The store. Default: $HOLDFAST_URL, else sqlite:///holdfast.db in the working directory."
+    return click.option("--url", metavar="URL", help=line)(command)
+
+
+def json_option(command: F) -> F:
+    """`--json`, on every verb that shows something: one JSON document, no colours."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys.")(command)
+
+
+def reason_option(command: F) -> F:
+    """`--reason`, on every verb that changes a job or a queue."""
+    return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the history.")(command)
+
+
+def app_option(command: F) -> F:
+    """`--app`, on verbs that take a value of a job's own."""
+    line = "Check it by the type hints of this App's job. Its own store is used, unless --url names another."
+    return click.option("--app", "target", metavar="MODULE:APP", help=line)(command)
+
+
+# States, and what people call them elsewhere.
+
+STATE_SYNONYMS: dict[str, tuple[State, ...]] = {
+    **dict.fromkeys(("running", "started", "processing", "working", "executing"), (State.ACTIVE,)),
+    **dict.fromkeys(("failed", "failure", "failing", "error", "errored"), (State.REVIEW, State.RETRYABLE)),
+    **dict.fromkeys(("retry", "retrying"), (State.RETRYABLE,)),
+    **dict.fromkeys(("dead", "stuck", "needs_review", "needs-review"), (State.REVIEW,)),
+    **dict.fromkeys(("done", "success", "successful", "succeeded", "finished", "complete", "ok"), (State.COMPLETED,)),
+    **dict.fromkeys(("queued", "enqueued", "ready", "new", "open"), (State.AVAILABLE,)),
+    **dict.fromkeys(("waiting",), (State.AVAILABLE, State.PENDING, State.SCHEDULED)),
+    **dict.fromkeys(("blocked", "suspended"), (State.PENDING,)),
+    **dict.fromkeys(("delayed", "deferred", "sleeping", "planned"), (State.SCHEDULED,)),
+    **dict.fromkeys(("canceled", "stopped", "aborted", "revoked", "killed"), (State.CANCELLED,)),
+    **dict.fromkeys(("dropped", "expired", "deleted"), (State.DISCARDED,)),
+}
+"""What a person may say, and the states that it may mean, the likeliest first."""
+
+
+class StateChoice(click.Choice):  # type: ignore[type-arg]  # click before 8.2 has no Choice[str]
+    """Some of the states. Another word is answered with the state that it means."""
+
+    def __init__(self, *states: State) -> None:
+        super().__init__([state.value for state in states], case_sensitive=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The state's name; see click.Choice."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(self._answer(str(value)), param, ctx)
+
+    def _answer(self, word: str) -> str:
+        found = STATE_SYNONYMS.get(word.lower(), ())
+        fit = [state for state in found if state in self.choices]
+        if fit:
+            *most, last = fit
+            return f"{word!r} is called {', '.join(most) + ' or ' if most else ''}{last} here"
+        known = ", ".join(self.choices)
+        if found:
+            return f"{word!r} is called {found[0]} here, and it is none of {known}"
+        return f"there is no state {word!r}{suggest(word, self.choices) or f'; there are {known}'}"
+
+
+# Job ids, as a shell completes them.
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def job_ids(*states: State) -> Complete:
+    """What a shell offers where a job id is asked for: the newest jobs in these states, by the ends of their ids."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        async def look(jobs: Jobs) -> list[Job]:
+            return await jobs.engine.find(Where(states=states, newest_first=True))
+
+        try:
+            engine = engine_at(url := ctx.params.get("url"))
+            newest = asyncio.run(use_store(engine, place_of_store(engine, url), look))
+        except HoldfastError:
+            return []
+        typed = incomplete.lower()
+        named = [(short_id(job.id) if short_id(job.id).startswith(typed) else job.id, job) for job in newest]
+        fit = [(name, job) for name, job in named if name.startswith(typed)]
+        return [CompletionItem(name, help=f"{job.type}, {job.state}") for name, job in fit[:COMPLETIONS]]
+
+    return complete

@@ -1,0 +1,84 @@
+"""Where the verbs write: a safe console, JSON, tables, bars and the colours of the states. Must not ask a store.
+
+Whatever users wrote (errors, log lines, progress, reasons) is shown by `console`, `say_json` or `echo`, which leave
+nothing in it that a terminal obeys (`safe_text`).
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.core.model import State
+from holdfast.safe_console import SafeConsole
+from holdfast.safe_text import escaped
+
+STYLES: dict[State, str] = {
+    State.SCHEDULED: "blue",
+    State.AVAILABLE: "cyan",
+    State.PENDING: "blue",
+    State.ACTIVE: "magenta",
+    State.RETRYABLE: "yellow",
+    State.REVIEW: "bold red",
+    State.COMPLETED: "green",
+    State.DISCARDED: "dim",
+    State.CANCELLED: "dim",
+}
+
+BAR_WIDTH = 20
+
+
+def console() -> Console:
+    """Where verbs write: colours in a terminal, plain text elsewhere, and never a crash over an old encoding."""
+    if (sys.stdout.encoding or "").lower().replace("-", "") != "utf8" and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    return _Out()
+
+
+class _Out(SafeConsole):
+    """A console that leaves no blanks at the ends of lines that go to a file or another program."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, see Console.print."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as caught:
+            super().print(*objects, **options)
+        self.file.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()) or "\n")
+
+
+def say_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    click.echo(escaped(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def bar(done: int, total: int, width: int = BAR_WIDTH) -> Text:
+    """A bar that is full when all is done."""
+    share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
+    filled = int(share * width)
+    return Text() + Text("█" * filled, style="green") + Text("░" * (width - filled), style="dim")
+
+
+def state_text(state: State) -> Text:
+    """A state in its colour."""
+    return Text(str(state), style=STYLES[state])
+
+
+def plain_table(*headings: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines, as wide as it must be. Only its last column, made by `last_cell`, gives way."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in headings[:-1]:
+        table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True, overflow="ellipsis")
+    table.add_column(headings[-1])
+    return table
+
+
+def last_cell(text: str) -> Text:
+    """What stands in a table's last column: one line, cut where there is no room."""
+    return Text(text, no_wrap=True, overflow="ellipsis")

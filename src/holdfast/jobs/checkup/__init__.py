@@ -1,0 +1,1 @@
+"""The checkup of a store: what would break, as findings. Must not mend anything."""

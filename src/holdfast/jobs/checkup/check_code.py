@@ -1,0 +1,104 @@
+"""Whether the code fits the jobs: steps that code no longer asks for, types and steps that an App doesn't know.
+
+Must not mend anything.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from holdfast.core.model import NEVER_ASKED, PAGE_LIMIT, Job, State, Time, Where
+from holdfast.jobs.checkup.finding import NAMED, Finding, Level, Walk, name_jobs
+from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.service import Jobs, history_of
+from holdfast.jobs.views.overview import is_alive, list_types
+from holdfast.jobs.views.text import one_line, plural
+
+RECENT_MS = 24 * 60 * 60_000
+"""What was never asked for is told for so long after it was seen."""
+
+WAITING = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING, State.ACTIVE)
+
+
+async def check_app(jobs: Jobs, types: Sequence[str], steps: Collection[str]) -> list[Finding]:
+    """Whether an App that defines these types and steps knows the jobs that wait, and the steps that they recorded."""
+    known = {*types, UNDO_TYPE}
+    page = await jobs.engine.find(Where(states=WAITING, newest_first=True))
+    strange = Counter((job.type, job.queue) for job in page if job.type not in known)
+    more = f" (of the newest {PAGE_LIMIT:,})" if len(page) == PAGE_LIMIT else ""
+    findings = [await _check_steps(jobs, known, steps)]
+    if not strange:
+        text = f"knows the types of all waiting jobs{more}: {', '.join(types)}"
+        return [Finding("app", Level.OK, text), *findings]
+    for (type, queue), number in sorted(strange.items()):
+        text = f"{plural(number, 'waiting job')} of type {type} in queue {queue}, which this App doesn't know"
+        findings.append(Finding("app", Level.WARN, f"{text}{more}; its workers leave them to an App that does"))
+    return findings
+
+
+async def _check_steps(jobs: Jobs, types: Collection[str], known: Collection[str]) -> Finding:
+    """Jobs that have begun and not ended, with records of steps that the App doesn't define: it would run them anew."""
+    counts: Counter[str] = Counter()
+    named: list[Job] = []
+    async for job in (walk := Walk(jobs, Where(states=(*WAITING, State.REVIEW)))):
+        if not job.epoch or job.type not in types:
+            continue
+        steps = [one for one in await jobs.engine.steps(job.id) if one.path[0] != "~" and "/" not in one.path]
+        if strange := Counter(one.name for one in steps if one.name not in known):
+            counts.update(strange)
+            named.append(job)
+    if not named:
+        text = "this App defines every step that a job which has begun has recorded"
+        return Finding("steps", Level.OK, f"{text}{walk.scope}")
+    text = f"{plural(len(named), 'unended job')} ({name_jobs(named)}) recorded {_step_counts(counts)}"
+    return Finding("steps", Level.WARN, f"{text}, which this App doesn't define{_rename_hint(counts)}{walk.scope}")
+
+
+async def check_resumed(jobs: Jobs, now: Time) -> Finding:
+    """Jobs that went on with code which never asked for what they had recorded."""
+    counts: Counter[str] = Counter()
+    named: list[Job] = []
+    async for job in (walk := Walk(jobs, Where())):
+        if job.epoch < 2 or (job.finished_at is not None and now - job.finished_at > RECENT_MS):
+            continue
+        history = await history_of(jobs.engine, job.id)  # it may be pruned meanwhile
+        notes = [one.note for one in history if NEVER_ASKED in one.note and now - one.at < RECENT_MS]
+        if notes:
+            counts.update(notes[-1][NEVER_ASKED])
+            named.append(job)
+    if not named:
+        return Finding("resumed", Level.OK, f"jobs that went on asked for all that they had recorded{walk.scope}")
+    text = f"{plural(len(named), 'job')} ({name_jobs(named)}) went on lately, and {_step_counts(counts)}"
+    return Finding("resumed", Level.WARN, f"{text} were recorded and never asked for{_rename_hint(counts)}{walk.scope}")
+
+
+async def check_undos(jobs: Jobs, now: Time) -> Finding:
+    """Undo jobs that their workers have put to rest, and no living worker knows the type of the job to undo."""
+    alive = [worker for worker in await jobs.workers() if is_alive(worker, now)]
+    page = await jobs.engine.find(Where(states=(State.AVAILABLE, State.SCHEDULED), type=UNDO_TYPE))
+    rested = [job for job in page if job.epoch]
+    undone = await jobs.engine.get([job.parent or "" for job in rested])
+    left: list[Job] = []
+    types: set[str] = set()
+    for undo, job in zip(rested, undone, strict=True):
+        serving = [worker.types for worker in alive if undo.queue in worker.queues]
+        if job is not None and serving and not any(known is None or job.type in known for known in serving):
+            left.append(undo)
+            types.add(job.type)
+    if not left:
+        return Finding("undo", Level.OK, "every undo job that waits has a worker with the code, or needs none")
+    text = (
+        f"{plural(len(left), 'undo job waits', 'undo jobs wait')} ({name_jobs(left)}), and no living worker knows the "
+        f"type of the job to undo ({list_types(sorted(types))}): start a worker whose App has the code; one that "
+        "hasn't runs an undo when it is an hour old, and names what is left in review"
+    )
+    return Finding("undo", Level.WARN, text)
+
+
+def _step_counts(counts: Counter[str]) -> str:
+    more = f" and {len(counts) - NAMED:,} names more" if len(counts) > NAMED else ""
+    return ", ".join(f"{one_line(name, 60)} ({number:,})" for name, number in counts.most_common(NAMED)) + more
+
+
+def _rename_hint(counts: Counter[str]) -> str:
+    ((name, _),) = counts.most_common(1)
+    return f": if a step was renamed, @step(was={name!r}) finds its records again"

@@ -1,0 +1,183 @@
+"""Everything that is kept of one job, as frozen values: where it stands, its stages, steps, story, log and children.
+
+Must not change anything.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Wait, Where
+from holdfast.core.unreadable import log_lines
+from holdfast.jobs.consequences import UNDO_PATH, UNDO_TYPE
+from holdfast.jobs.questions import Refusal, refusals_of, waits_now
+from holdfast.jobs.run_file import history_before_import
+from holdfast.jobs.service import LOG_PATH, Jobs
+from holdfast.jobs.status import Status
+from holdfast.jobs.views.in_doubt import StepInDoubt, steps_in_doubt, steps_that_may_not_fit
+from holdfast.jobs.views.sentence import count_lost_workers
+from holdfast.jobs.views.shapes import Shape, entry_shape, job_shape, refusal_shape, step_shape, time_text
+from holdfast.jobs.views.text import ago, one_line, plural, short_id, span
+from holdfast.safe_text import clean
+
+VALUE_SHOWN = 1_000
+"""How much of an argument or a result a person is shown; the JSON shape has all of it."""
+
+
+class JobView(Struct, frozen=True, kw_only=True):
+    """One job with all that is kept of it."""
+
+    job: Job
+    status: Status
+    now: Time
+    steps: tuple[Step, ...]
+    history: tuple[Entry, ...]
+    before_import: tuple[Entry, ...]
+    in_doubt: tuple[StepInDoubt, ...]
+    may_not_fit: tuple[StepInDoubt, ...]
+    to_undo: tuple[str, ...]
+    undo: str
+    """What an undo job undoes; or what there is to undo of a job, and who does it."""
+    refused: tuple[Refusal, ...]
+    log: tuple[str, ...]
+    children: tuple[Job, ...]
+    waits: tuple[Wait, ...]
+    """What it waits for, also while it keeps its slot."""
+
+    @property
+    def whole_history(self) -> tuple[Entry, ...]:
+        """The history, with the one that it had in another store."""
+        return (*self.before_import, *self.history)
+
+    def shape(self) -> Shape:
+        """As JSON."""
+        return {
+            "job": job_shape(replace(self.job, waits=self.waits)),
+            "history": [entry_shape(entry) for entry in self.history],
+            "before_import": [entry_shape(entry) for entry in self.before_import],
+            "steps": [step_shape(step) for step in self.steps],
+            "in_doubt": [one.path for one in self.in_doubt],
+            "to_undo": list(self.to_undo),
+            "refused": [refusal_shape(one) for one in self.refused],
+            "lost_workers": count_lost_workers(self.whole_history),
+            "log": list(self.log),
+            "children": [{"id": c.id, "type": c.type, "state": c.state, "group": c.group} for c in self.children],
+        }
+
+
+async def view_job(jobs: Jobs, job: Job) -> JobView:
+    """Read all that a store keeps of a job."""
+    records, history = await jobs.engine.steps(job.id), await jobs.history(job.id)
+    steps = tuple(step for step in records if not step.path.startswith("~"))
+    to_undo = tuple(step.path.removeprefix(UNDO_PATH) for step in records if step.path.startswith(UNDO_PATH))
+    children = await jobs.engine.find(Where(parent=job.id))
+    return JobView(
+        job=job,
+        status=await jobs.status(job.id),
+        now=await jobs.engine.now(),
+        steps=steps,
+        history=tuple(history),
+        before_import=tuple(history_before_import(records)),
+        in_doubt=tuple(steps_in_doubt(job, records)),
+        may_not_fit=tuple(steps_that_may_not_fit(job, steps, history)),
+        to_undo=to_undo,
+        undo=await _undo_words(jobs, job, len(to_undo), children),
+        refused=tuple(refusals_of(job, records)),
+        log=tuple(line for step in records if step.path == LOG_PATH for line in log_lines(step)),
+        children=tuple(children),
+        waits=waits_now(job, records),
+    )
+
+
+async def _undo_words(jobs: Jobs, job: Job, made: int, children: Sequence[Job]) -> str:
+    if job.type == UNDO_TYPE:
+        (undone,) = [None] if job.parent is None else await jobs.engine.get([job.parent])
+        told = "which is not kept any more" if undone is None else f"{undone.type}, which is {undone.state}"
+        return f"undoes what job {short_id(job.parent or '')} made: {told}"
+    if not made or job.state is State.COMPLETED:
+        return ""
+    things = plural(made, "thing")
+    undo = next((child for child in children if child.type == UNDO_TYPE), None)
+    if undo is None:
+        return f"{things} to undo, should it be cancelled or discarded"
+    if undo.state is State.COMPLETED:
+        return f"{things} undone by job {short_id(undo.id)}"
+    return f"{things} to undo: job {short_id(undo.id)}, which is {undo.state}"
+
+
+def facts_of(job: Job, now: Time) -> dict[str, str]:
+    """What was asked for and what came of it, by name; what there is nothing of is left out."""
+    facts = {
+        "submitted": f"{time_text(job.created_at)}",
+        "priority": str(job.priority) if job.priority else "",
+        "key": clean(job.key or ""),
+        "parent": job.parent or "",
+        "expires": "" if job.expires_at is None else ago(job.expires_at, now),
+        "tags": clean(", ".join(job.options.tags)),
+        "meta": clean(", ".join(f"{name}={value}" for name, value in job.options.meta.items())),
+        "signals": ", ".join(
+            f"{clean(signal.name)} ({ago(signal.at, now)})" for signal in job.inbox if not signal.name.startswith("~")
+        ),
+        "arguments": _shorten(job.args),
+        "result": "" if job.result is None else _shorten(job.result),
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _shorten(text: str) -> str:
+    rest = len(text) - VALUE_SHOWN
+    return clean(text) if rest <= 0 else f"{clean(text[:VALUE_SHOWN])}… and {plural(rest, 'character')} more"
+
+
+class Stage(Struct, frozen=True):
+    """One of a job's stages, and whether it is passed, current or still ahead."""
+
+    name: str
+    place: Literal["passed", "current", "ahead"]
+
+
+def stages_of(one: Status) -> list[Stage]:
+    """The stages that a job names, in their order."""
+    current = one.stage_number or 0
+    return [
+        Stage(
+            clean(name),
+            "passed"
+            if one.state is State.COMPLETED or number < current
+            else "current"
+            if number == current
+            else "ahead",
+        )
+        for number, name in enumerate(one.stages, 1)
+    ]
+
+
+class StepLine(Struct, frozen=True):
+    """A step as a person reads it in a list."""
+
+    path: str
+    words: str
+    took: str
+    result: str
+    state: StepState
+
+
+def step_line(step: Step, *, is_in_doubt: bool) -> StepLine:
+    """A step with its tries, how long it took, and what it returned or raised."""
+    # What a step writes when it begins is no result.
+    result = "" if step.state is StepState.STARTED else one_line(step.result or "", 40)
+    tries = f", {step.tries} tries" if step.tries > 1 else ""
+    return StepLine(
+        path=one_line(step.path, 60),
+        words="in doubt" if is_in_doubt else f"{step.state}{tries}",
+        took="" if step.finished_at is None else _took(step.finished_at - step.started_at),
+        result=one_line(f"{step.error.type}: {step.error.message}", 60) if step.error else result,
+        state=step.state,
+    )
+
+
+def _took(milliseconds: int) -> str:
+    """How long a step took; short ones in milliseconds."""
+    return f"{milliseconds} ms" if milliseconds < 1_000 else span(milliseconds)

@@ -1,0 +1,55 @@
+"""The jobs that need a person, each with what is asked about it and what can be done. Must not change anything."""
+
+from msgspec import Struct
+
+from holdfast.core.lifecycle import EVENTS
+from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.in_doubt import StepInDoubt, steps_in_doubt, steps_that_may_not_fit
+from holdfast.jobs.views.shapes import Shape, error_shape, time_text
+
+POSSIBLE = tuple(
+    row.event.value for row in EVENTS if State.REVIEW in row.sources and {"caller", "person"} & set(row.who.split(", "))
+)
+"""What a person can do about a job in review."""
+
+
+class ReviewView(Struct, frozen=True):
+    """A job in review: since when, what a person is asked about its steps, and what they may correct."""
+
+    job: Job
+    since: Time
+    in_doubt: tuple[StepInDoubt, ...]
+    may_not_fit: tuple[StepInDoubt, ...]
+
+    def shape(self) -> Shape:
+        """As JSON."""
+        return {
+            "id": self.job.id,
+            "type": self.job.type,
+            "queue": self.job.queue,
+            "since": time_text(self.since),
+            "failed_attempts": self.job.attempt - 1,
+            "recoveries": self.job.recoveries,
+            "error": error_shape(self.job.error),
+            "in_doubt": [one.path for one in self.in_doubt],
+            "possible": list(POSSIBLE),
+        }
+
+
+async def view_reviews(jobs: Jobs, limit: int = PAGE_LIMIT) -> tuple[list[ReviewView], int]:
+    """The newest jobs in review, up to a limit, and how many there are in all."""
+    found = await jobs.engine.find(Where(states=(State.REVIEW,), newest_first=True), limit=limit)
+    total = sum(number for (_, state), number in (await jobs.engine.count()).items() if state is State.REVIEW)
+    return [await _view(jobs, job) for job in found], total
+
+
+async def _view(jobs: Jobs, job: Job) -> ReviewView:
+    steps, history = await jobs.engine.steps(job.id), await jobs.history(job.id)
+    brought = [entry for entry in history if entry.before is not State.REVIEW]  # signals may have come since
+    return ReviewView(
+        job=job,
+        since=brought[-1].at if brought else job.created_at,
+        in_doubt=tuple(steps_in_doubt(job, steps)),
+        may_not_fit=tuple(steps_that_may_not_fit(job, steps, history)),
+    )

@@ -1,0 +1,64 @@
+"""A job's history told as a story: one line for each entry. Must not ask a store."""
+
+from msgspec import Struct
+
+from holdfast.core.model import SIGNAL, Entry, Event, State, Time
+from holdfast.jobs.views.shapes import time_text
+from holdfast.jobs.views.text import ago, one_line
+
+WORDS: dict[str, str] = {
+    Event.SUBMIT: "submitted",
+    Event.PROMOTE: "its moment came",
+    Event.ACTIVATE: "activated",
+    Event.CLAIM: "claimed",
+    Event.COMPLETE: "completed",
+    Event.FAIL: "failed, tries again",
+    Event.EXHAUST: "failed for good, needs a person",
+    Event.RELEASE: "handed over",
+    Event.SUSPEND: "waits",
+    Event.REST: "rests",
+    Event.LAPSE: "its worker was lost, back in its queue",
+    Event.OVERRUN: "overran its timeout",
+    Event.ABANDON: "given to a person",
+    Event.CANCEL: "cancelled",
+    Event.EXPIRE: "expired",
+    Event.REPLAY: "replayed",
+    Event.RESOLVE: "resolved",
+    Event.DISCARD: "discarded",
+    SIGNAL: "a signal came",
+}
+"""What happened, as a person says it."""
+
+DONE_BY = frozenset({"submit", "activate", "claim", "complete", "release", "cancel", "replay", "resolve", "discard"})
+"""What somebody does. All else happens, and who noticed it stands behind."""
+
+NOTE_LIMIT = 160
+
+
+class StoryLine(Struct, frozen=True):
+    """One entry as a person reads it: when, what happened, who did or noticed it, and its notes."""
+
+    clock: str
+    words: str
+    who: str
+    ago: str
+    notes: tuple[str, ...]
+    after: State
+
+
+def tell_entry(entry: Entry, now: Time) -> StoryLine:
+    """One entry: "12:03:10", "claimed", " by w-7, epoch 2", "3 min ago"; with its date when that isn't today's."""
+    told, today = time_text(entry.at) or "", time_text(now) or ""
+    who = one_line(entry.by, 60)
+    if who:
+        who = f" by {who}" if entry.event in DONE_BY else f" ({who})"
+    return StoryLine(
+        clock=told[11:19] if told[:10] == today[:10] else f"{told[:10]} {told[11:19]}",
+        words=WORDS.get(entry.event, entry.event),
+        who=who + (f", epoch {entry.epoch}" if entry.event == Event.CLAIM else ""),
+        ago=ago(entry.at, now),
+        notes=tuple(
+            f"{one_line(str(name), 40)}: {one_line(str(value), NOTE_LIMIT)}" for name, value in entry.note.items()
+        ),
+        after=entry.after,
+    )
