@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "holdfast"
 
 # What whoever uses an engine may know: the contract, and what holds for every engine.
-OF_ALL_ENGINES = {"engines.contract", "engines.records", "engines.topics", "engines.liveness", "engines.clock"}
+OF_ALL_ENGINES = {f"engines.{name}" for name in ("contract", "traits", "records", "topics", "liveness", "clock")}
 
 # Who may import what, by the longest prefix that fits. A layer always knows itself.
 MAY = {

@@ -23,7 +23,7 @@ from holdfast.core.lifecycle import (
 from holdfast.core.limits import LIMITS
 from holdfast.core.model import Event
 from holdfast.engines import engine_class
-from holdfast.engines.contract import Movable
+from holdfast.engines.traits import Movable
 
 FAILURES = (Event.FAIL, Event.EXHAUST, Event.OVERRUN)
 """The events that count as a failure of the job. A test holds it against `decide`."""

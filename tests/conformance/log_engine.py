@@ -3,7 +3,7 @@
 import os
 import secrets
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
@@ -13,8 +13,7 @@ from msgspec import Raw, Struct, json
 from holdfast.core.errors import HoldfastError, StoreClosed
 from holdfast.core.model import Applied, Change, Conflict, Inserted, Job, Lease, Record, Recorded, Step, Time
 from holdfast.core.moves import HeldKey, Whole
-from holdfast.engines.checks import check_changes, check_jobs, check_load, check_record, check_steps, check_worker
-from holdfast.engines.contract import PRUNE_LIMIT, Clock, Guarantees, system_clock
+from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.memory import MemoryEngine
 
 ACTS: dict[str, Any] = {
@@ -65,16 +64,16 @@ class LogEngine(MemoryEngine):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "LogEngine":
-        """See Engine.from_url."""
+        """Make the engine of a `log:` URL."""
         return cls(Path(unquote(url.removeprefix("log:"))), clock)
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """See Engine.scratch."""
+        """Name a log that is not there yet."""
         return f"log:{quote(str(folder / f'{secrets.token_hex(4)}.log'))}"
 
     async def is_there(self) -> bool:
-        """See Engine.is_there."""
+        """Whether there is a log."""
         return self._path.exists()
 
     async def open(self) -> None:
@@ -90,7 +89,7 @@ class LogEngine(MemoryEngine):
         self._file.truncate(whole)
 
     async def close(self) -> None:
-        """See Engine.close."""
+        """Close the log."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -98,7 +97,7 @@ class LogEngine(MemoryEngine):
     async def _again(self, line: Line) -> None:
         self._at = line.at
         try:
-            await getattr(MemoryEngine, line.act)(self, *json.decode(line.args, type=ACTS[line.act]))
+            await getattr(MemoryEngine, f"_{line.act}")(self, *json.decode(line.args, type=ACTS[line.act]))
         except HoldfastError:  # it was refused then, too
             pass
         finally:
@@ -114,51 +113,29 @@ class LogEngine(MemoryEngine):
                 self._file.write(json.encode(Line(act, self._at, Raw(json.encode(args)))) + b"\n")
                 self._file.flush()
                 os.fsync(self._file.fileno())
-                return await getattr(super(), act)(*args)
+                return await getattr(super(), f"_{act}")(*args)
             finally:
                 self._at = None
 
-    # What can't be kept is refused before it is written down; the checks are the same for every engine.
+    # What arrives here was checked by the contract's own methods: nothing is written down that no store could keep.
 
-    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
-        """See Engine.insert."""
-        check_jobs(jobs)
-        answer: list[Inserted] = await self._do("insert", jobs, parent)
-        return answer
+    def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
+        return self._do("insert", jobs, parent)
 
-    async def claim(
-        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
-    ) -> list[Job]:
-        """See Engine.claim."""
-        check_worker(worker)
-        answer: list[Job] = await self._do("claim", worker, queues, limit, None if types is None else list(types))
-        return answer
+    def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> Awaitable[list[Job]]:
+        return self._do("claim", worker, queues, limit, types)
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
-        check_changes(changes)
-        answer: list[Applied | Conflict] = await self._do("commit", changes)
-        return answer
+    def _commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
+        return self._do("commit", changes)
 
-    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record."""
-        check_steps(steps)
-        answer: list[Recorded | Conflict] = await self._do("record", steps)
-        return answer
+    def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
+        return self._do("record", steps)
 
-    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
-        """See Engine.prune."""
-        answer: int = await self._do("prune", limit)
-        return answer
+    def _prune(self, limit: int) -> Awaitable[int]:
+        return self._do("prune", limit)
 
-    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
-        """See Engine.put_record."""
-        check_record(name, value)
-        answer: Record | Conflict = await self._do("put_record", name, value, expected)
-        return answer
+    def _put_record(self, name: str, value: str | None, expected: int | None) -> Awaitable[Record | Conflict]:
+        return self._do("put_record", name, value, expected)
 
-    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
-        """See Movable.load."""
-        check_load(wholes, keys, records)
-        answer: int = await self._do("load", wholes, keys, records)
-        return answer
+    def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Awaitable[int]:
+        return self._do("load", wholes, keys, records)

@@ -34,7 +34,6 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import HeldKey, Whole
-from holdfast.engines.checks import check_changes
 from holdfast.engines.contract import Clock, Engine, system_clock
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.records import PAUSE
@@ -127,8 +126,7 @@ class ChildrenWithoutAFence(Tables):
 class CheckedTooEarly(MemoryEngine):
     """Checking and writing are two acts: whoever comes between them is overwritten."""
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        check_changes(changes)
+    async def _commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         answers: list[Applied | Conflict] = []
         for change in changes:
             checked = await self._look(lambda tables, change=change: refusal(tables.jobs.get(change.job.id), change))  # type: ignore[misc]
@@ -136,7 +134,7 @@ class CheckedTooEarly(MemoryEngine):
             if checked is not None:
                 answers.append(checked)
             else:
-                answers += await super().commit([replace(change, epoch=None, version=None)])
+                answers += await super()._commit([replace(change, epoch=None, version=None)])
         return answers
 
 
@@ -320,15 +318,10 @@ class PromotedInSilence(Tables):
 class TurnsTakeAnything(MemoryEngine):
     """A turn forgets which types were asked for."""
 
-    async def turn(
-        self,
-        changes: Sequence[Change],
-        worker: str,
-        queues: Sequence[str],
-        limit: int,
-        types: Collection[str] | None = None,
+    async def _turn(
+        self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        return await super().turn(changes, worker, queues, limit)
+        return await super()._turn(changes, worker, queues, limit, None)
 
 
 @mutant("types")
@@ -506,13 +499,13 @@ class WaitForNobody(Tables):
 class ConflictPoisonsTheBatch(MemoryEngine):
     """After the first conflict of a batch nothing more of it is carried out."""
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
+    async def _commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         answers: list[Applied | Conflict] = []
         for change in changes:
             if any(isinstance(answer, Conflict) for answer in answers):
                 answers.append(Conflict(change.job.id, LEASE_LOST))
             else:
-                answers += await super().commit([change])
+                answers += await super()._commit([change])
         return answers
 
 
@@ -622,8 +615,8 @@ class CancelUntold(Tables):
 class NewsMissed(MemoryEngine):
     """What happened between two waits is not heard by the second."""
 
-    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
-        return await super().wait(topics, timeout, self._bell._mark)
+    async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
+        return await super()._wait(topics, timeout, self._bell._mark)
 
 
 @mutant("wait")

@@ -13,7 +13,6 @@ from holdfast.app.run import Run
 from holdfast.core.errors import StoreError
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Entry, Event, Job, Retry, State
-from holdfast.engines.contract import Engine
 
 QUICK = Settings(
     beat_seconds=0.1,
@@ -47,7 +46,11 @@ class Watched:
 
     async def turn(self, changes: Any, worker: str, queues: Any, limit: int, types: Any = None) -> Any:
         """As two calls, so that both are watched."""
-        return await Engine.turn(self, changes, worker, queues, limit, types)  # type: ignore[arg-type]
+        answers = await self.commit(changes)
+        try:
+            return answers, await self.claim(worker, queues, limit, types) if limit else []
+        except StoreError:
+            return answers, []
 
     def __getattr__(self, name: str) -> Any:
         inner = getattr(self.engine, name)

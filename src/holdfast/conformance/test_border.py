@@ -116,3 +116,33 @@ async def test_what_is_beyond_a_bound_is_refused_and_leaves_no_trace(engine: Eng
         await engine.commit([replace(deliver(held, "s", "1", now), version=None)])
 
     assert await dump(engine) == before
+
+
+async def test_what_no_store_holds_is_not_found_and_is_no_trouble(engine: Engine, clock: StoreClock) -> None:
+    made = job(clock)
+    await engine.insert([made])
+
+    for text in (NUL, SURROGATE):
+        assert await engine.get([made.id, text]) == [made, None]
+        for where in (Where(queue=text), Where(type=text), Where(parent=text)):
+            assert await engine.find(where) == []
+        assert await engine.find(Where(), after=text) == []
+        assert await engine.steps(text) == []
+        assert await engine.steps_under(made.id, text) == []
+        assert await engine.history(text) == []
+        assert await engine.records(text) == []
+        assert await engine.ready_types(text) == []
+        assert await engine.missing(text, "") == 0
+        assert await engine.claim("w", [text], 1) == []
+        assert await engine.claim("w", ["default"], 1, [text]) == []
+    [held] = await engine.claim("w", [NUL, "default", "default"], 2, [SURROGATE, made.type])
+    assert held.id == made.id
+
+
+async def test_who_asks_for_nothing_is_answered_with_nothing(engine: Engine) -> None:
+    assert await engine.insert([]) == []
+    assert await engine.commit([]) == []
+    assert await engine.record([]) == []
+    assert await engine.get([]) == []
+    assert await engine.claim("w", [], 1) == []
+    assert await engine.turn([], "w", ["default"], 0) == ([], [])

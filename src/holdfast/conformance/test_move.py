@@ -31,9 +31,10 @@ from holdfast.core.errors import HoldfastError, Invalid, KeyConflict, Moved, Not
 from holdfast.core.keys import digest
 from holdfast.core.model import Applied, Conflict, Event, Job, Options, Presence, Record, State, Step, StepState
 from holdfast.core.moves import MOVED, HeldKey, Mark, Whole
-from holdfast.engines.contract import Engine, Movable, Transactional
+from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.records import PAUSE, WORKER
+from holdfast.engines.traits import Movable, Transactional
 
 AWAY = Mark(move="m-1", away=True, store="sqlite:////srv/new.db").text()
 INTO = Mark(move="m-1", away=False, store="file:/srv/old.json").text()

@@ -13,7 +13,8 @@ from holdfast.conformance.dump import dump
 from holdfast.conformance.given import StoreClock, claimed, done, job, step, taken_over
 from holdfast.core.errors import BadValue
 from holdfast.core.model import LEASE_LOST, NO_SUCH_JOB, Conflict, Event, Recorded, Step, StepState
-from holdfast.engines.contract import Body, Engine, Transactional
+from holdfast.engines.contract import Engine
+from holdfast.engines.traits import Body, Transactional
 
 
 @pytest.fixture

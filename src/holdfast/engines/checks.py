@@ -4,7 +4,7 @@ Must not know any store, nor what is in it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import DecodeError, Struct, json
 from msgspec.structs import astuple
@@ -112,6 +112,16 @@ def check_steps(steps: Sequence[Step]) -> None:
         check_row(step)
         if len(step.path) > STORED_PATH_CHARACTERS:
             raise BadValue(f"step {step.path[:40]}…: its path has {len(step.path):,} characters; give shorter names")
+
+
+def storable(texts: Iterable[str]) -> list[str]:
+    """Leave out the texts that no store holds: nothing can be found under them."""
+    return [text for text in texts if "\0" not in text and (text.isascii() or _is_unicode(text))]
+
+
+def are_storable(*texts: str) -> bool:
+    """Whether a store may hold something under each of these texts."""
+    return len(storable(texts)) == len(texts)
 
 
 def at_most(limit: int, most: int) -> int:

@@ -2,10 +2,12 @@
 
 Must not know any store. One method is one atomic act: it happens whole or not at all, is durable (to the class in
 `guarantees`) before it answers, and is safe to repeat when the answer was lost. No SQL, no transaction object. The
-laws are tests: `pytest --pyargs holdfast.conformance --engine URL`.
+laws are tests: `pytest --pyargs holdfast.conformance --engine URL`. What only some engines can do is in `traits`.
 
 What engines need not do: decide. A `Change` comes from `core.lifecycle.decide`; an engine compares what the change
-expects with what it holds (`lifecycle.refusal`) and writes what it says (`lifecycle.applied`).
+expects with what it holds (`lifecycle.refusal`) and writes what it says (`lifecycle.applied`). Nor check: a method that
+takes arguments checks them here, once for all engines, and then calls the engine's own method of the same name with an
+underscore in front (`insert` calls `_insert`).
 """
 
 import time
@@ -35,7 +37,16 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.core.moves import HeldKey, Whole
+from holdfast.engines.checks import (
+    are_storable,
+    at_most,
+    check_changes,
+    check_jobs,
+    check_record,
+    check_steps,
+    check_worker,
+    storable,
+)
 
 PROMOTE_LIMIT = 1_000
 """How many due jobs of a queue one claim makes available: a million due at once must not stop the store."""
@@ -142,7 +153,6 @@ class Engine(ABC):
 
     # Writing.
 
-    @abstractmethod
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """Add new jobs, each with its first history entry. All or none.
 
@@ -152,17 +162,17 @@ class Engine(ABC):
         digests differ. With `parent`, LeaseLost unless that lease is current; each
         new child is counted in its group. Wakes who waits for the queue.
         """
+        check_jobs(jobs)
+        return await self._insert(jobs, parent) if jobs or parent is not None else []
 
     async def insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
         """Add new jobs inside the caller's own transaction on the caller's own connection: a trait of SQL engines.
 
         Laws: they are there once the caller commits, and never if it rolls back. On KeyConflict the caller rolls back.
         """
-        raise Invalid(
-            f"connection=: jobs kept in {self.guarantees.name} can't be part of your transaction; leave it out"
-        )
+        check_jobs(jobs)
+        return await self._insert_within(connection, jobs)
 
-    @abstractmethod
     async def claim(
         self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
     ) -> list[Job]:
@@ -176,16 +186,19 @@ class Engine(ABC):
         `expires_at`, or out of a paused queue. The order holds across types. A job of another type stays as it is, and
         a million of them in front don't make a claim slow.
         """
+        check_worker(worker)
+        asked = storable(dict.fromkeys(queues))
+        return await self._claim(worker, asked, limit, _known(types)) if asked and limit > 0 else []
 
-    @abstractmethod
     async def beat(self, presence: Presence) -> Beat:
         """Note that a worker lives and what it does, and tell it what it must know. Changes no job.
 
         Laws: a job it names under another epoch, or that isn't active, is lost (cancelled, if it was); a lease in
         its name that it didn't name is stray. With `leaving`, the presence is removed.
         """
+        check_worker(presence.worker)
+        return await self._beat(presence)
 
-    @abstractmethod
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         """Carry out changes, each on its own: a Conflict touches no neighbour and changes nothing.
 
@@ -195,8 +208,9 @@ class Engine(ABC):
         counts once for each child and expects nothing of the parent. Wakes who waits for the job, its queue, and the
         worker that lost it.
         """
+        check_changes(changes)
+        return await self._commit(changes) if changes else []
 
-    @abstractmethod
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         """Keep step records, each fenced by its job's epoch. Doesn't change the job's version.
 
@@ -204,6 +218,8 @@ class Engine(ABC):
         and `first` tells whether it is what was written just now (True also for the very same record, repeated). A
         started one is replaced. A stale epoch, or a job that isn't active, is a Conflict.
         """
+        check_steps(steps)
+        return await self._record(steps) if steps else []
 
     async def turn(
         self,
@@ -218,157 +234,159 @@ class Engine(ABC):
         Laws: as `commit`, then `claim`. An engine that gains by it makes one act of the two. When only the claim has
         trouble, the commit's answers come with no jobs: the next claim tells the trouble.
         """
-        answers = await self.commit(changes)
-        try:
-            return answers, await self.claim(worker, queues, limit, types) if limit else []
-        except StoreError:
-            return answers, []
+        if not changes:
+            return [], await self.claim(worker, queues, limit, types)
+        check_changes(changes)
+        check_worker(worker)
+        return await self._turn(changes, worker, storable(dict.fromkeys(queues)), max(0, limit), _known(types))
 
-    @abstractmethod
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """Remove jobs whose `prune_at` has come, oldest first, with all that belongs to them; answer how many.
 
         Laws: only terminal jobs; none with a parent or child that has not ended; a key outlives its job to the end
         of its own window.
         """
+        return await self._prune(at_most(limit, PAGE_LIMIT))
 
     # Reading. Every write that was acknowledged is seen.
 
-    @abstractmethod
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """The jobs with these ids, in this order; None where there is none."""
+        asked = storable(dict.fromkeys(ids))
+        found = await self._get(asked) if asked else {}
+        return [found.get(id) for id in ids]
 
-    @abstractmethod
     async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
         """A page of jobs, in the order of their ids; `after` is the last id of the page before.
 
         Law: a walk over the pages meets each job that was there throughout exactly once.
         """
+        most = at_most(limit, PAGE_LIMIT)
+        texts = [text for text in (after, where.queue, where.type, where.parent) if text is not None]
+        return await self._find(where, after, most) if most and are_storable(*texts) else []
 
     @abstractmethod
     async def count(self) -> Mapping[tuple[str, State], int]:
         """How many jobs each queue has in each state, without the zeros. Law: equals a recount, and costs none."""
 
-    @abstractmethod
     async def ready_types(self, queue: str) -> list[str]:
         """The types of the jobs that can be claimed from a queue, sorted, up to PAGE_LIMIT.
 
         A look: types of which all available jobs wait for their time, or have expired, may be among them or not.
         Law: it costs no walk over the jobs.
         """
+        return await self._ready_types(queue) if are_storable(queue) else []
 
-    @abstractmethod
     async def steps(self, job: str) -> list[Step]:
         """All step records of a job, in the order in which they were first written."""
+        return await self._steps(job) if are_storable(job) else []
 
     async def steps_under(self, job: str, prefix: str) -> list[Step]:
-        """The step records whose paths begin with `prefix`, in the same order.
+        """The step records whose paths begin with `prefix`, in the same order."""
+        return await self._steps_under(job, prefix) if are_storable(job, prefix) else []
 
-        An engine that can read them without the others does so.
-        """
-        return [step for step in await self.steps(job) if step.path.startswith(prefix)]
-
-    @abstractmethod
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """The entries of a job with a version above `after`. Law: one entry for each version, without a gap."""
+        most = at_most(limit, PAGE_LIMIT)
+        return await self._history(job, after, most) if most and are_storable(job) else []
 
-    @abstractmethod
     async def missing(self, parent: str, group: str) -> int:
         """How many children of this group have not arrived at their parent yet."""
+        return await self._missing(parent, group) if are_storable(parent, group) else 0
 
     # Small documents: leadership, pauses, schedules, limits, and the workers' presences (read only).
 
-    @abstractmethod
     async def records(self, prefix: str) -> list[Record]:
         """The records whose names begin with `prefix`, by name."""
+        return await self._records(prefix) if are_storable(prefix) else []
 
-    @abstractmethod
     async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
         """Write a record, or remove it (None), if it is still at version `expected`.
 
         Laws: `expected=0` means that there is none; None writes in any case. A version never comes back, not even
         after a removal.
         """
+        check_record(name, value)
+        return await self._put_record(name, value, expected)
 
     # Waking.
 
-    @abstractmethod
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
         """Wait for news of any topic, at most `timeout` seconds; answer with a mark to hand in as `after` next time.
 
         A hint, not a promise: it may return early, never with data. Laws: news between two calls are not missed by
         the second one when it is given the first one's mark; a wait for a queue ends when a job of it becomes due.
         """
+        return await self._wait(storable(topics), timeout, after)
 
-
-Body = Callable[[Any], Awaitable[Sequence[Step]]]
-"""What a transaction is filled with: it is given a connection, and answers with what to record, the step first. Where
-`transactions` is "all steps", the connection is for async code, and its `sync` for blocking code.
-"""
-
-
-class Transactional(ABC):
-    """The trait of engines that are SQL databases, in which users keep tables of their own (`transactions`)."""
+    # What each engine writes for its store. The arguments are checked, queues, types and ids are named once, limits are
+    # within their bounds, and nothing comes here that has an answer without asking the store.
 
     @abstractmethod
-    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
-        """Write what a step does and the step's record in one transaction; `step` tells job, epoch and path.
+    def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]: ...
 
-        Laws: a stale epoch, or a job that isn't active, is a Conflict: known before, the body doesn't run, and a lease
-        that ends while it runs takes back all of it. Nor does it run where a record is done or failed: that one is the
-        answer, so the act is safe to repeat. What the body raises takes back all of it and is raised here, as is a
-        cancellation.
-        The connection is of no use once the body has ended, and can neither end the transaction nor reach the engine's
-        own tables. An engine may bound how long a body takes: then TimeoutError, and nothing was written.
-        """
-
-
-class Movable(Engine):
-    """The trait of engines whose jobs can be moved to another store, and from another one, all of them at once.
-
-    Law of the record `moved`: while it is there, every act that would write a job, a step or another record is refused
-    (Moved), `load` excepted; what was acknowledged before it was written is seen by every read after that.
-    """
-
-    room: int | None = None
-    """How many jobs a store holds at most."""
+    async def _insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
+        raise Invalid(
+            f"connection=: jobs kept in {self.guarantees.name} can't be part of your transaction; leave it out"
+        )
 
     @abstractmethod
-    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """A page of all jobs, in the order of their insertion; `after` is the last id of the page before.
-
-        Law: it is the order in which a claim takes jobs that are equal in all else. NotFound if `after` is gone.
-        """
-
-    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
-        """These jobs with all that belongs to them. An engine that can read for many at once does so in its own way."""
-        return [await self._whole(job) for job in jobs]
-
-    async def _whole(self, job: Job) -> Whole:
-        entries: list[Entry] = []
-        while len(entries) < job.version and (page := await self.history(job.id, len(entries))):
-            entries += page
-        return Whole(job, tuple(entries), tuple(await self.steps(job.id)))
+    def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> Awaitable[list[Job]]: ...
 
     @abstractmethod
-    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
-        """A page of all idempotency keys, in an order of the store's own; `after` is the last type and key before.
-
-        NotFound if `after` is gone, and the store can't tell where it was.
-        """
+    def _beat(self, presence: Presence) -> Awaitable[Beat]: ...
 
     @abstractmethod
-    async def all_records(self) -> list[Record]:
-        """All records by name, the removed ones too, whose value is empty: their versions must not come back."""
+    def _commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]: ...
 
     @abstractmethod
-    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
-        """Put whole jobs, keys and records into a store as they are; answer how many of the jobs are new.
+    def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]: ...
 
-        Laws: refused unless the store is marked as `moved`. One act, safe to repeat: a job or key that is there
-        already stays as it is. States, versions, epochs, inboxes and times are those that were given; the order of
-        insertion is that of loading; counters count what is new; a child that has not arrived is missing at its
-        parent. A record takes its value, and a version that is at least as high as both the given one and its own.
-        An engine whose acts must be short may make several of it, in the given order: what is there when it is cut off
-        is the beginning, and each job of it whole.
-        """
+    async def _turn(
+        self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
+    ) -> tuple[list[Applied | Conflict], list[Job]]:
+        """Commit, then claim. An engine that can make one act of the two does so."""
+        answers = await self._commit(changes)
+        try:
+            return answers, await self._claim(worker, queues, limit, types) if queues and limit else []
+        except StoreError:
+            return answers, []
+
+    @abstractmethod
+    def _prune(self, limit: int) -> Awaitable[int]: ...
+
+    @abstractmethod
+    def _get(self, ids: list[str]) -> Awaitable[Mapping[str, Job]]:
+        """The jobs that are there, by their ids."""
+
+    @abstractmethod
+    def _find(self, where: Where, after: str, limit: int) -> Awaitable[list[Job]]: ...
+
+    @abstractmethod
+    def _ready_types(self, queue: str) -> Awaitable[list[str]]: ...
+
+    @abstractmethod
+    def _steps(self, job: str) -> Awaitable[list[Step]]: ...
+
+    async def _steps_under(self, job: str, prefix: str) -> list[Step]:
+        """Read all, and leave out the others. An engine that can read these alone does so."""
+        return [step for step in await self._steps(job) if step.path.startswith(prefix)]
+
+    @abstractmethod
+    def _history(self, job: str, after: int, limit: int) -> Awaitable[list[Entry]]: ...
+
+    @abstractmethod
+    def _missing(self, parent: str, group: str) -> Awaitable[int]: ...
+
+    @abstractmethod
+    def _records(self, prefix: str) -> Awaitable[list[Record]]: ...
+
+    @abstractmethod
+    def _put_record(self, name: str, value: str | None, expected: int | None) -> Awaitable[Record | Conflict]: ...
+
+    @abstractmethod
+    def _wait(self, topics: list[str], timeout: float, after: int) -> Awaitable[int]: ...
+
+
+def _known(types: Collection[str] | None) -> list[str] | None:
+    return None if types is None else storable(dict.fromkeys(types))

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.core.model import Conflict, Recorded, Step
 from holdfast.engines.checks import check_steps
-from holdfast.engines.contract import Body
+from holdfast.engines.traits import Body
 
 
 class Settable(Protocol):

@@ -132,7 +132,7 @@ class LoopThread(forking.Forkable):
                 pass
 
     def leave_behind(self) -> None:
-        """See Forkable. The thread is not here, and the parent's connections must not outlive the parent."""
+        """Let go of the parent's connections, which must not outlive it. The thread is not here."""
         self._lock = threading.Lock()
         self._closed = self.is_left_behind = True
         _hubs.discard(self)

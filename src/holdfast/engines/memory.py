@@ -4,14 +4,13 @@ Must not use threads of its own, and must not sleep.
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast import forking
 from holdfast.core.errors import Invalid, StoreClosed
 from holdfast.core.model import (
-    PAGE_LIMIT,
     Applied,
     Beat,
     Change,
@@ -29,19 +28,11 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
-from holdfast.engines.checks import (
-    at_most,
-    check_changes,
-    check_jobs,
-    check_load,
-    check_record,
-    check_steps,
-    check_worker,
-)
 from holdfast.engines.clock import MachineClock
-from holdfast.engines.contract import PRUNE_LIMIT, Clock, Guarantees, Movable, system_clock
+from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.tables import Tables
 from holdfast.engines.topics import queues_of, until_due
+from holdfast.engines.traits import Movable
 from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")
@@ -72,7 +63,7 @@ class MemoryEngine(Movable, forking.Forkable):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "MemoryEngine":
-        """See Engine.from_url."""
+        """Make the engine of a store's URL."""
         if url != "memory:":
             raise Invalid(f"{url!r}: a memory store has no name; write memory:")
         return cls(clock)
@@ -83,7 +74,7 @@ class MemoryEngine(Movable, forking.Forkable):
         return url
 
     async def open(self) -> None:
-        """See Engine.open. A forked child has no more than a copy: what it wrote there, nobody would see."""
+        """Make the store ready. A forked child has no more than a copy: what it wrote there, nobody would see."""
         if self._is_copy:
             raise StoreClosed(
                 "memory: this store is in the memory of the process that forked this one; "
@@ -95,11 +86,11 @@ class MemoryEngine(Movable, forking.Forkable):
         """Nothing to close."""
 
     def leave_behind(self) -> None:
-        """See Forkable. A store that nobody has opened yet may be opened here."""
+        """Know this as a copy, unless nobody has opened the store yet."""
         self._lock, self._bell, self._is_copy = threading.Lock(), Wakeups(), self._is_used
 
     async def now(self) -> Time:
-        """See Engine.now."""
+        """Read the store's clock."""
         return self._clock()
 
     async def _act(self, act: Callable[[Tables], T]) -> T:
@@ -124,101 +115,73 @@ class MemoryEngine(Movable, forking.Forkable):
         with self._lock:
             return look(self._tables)
 
-    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
-        """See Engine.insert."""
-        check_jobs(jobs)
-        return await self._change(lambda tables: tables.insert(jobs, parent))
+    def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
+        return self._change(lambda tables: tables.insert(jobs, parent))
 
-    async def claim(
-        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
-    ) -> list[Job]:
-        """See Engine.claim."""
-        check_worker(worker)
-        return await self._change(lambda tables: tables.claim(worker, queues, max(0, limit), types, self._clock()))
+    def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> Awaitable[list[Job]]:
+        return self._change(lambda tables: tables.claim(worker, queues, limit, types, self._clock()))
 
-    async def beat(self, presence: Presence) -> Beat:
-        """See Engine.beat."""
-        check_worker(presence.worker)
-        return await self._look(lambda tables: tables.beat(presence, self._clock()))
+    def _beat(self, presence: Presence) -> Awaitable[Beat]:
+        return self._look(lambda tables: tables.beat(presence, self._clock()))
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
-        check_changes(changes)
-        return await self._change(lambda tables: [tables.commit(change) for change in changes])
+    def _commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
+        return self._change(lambda tables: [tables.commit(change) for change in changes])
 
-    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record."""
-        check_steps(steps)
-        return await self._change(lambda tables: [tables.record(step) for step in steps])
+    def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
+        return self._change(lambda tables: [tables.record(step) for step in steps])
 
-    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
-        """See Engine.prune."""
-        return await self._change(lambda tables: tables.prune(at_most(limit, PAGE_LIMIT), self._clock()))
+    def _prune(self, limit: int) -> Awaitable[int]:
+        return self._change(lambda tables: tables.prune(limit, self._clock()))
 
-    async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See Engine.get."""
-        return await self._look(lambda tables: [tables.jobs.get(id) for id in ids])
+    def _get(self, ids: list[str]) -> Awaitable[Mapping[str, Job]]:
+        return self._look(lambda tables: {id: tables.jobs[id] for id in ids if id in tables.jobs})
 
-    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Engine.find."""
-        return await self._look(lambda tables: tables.find(where, after, at_most(limit, PAGE_LIMIT)))
+    def _find(self, where: Where, after: str, limit: int) -> Awaitable[list[Job]]:
+        return self._look(lambda tables: tables.find(where, after, limit))
 
     async def count(self) -> Mapping[tuple[str, State], int]:
-        """See Engine.count."""
+        """Count by queue and state."""
         return await self._look(lambda tables: {name: n for name, n in sorted(tables.tally.items()) if n})
 
-    async def ready_types(self, queue: str) -> list[str]:
-        """See Engine.ready_types."""
-        return await self._look(lambda tables: tables.ready_types(queue))
+    def _ready_types(self, queue: str) -> Awaitable[list[str]]:
+        return self._look(lambda tables: tables.ready_types(queue))
 
-    async def steps(self, job: str) -> list[Step]:
-        """See Engine.steps."""
-        return await self._look(lambda tables: list(tables.steps.get(job, {}).values()))
+    def _steps(self, job: str) -> Awaitable[list[Step]]:
+        return self._look(lambda tables: list(tables.steps.get(job, {}).values()))
 
-    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
-        """See Engine.history."""
-        return await self._look(lambda tables: tables.entries.get(job, [])[after : after + at_most(limit, PAGE_LIMIT)])
+    def _history(self, job: str, after: int, limit: int) -> Awaitable[list[Entry]]:
+        return self._look(lambda tables: tables.entries.get(job, [])[after : after + limit])
 
-    async def missing(self, parent: str, group: str) -> int:
-        """See Engine.missing."""
-        return await self._look(lambda tables: tables.missing(parent, group))
+    def _missing(self, parent: str, group: str) -> Awaitable[int]:
+        return self._look(lambda tables: tables.missing(parent, group))
 
-    async def records(self, prefix: str) -> list[Record]:
-        """See Engine.records."""
-        return await self._look(lambda tables: tables.list_records(prefix))
+    def _records(self, prefix: str) -> Awaitable[list[Record]]:
+        return self._look(lambda tables: tables.list_records(prefix))
 
-    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
-        """See Engine.put_record."""
-        check_record(name, value)
+    def _put_record(self, name: str, value: str | None, expected: int | None) -> Awaitable[Record | Conflict]:
         write = self._act if name == MOVED else self._change
-        return await write(lambda tables: tables.put_record(name, value, expected, self._clock()))
+        return write(lambda tables: tables.put_record(name, value, expected, self._clock()))
 
     # Moving.
 
-    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Movable.in_order."""
-        return await self._look(lambda tables: tables.page_in_order(after, at_most(limit, PAGE_LIMIT)))
+    def _in_order(self, after: str, limit: int) -> Awaitable[list[Job]]:
+        return self._look(lambda tables: tables.page_in_order(after, limit))
 
-    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
-        """See Movable.keys."""
-        return await self._look(lambda tables: tables.list_keys(after, at_most(limit, PAGE_LIMIT)))
+    def _keys(self, after: tuple[str, str], limit: int) -> Awaitable[list[HeldKey]]:
+        return self._look(lambda tables: tables.list_keys(after, limit))
 
     async def all_records(self) -> list[Record]:
-        """See Movable.all_records."""
+        """List all records, the removed ones too."""
         return await self._look(lambda tables: [record for _, record in sorted(tables.records.items())])
 
-    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
-        """See Movable.load."""
-        check_load(wholes, keys, records)
-
+    def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Awaitable[int]:
         def fill(tables: Tables) -> int:
             check_marked(tables.mark())
             return tables.load(wholes, keys, records)
 
-        return await self._act(fill)
+        return self._act(fill)
 
-    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
-        """See Engine.wait."""
+    async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
         now = self._clock()
         due = await self._look(lambda tables: tables.next_due(queues_of(topics), now))
         return await self._bell.wait(topics, until_due(due, now, timeout), after)

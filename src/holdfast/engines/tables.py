@@ -99,7 +99,7 @@ class Tables:
     # Acts.
 
     def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
-        """See Engine.insert."""
+        """Insert jobs, or none of them."""
         if parent is not None and not self.holds(parent):
             raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
         answers: list[Inserted] = []
@@ -129,7 +129,7 @@ class Tables:
     def claim(
         self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
     ) -> list[Job]:
-        """See Engine.claim."""
+        """Promote what is due, then take jobs."""
         claimed: list[Job] = []
         for queue in queues:
             if self._exists(PAUSE + queue):
@@ -143,7 +143,7 @@ class Tables:
         return claimed
 
     def commit(self, change: Change) -> Applied | Conflict:
-        """See Engine.commit, for one change."""
+        """Carry out one change."""
         head = self.jobs.get(change.job.id)
         conflict = refusal(head, change)
         if conflict is not None:
@@ -159,7 +159,7 @@ class Tables:
         return Applied(job.version, self._arrive(head) if change.arrives and not head.arrived else None)
 
     def record(self, step: Step) -> Recorded | Conflict:
-        """See Engine.record, for one step."""
+        """Record one step."""
         if not self.holds(Lease(step.job, step.epoch)):
             head = self.jobs.get(step.job)
             if head is None:
@@ -168,7 +168,7 @@ class Tables:
         return self._record(step)
 
     def prune(self, limit: int, now: Time) -> int:
-        """See Engine.prune."""
+        """Remove jobs that need not be kept any longer."""
         old = [job for job in self.jobs.values() if job.prune_at is not None and job.prune_at <= now]
         old.sort(key=lambda job: (job.prune_at, self._order[job.id]))
         gone = [job for job in old if job.state in TERMINAL and not self._has_live_kin(job)][:limit]
@@ -180,7 +180,7 @@ class Tables:
         return len(gone)
 
     def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
-        """See Engine.put_record. A removed record stays as an empty one, so that its version never comes back."""
+        """Write or remove a record. A removed record stays as an empty one, so that its version never comes back."""
         old = self.records.get(name)
         version = 0 if old is None else old.version
         held = 0 if old is None or old.value == "" else old.version
@@ -194,7 +194,7 @@ class Tables:
         return new
 
     def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
-        """See Movable.load."""
+        """Load whole jobs, keys and records."""
         before = len(self.jobs)
         for whole in wholes:
             job = whole.job
@@ -216,7 +216,7 @@ class Tables:
         return len(self.jobs) - before
 
     def beat(self, presence: Presence, now: Time) -> Beat:
-        """See Engine.beat."""
+        """Note a heartbeat, and answer it."""
         worker = presence.worker
         if presence.leaving:
             self.presences.pop(worker, None)
@@ -243,7 +243,7 @@ class Tables:
         return job is not None and job.epoch == lease.epoch and job.state is State.ACTIVE
 
     def find(self, where: Where, after: str, limit: int) -> list[Job]:
-        """See Engine.find."""
+        """Find a page of jobs."""
         ids = sorted(self.jobs, reverse=where.newest_first)
         if after:
             ids = [id for id in ids if (id < after if where.newest_first else id > after)]
@@ -256,7 +256,7 @@ class Tables:
         return found
 
     def page_in_order(self, after: str, limit: int) -> list[Job]:
-        """See Movable.in_order."""
+        """List a page of jobs as they were inserted."""
         if after and after not in self.jobs:
             raise NotFound(f"there is no job {after} to go on after")
         start = self._order[after] if after else -1
@@ -264,7 +264,7 @@ class Tables:
         return [self.jobs[id] for id in ids[:limit]]
 
     def list_keys(self, after: tuple[str, str], limit: int) -> list[HeldKey]:
-        """See Movable.keys."""
+        """List a page of keys."""
         names = sorted(name for name in self.keys if name > after)[:limit]
         return [HeldKey(*name, key.job, key.digest, key.until) for name in names for key in [self.keys[name]]]
 
@@ -291,17 +291,17 @@ class Tables:
         return min((*waiting, *backing_off), default=None)
 
     def ready_types(self, queue: str) -> list[str]:
-        """See Engine.ready_types."""
+        """List the types that can be claimed."""
         heaps = sorted(self._ready[queue].items())
         return [type for type, heap in heaps if any(map(self._ready_job, heap))][:PAGE_LIMIT]
 
     def missing(self, parent: str, group: str) -> int:
-        """See Engine.missing."""
+        """Count the children that have not arrived."""
         total, arrived = self.groups.get((parent, group), (0, 0))
         return total - arrived
 
     def list_records(self, prefix: str) -> list[Record]:
-        """See Engine.records."""
+        """List records."""
         found = [r for r in self.records.values() if r.name.startswith(prefix) and r.value != ""]
         for presence in self.presences.values():
             name = WORKER + presence.worker

@@ -130,70 +130,57 @@ class Store(MemoryEngine):
         if self.watch is not None and moment is not None and moment.after is not None:
             await self.watch(moment, moment.after)
 
-    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
-        """See Engine.insert."""
+    async def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
         moment = inserted(jobs, parent)
         await self._before(moment)
-        answer = await super().insert(jobs, parent)
+        answer = await super()._insert(jobs, parent)
         await self._after(moment)
         return answer
 
-    async def claim(
-        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
-    ) -> list[Job]:
-        """See Engine.claim."""
+    async def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> list[Job]:
         await self._before(None)
-        jobs = await super().claim(worker, queues, limit, types)
+        jobs = await super()._claim(worker, queues, limit, types)
         for job in jobs:
             await self._after(claimed(job))
         return jobs
 
-    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record. Of steps that are recorded together, a kill may fall between any two."""
+    async def _record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
+        """Record each step by itself: a kill may fall between any two of those that come together."""
         answers: list[Recorded | Conflict] = []
         for part in apart(steps):
             moment = recorded(part)
             await self._before(moment)
-            answers += await super().record(part)
+            answers += await super()._record(part)
             await self._after(moment)
         return answers
 
-    async def turn(
-        self,
-        changes: Sequence[Change],
-        worker: str,
-        queues: Sequence[str],
-        limit: int,
-        types: Collection[str] | None = None,
+    async def _turn(
+        self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """See Engine.turn. Each end by itself: a worker may be killed between two of them."""
-        answers = [answer for change in changes for answer in await self.commit([change])]
-        return answers, await self.claim(worker, queues, limit, types) if limit else []
+        """Commit each end by itself: a worker may be killed between two of them."""
+        answers = [answer for change in changes for answer in await self._commit([change])]
+        return answers, await self._claim(worker, queues, limit, types) if limit else []
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
+    async def _commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         moment = committed(changes)
         await self._before(moment)
-        answer = await super().commit(changes)
+        answer = await super()._commit(changes)
         await self._after(moment)
         return answer
 
-    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
-        """See Engine.put_record."""
+    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
         await self._before(None)
-        return await super().put_record(name, value, expected)
+        return await super()._put_record(name, value, expected)
 
     # Workers live until they are killed: a clock that was advanced makes nobody look silent.
 
-    async def beat(self, presence: Presence) -> Beat:
-        """See Engine.beat."""
+    async def _beat(self, presence: Presence) -> Beat:
         if presence.worker in self._dead:
             return Beat(now=self.clock())
-        return await super().beat(presence)
+        return await super()._beat(presence)
 
-    async def records(self, prefix: str) -> list[Record]:
-        """See Engine.records."""
-        return [self._alive(record) for record in await super().records(prefix)]
+    async def _records(self, prefix: str) -> list[Record]:
+        return [self._alive(record) for record in await super()._records(prefix)]
 
     def _alive(self, record: Record) -> Record:
         if not record.name.startswith(WORKER):

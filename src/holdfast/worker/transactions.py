@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from holdfast.core.errors import Invalid, StoreBusy, StoreError, StoreFull, StoreUnwritable
 from holdfast.core.model import Conflict, Recorded, Step, StepState, Time
 from holdfast.core.outcome import TRANSACTION
-from holdfast.engines.contract import Guarantees, Transactional
+from holdfast.engines.contract import Guarantees
+from holdfast.engines.traits import Transactional
 from holdfast.worker.attempt import ARGS_PATH, Attempt, beside
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import TX

@@ -176,8 +176,8 @@ WRITES: dict[str, Callable] = {
     "insert": lambda reader, clock: reader.insert([job(clock)]),
     "claim": lambda reader, clock: reader.claim("w-1", ["default"], 1),
     "beat": lambda reader, clock: reader.beat(Presence("w-1")),
-    "commit": lambda reader, clock: reader.commit([]),
-    "record": lambda reader, clock: reader.record([]),
+    "commit": lambda reader, clock: reader.commit([change(clock, job(clock), Event.CANCEL)]),
+    "record": lambda reader, clock: reader.record([step(job(clock))]),
     "prune": lambda reader, clock: reader.prune(),
     "put_record": lambda reader, clock: reader.put_record("leader", "1"),
 }

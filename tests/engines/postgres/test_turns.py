@@ -105,7 +105,7 @@ def test_big_turns_go_one_after_another_and_small_ones_pass_them_by(
     postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(engine_module, "BIG_TURN", 3)
-    turn = PostgresEngine._turn
+    turn = PostgresEngine._run_turn
     under_way, most = Counter[str](), Counter[str]()
 
     async def crowd() -> None:
@@ -127,7 +127,7 @@ def test_big_turns_go_one_after_another_and_small_ones_pass_them_by(
 
         engine = await opened(postgres_store)
         held = [await claimed(engine, CLOCK) for _ in range(7)]
-        monkeypatch.setattr(PostgresEngine, "_turn", watched)
+        monkeypatch.setattr(PostgresEngine, "_run_turn", watched)
         turns = [engine.turn(ends(part), "w-1", ["none"], 1) for part in (held[:3], held[3:6], held[6:])]
         told = await asyncio.gather(*turns)
         assert [answer for answers, _ in told for answer in answers] == [Applied(3)] * 7

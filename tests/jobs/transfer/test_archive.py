@@ -14,7 +14,7 @@ from holdfast.cli import main
 from holdfast.core.errors import Moved, StoreError
 from holdfast.core.model import State, Where
 from holdfast.engines import engine_for
-from holdfast.engines.contract import Movable
+from holdfast.engines.traits import Movable
 from holdfast.engines.urls import named
 from holdfast.jobs.transfer.archive import archive
 from holdfast.jobs.transfer.move import Side

@@ -123,7 +123,7 @@ class FileEngine(MemoryEngine):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "FileEngine":
-        """See Engine.from_url."""
+        """Make the engine of a store's URL."""
         return cls(path_of(url), clock)
 
     @classmethod
@@ -132,11 +132,11 @@ class FileEngine(MemoryEngine):
         return f"file:{quote(str(folder / f'checkpoint-{secrets.token_hex(4)}.json'))}"
 
     async def is_there(self) -> bool:
-        """See Engine.is_there."""
+        """Tell whether there is a store to open."""
         return self.path.exists()
 
     async def open(self) -> None:
-        """See Engine.open. A file that isn't there is an empty store; the first act writes it."""
+        """Make the store ready. A file that isn't there is an empty store; the first act writes it."""
         if self._pid != os.getpid():
             # Whatever a forked child has of its parent's, it must leave alone; its copy of the lock is closed already.
             self._pid, self._lane, self._held, self._bell = os.getpid(), None, None, Wakeups()
@@ -149,7 +149,7 @@ class FileEngine(MemoryEngine):
             raise
 
     async def close(self) -> None:
-        """See Engine.close. A forked child has nothing to close: the lock is its parent's."""
+        """Let go of everything. A forked child has nothing to close: the lock is its parent's."""
         lane, self._lane = self._lane, None
         if lane is not None and self._pid == os.getpid():
             await lane.do(Work(lambda _: self._close(), gate=True))
@@ -312,7 +312,7 @@ class FileEngine(MemoryEngine):
             self._file = self._disk.resolve(str(self.path))
             self._check_place()
             self._held = self._disk.lock(lock_name(self._file))
-            self._load()
+            self._load_file()
         except BaseException as error:
             self._close()
             if isinstance(error, LockedBy):
@@ -322,7 +322,7 @@ class FileEngine(MemoryEngine):
                 raise StoreUnwritable(f"{what}; make it and its folder readable and writable") from error
             raise
 
-    def _load(self) -> None:
+    def _load_file(self) -> None:
         self._facts = self._disk.facts(self._file)
         opened = Reopened(Rows(), 0, False)
         if self._facts is not None:

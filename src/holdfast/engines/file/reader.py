@@ -7,7 +7,7 @@ shown as the next open carries them out. What was running stays so, whether its 
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -37,12 +37,11 @@ class FileReader(FileEngine):
         # Owned by the lane's thread, as all that FileEngine says so of.
         self._versions = 0
 
-    async def beat(self, presence: Presence) -> Beat:
-        """Refused: a reader is no worker."""
+    async def _beat(self, presence: Presence) -> Beat:
         raise self._refusal()
 
-    async def records(self, prefix: str) -> list[Record]:
-        """See Engine.records, with the workers of the process that has the file open."""
+    async def _records(self, prefix: str) -> list[Record]:
+        """Show the workers of the process that has the file open, too."""
 
         def look(tables: Tables) -> list[Record]:
             tables.presences = self._workers(tables)
@@ -50,8 +49,8 @@ class FileReader(FileEngine):
 
         return await self._look(look)
 
-    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
-        """See Engine.wait. Every new version of the file is news of everything."""
+    async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
+        """Take every new version of the file for news of everything."""
         until, seen = time.monotonic() + timeout, after or self._versions
         while True:
             versions = await self._look(lambda _: self._versions)

@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,6 @@ from holdfast import forking
 from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreError
 from holdfast.core.model import (
     OUTRUN,
-    PAGE_LIMIT,
     Applied,
     Beat,
     Change,
@@ -36,16 +35,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of
 from holdfast.engines.batch_thread import Ticket
-from holdfast.engines.checks import (
-    at_most,
-    check_changes,
-    check_jobs,
-    check_load,
-    check_record,
-    check_steps,
-    check_worker,
-)
-from holdfast.engines.contract import PROMOTE_LIMIT, PRUNE_LIMIT, Body, Clock, Guarantees, Transactional
+from holdfast.engines.contract import PROMOTE_LIMIT, Clock, Guarantees
 from holdfast.engines.liveness import TIDY_SECONDS, is_past
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.postgres import rows
@@ -61,6 +51,7 @@ from holdfast.engines.postgres.writes import Writes, is_turn
 from holdfast.engines.rows import job_of
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import DUE_WINDOW_MS, queue_topic, queues_of, until_due
+from holdfast.engines.traits import Body, Transactional
 from holdfast.engines.wakeups import EVERYTHING, Wakeups
 from holdfast.safe_text import logger
 
@@ -146,23 +137,23 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "PostgresEngine":
-        """See Engine.from_url. Goes by the server's clock."""
+        """Make the engine of a store's URL. Goes by the server's clock."""
         return cls(url)
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """See Engine.scratch: a schema of its own."""
+        """Name an empty store for a test: a schema of its own."""
         return with_schema(url, f"{SCRATCH}{secrets.token_hex(6)}")
 
     @classmethod
     async def scrap(cls, url: str) -> None:
-        """See Engine.scrap."""
+        """Remove a test's store."""
         place = place_of(url)
         if place.schema.startswith(SCRATCH):
             await drop(place, Texts(place.schema))
 
     async def shift_clock(self, milliseconds: int) -> bool:
-        """See Engine.shift_clock."""
+        """Move the clock of a test's store."""
         if not self._place.schema.startswith(SCRATCH):
             return False
         await self._look(lambda db: shift(db, self._texts, milliseconds))
@@ -172,11 +163,11 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     # Opening and closing.
 
     async def is_there(self) -> bool:
-        """See Engine.is_there."""
+        """Tell whether there is a store to open."""
         return await is_there(self._place, self._texts)
 
     async def open(self) -> None:
-        """See Engine.open."""
+        """Make the store ready."""
         with self._opening:
             if self._pid != os.getpid():
                 self._start()
@@ -212,7 +203,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._pid = os.getpid()
 
     async def close(self) -> None:
-        """See Engine.close."""
+        """Let go of everything."""
         with self._opening:
             if self._pid != os.getpid():
                 return
@@ -227,7 +218,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         await asyncio.to_thread(self._hub.close, last)
 
     def leave_behind(self) -> None:
-        """See Forkable. The hub lets go of the connections."""
+        """Forget the parent's lock; the loop's thread lets go of the connections."""
         self._opening = threading.Lock()
 
     def _check_open(self) -> None:
@@ -336,11 +327,11 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
             try:
-                ticket.answer = await self._turn(*ticket.work)
+                ticket.answer = await self._run_turn(*ticket.work)
             except Exception as error:
                 ticket.error = error
 
-    async def _turn(
+    async def _run_turn(
         self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int, types: Sequence[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
         """Changes and a claim, or a claim alone: one statement. In a long drain it begins where the last one did."""
@@ -383,15 +374,11 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         except Exception:  # noqa: S110 (a role that may not analyse leaves it to autovacuum)
             pass
 
-    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
-        """See Engine.insert."""
-        check_jobs(jobs)
-        answer: list[Inserted] = await self._do("insert", (jobs, parent))
-        return answer
+    def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
+        return self._do("insert", (jobs, parent))
 
-    async def insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
-        """See Engine.insert_within. On the caller's loop and connection; who waits hears of it after its commit."""
-        check_jobs(jobs)
+    async def _insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
+        """Insert on the caller's loop and connection; who waits hears of it after its commit."""
         self._check_open()
         try:
             answers = await Writes(CallersConnection(connection), self._sql).insert_within(jobs)
@@ -407,56 +394,33 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         await self._hub.call(lambda: self._follower.expect(topics))
         return answers
 
-    async def claim(
-        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
-    ) -> list[Job]:
-        """See Engine.claim."""
-        check_worker(worker)
-        asked = rows.storable(dict.fromkeys(queues))
-        answer: tuple[Any, list[Job]] = await self._do("turn", ((), worker, asked, max(0, limit), _known(types)))
+    async def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> list[Job]:
+        answer: tuple[Any, list[Job]] = await self._do("turn", ((), worker, queues, limit, types))
         return answer[1]
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
-        check_changes(changes)
-        answer: list[Applied | Conflict] = await self._do("commit", changes)
-        return answer
+    def _commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
+        return self._do("commit", changes)
 
-    async def turn(
-        self,
-        changes: Sequence[Change],
-        worker: str,
-        queues: Sequence[str],
-        limit: int,
-        types: Collection[str] | None = None,
+    async def _turn(
+        self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """See Engine.turn: one statement, if the changes bring nothing along."""
-        if limit < 1 or not is_turn(changes):
-            return await super().turn(changes, worker, queues, limit, types)
-        check_changes(changes)
-        check_worker(worker)
-        asked = rows.storable(dict.fromkeys(queues))
+        """Commit and claim in one statement, if the changes bring nothing along."""
+        if not limit or not queues or not is_turn(changes):
+            return await super()._turn(changes, worker, queues, limit, types)
         line = "turn" if len(changes) < BIG_TURN else "big turn"
-        work = (changes, worker, asked, limit, _known(types))
-        answer: tuple[list[Applied | Conflict], list[Job]] = await self._do(line, work)
+        answer: tuple[list[Applied | Conflict], list[Job]]
+        answer = await self._do(line, (changes, worker, queues, limit, types))
         return answer
 
-    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record."""
-        check_steps(steps)
-        answer: list[Recorded | Conflict] = await self._do("record", steps)
-        return answer
+    def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
+        return self._do("record", steps)
 
-    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
-        """See Transactional.transact. The body runs on the caller's loop, its statements on the hub's."""
-        check_steps([step])
+    async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
+        """Run the body on the caller's loop, and its statements on the hub's."""
         self._check_open()
         return await self._transactions.run(step, body)
 
-    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
-        """See Engine.put_record."""
-        check_record(name, value)
-
+    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
         async def write(db: Connection) -> Record | Conflict:
             row = await db.fetchrow(self._sql.put_record, name, value, expected)
             if row is None:
@@ -486,9 +450,9 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._check_open()
         return await self._hub.call(lambda: self._pool.act(work))
 
-    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
-        """See Engine.prune. Tidies, too: counters, keys, the traces of dead workers, days of which nothing is left."""
-        [row] = await self._fetch(self._sql.prune, at_most(limit, PAGE_LIMIT), FOLD_ROWS)
+    async def _prune(self, limit: int) -> int:
+        """Tidy, too: counters, keys, the traces of dead workers, days of which nothing is left."""
+        [row] = await self._fetch(self._sql.prune, limit, FOLD_ROWS)
         now = time.monotonic()
         if now - self._tidied_at > TIDY_SECONDS:
             self._tidied_at = now
@@ -535,7 +499,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         return answer
 
     async def now(self) -> Time:
-        """See Engine.now."""
+        """Read the store's clock."""
         self._check_open()
         return await self._clock.now(self._ask_clock)
 
@@ -543,10 +507,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         [row] = await self._fetch(self._sql.now)
         return int(row[0])
 
-    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
-        """See Movable.load."""
-        check_load(wholes, keys, records)
-
+    async def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
         async def work(db: Connection) -> int:
             new = await Writes(db, self._sql).load(wholes, keys, records)
             self._grown(new)
@@ -560,15 +521,13 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         for ticket in tickets:
             ticket.answer = await self._live.beat(ticket.work)
 
-    async def beat(self, presence: Presence) -> Beat:
-        """See Engine.beat. On the lasting connection, which waits for nobody."""
-        check_worker(presence.worker)
+    async def _beat(self, presence: Presence) -> Beat:
+        """Beat on the lasting connection, which waits for nobody."""
         answer: Beat = await self._do("beat", presence)
         self._clock.heard(answer.now)
         return answer
 
-    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
-        """See Engine.wait."""
+    async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
         self._check_open()
         if self._place.pooled:
             timeout = min(timeout, DEAF_POLL_SECONDS)
@@ -584,7 +543,3 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
             [row] = await self._fetch(self._sql.next_due, queues, now - DUE_WINDOW_MS)
             timeout = until_due(row[0], now, timeout)
         return await self._bell.wait([short(topic) for topic in topics], timeout, after)
-
-
-def _known(types: Collection[str] | None) -> list[str] | None:
-    return None if types is None else rows.storable(dict.fromkeys(types))

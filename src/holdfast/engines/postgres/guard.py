@@ -138,7 +138,7 @@ class Session(forking.Forkable):
             self._db.terminate()
 
     def leave_behind(self) -> None:
-        """See Forkable."""
+        """Refuse everything from here on: this session is the parent's."""
         self._over = _is_parents
 
     async def run(self, work: Work[T]) -> T:

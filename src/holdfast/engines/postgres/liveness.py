@@ -224,7 +224,7 @@ class Liveness:
     # Workers.
 
     async def beat(self, presence: Presence) -> Beat:
-        """See Engine.beat: one statement for all jobs of a worker."""
+        """Note a heartbeat, and answer it: one statement for all jobs of a worker."""
         worker = presence.worker
         named = list({running.job: None for running in presence.running})
         asked = beat_records(presence)

@@ -227,16 +227,3 @@ def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
         step.result,
         step.tries,
     )
-
-
-def storable(texts: Iterable[str]) -> list[str]:
-    """Those texts that the database could hold at all: nothing else can be found there."""
-    return [one for one in texts if "\0" not in one and (one.isascii() or _is_unicode(one))]
-
-
-def _is_unicode(one: str) -> bool:
-    try:
-        one.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

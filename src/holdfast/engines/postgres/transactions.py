@@ -13,7 +13,6 @@ import asyncpg
 from holdfast.core.errors import Invalid, StoreClosed
 from holdfast.core.model import Conflict, Recorded, Step, StepState
 from holdfast.core.moves import check_unmarked
-from holdfast.engines.contract import Body
 from holdfast.engines.held_transaction import HeldTransaction
 from holdfast.engines.loop_thread import LoopThread
 from holdfast.engines.postgres import rows
@@ -24,6 +23,7 @@ from holdfast.engines.postgres.store import Connection as Driver
 from holdfast.engines.postgres.url import StoreUrl
 from holdfast.engines.postgres.writes import Writes
 from holdfast.engines.rows import step_of
+from holdfast.engines.traits import Body
 
 LIMIT_SECONDS = 30.0
 """How long a body may take: for that long it may hold rows that others wait for. The statements of `begin_step` say the
@@ -80,7 +80,7 @@ class Transactions:
         self.sockets = self._pool.sockets
 
     async def run(self, step: Step, body: Body) -> Recorded | Conflict:
-        """See Transactional.transact. On the caller's loop."""
+        """Run a body inside a transaction of its own. On the caller's loop."""
         hold = HeldTransaction(step, Over(self._hub.loop))
         return await hold.filled(body, self._hub.call(lambda: self._answered(hold)))
 

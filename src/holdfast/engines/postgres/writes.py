@@ -81,7 +81,7 @@ class Writes:
     # insert
 
     async def insert(self, orders: Sequence[JobRequest], answers: dict[int, list[Inserted] | Exception]) -> None:
-        """See Engine.insert, for many callers at once: each order is all or none on its own.
+        """Insert for many callers at once: each order is all or none on its own.
 
         The answers are filled in as they are written, by place, so that another try leaves alone what is there.
         """
@@ -157,7 +157,7 @@ class Writes:
     # commit
 
     async def commit(self, changes: Sequence[Change], answers: list[Applied | Conflict]) -> None:
-        """See Engine.commit. The answers are added as they are written, so that another try can go on behind them."""
+        """Carry out changes. The answers are added as they are written, so that another try can go on behind them."""
         for wave in _waves(changes[len(answers) :]):
             if all(_is_light(change) for change in wave):
                 answers += await self._change(wave)
@@ -167,7 +167,7 @@ class Writes:
                 answers += told
 
     async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[Row]]:
-        """See Engine.turn, for changes that `is_turn` lets through: one statement for both."""
+        """Commit and claim, for changes that `is_turn` lets through: one statement for both."""
         given = rows.completions(changes, self._numbers)
         made: dict[str, Made]
         if given is not None:
@@ -310,7 +310,7 @@ class Writes:
     # record
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record. One statement for all; what became of each is only looked up when one was refused."""
+        """Record steps. One statement for all; what became of each is only looked up when one was refused."""
         answers: list[Recorded | Conflict] = []
         for group in _steps_apart(steps):
             columns = rows.columns([rows.step_row(step, step.job) for step in group], rows.STEP_WIDTH)
@@ -341,7 +341,7 @@ class Writes:
     # load
 
     async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
-        """See Movable.load."""
+        """Load whole jobs, keys and records."""
         async with self._db.transaction():
             check_marked(await self._db.fetchval(self._sql.mark))
             await self._db.fetchval(self._sql.loading)

@@ -10,7 +10,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,6 @@ from holdfast import forking
 from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreClosed, StoreError
 from holdfast.core.model import (
     OUTRUN,
-    PAGE_LIMIT,
     Applied,
     Beat,
     Change,
@@ -38,17 +37,8 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import HeldKey, Whole
 from holdfast.engines.batch_thread import Ticket
-from holdfast.engines.checks import (
-    at_most,
-    check_changes,
-    check_jobs,
-    check_load,
-    check_record,
-    check_steps,
-    check_worker,
-    key_conflict,
-)
-from holdfast.engines.contract import PROMOTE_LIMIT, PRUNE_LIMIT, Clock, Guarantees, Movable
+from holdfast.engines.checks import key_conflict
+from holdfast.engines.contract import PROMOTE_LIMIT, Clock, Guarantees
 from holdfast.engines.liveness import TIDY_SECONDS, is_past
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.redis import moves, rows
@@ -59,6 +49,7 @@ from holdfast.engines.redis.store import Health, Store, check_server, health_of,
 from holdfast.engines.redis.url import StoreUrl, place_of, with_app
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import queues_of, until_due
+from holdfast.engines.traits import Movable
 from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")
@@ -128,17 +119,17 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "RedisEngine":
-        """See Engine.from_url. Goes by the server's clock."""
+        """Make the engine of a store's URL. Goes by the server's clock."""
         return cls(url)
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """See Engine.scratch: an app of its own."""
+        """Name an empty store for a test: an app of its own."""
         return with_app(url, f"{SCRATCH}{secrets.token_hex(6)}")
 
     @classmethod
     async def scrap(cls, url: str) -> None:
-        """See Engine.scrap."""
+        """Remove a test's store."""
         place = place_of(url)
         if not place.app.startswith(SCRATCH):
             return
@@ -164,12 +155,12 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     # Opening and closing.
 
     async def is_there(self) -> bool:
-        """See Engine.is_there."""
+        """Tell whether there is a store to open."""
         async with _unopened(self._place) as wire:
             return bool(await wire.call("EXISTS", self._key("store")))
 
     async def open(self) -> None:
-        """See Engine.open."""
+        """Make the store ready."""
         with self._opening:
             if self._pid != os.getpid():
                 self._start()
@@ -201,7 +192,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         self._pid = os.getpid()
 
     async def close(self) -> None:
-        """See Engine.close."""
+        """Let go of everything."""
         with self._opening:
             if self._pid != os.getpid():
                 return
@@ -215,7 +206,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         await asyncio.to_thread(self._hub.close, last)
 
     def leave_behind(self) -> None:
-        """See Forkable. The hub lets go of the connections."""
+        """Forget the parent's lock; the loop's thread lets go of the connections."""
         self._opening = threading.Lock()
 
     def _check_open(self) -> None:
@@ -319,27 +310,18 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         for ticket in tickets:
             changes, worker, queues, limit, types = ticket.work
             commits = Ticket[Any](changes, None)
-            claiming = self._claim(worker, queues, limit, types) if limit else _nothing()
+            claiming = self._run_claim(worker, queues, limit, types) if limit and queues else _nothing()
             _, claimed = await asyncio.gather(self._run_commits([commits]), claiming, return_exceptions=True)
             ticket.error = commits.error
             ticket.answer = (commits.answer, [] if isinstance(claimed, BaseException) else claimed)
 
-    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
-        """See Engine.insert."""
-        check_jobs(jobs)
-        answer: list[Inserted] = await self._do("insert", (jobs, parent))
-        return answer
+    def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
+        return self._do("insert", (jobs, parent))
 
-    async def claim(
-        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
-    ) -> list[Job]:
-        """See Engine.claim."""
-        check_worker(worker)
-        asked, known = rows.storable(list(dict.fromkeys(queues))), _known(types)
-        answer: list[Job] = await self._do("claim", lambda: self._claim(worker, asked, max(0, limit), known))
-        return answer
+    def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> Awaitable[list[Job]]:
+        return self._do("claim", lambda: self._run_claim(worker, queues, limit, types))
 
-    async def _claim(self, worker: str, queues: list[str], limit: int, types: Sequence[str] | None) -> list[Job]:
+    async def _run_claim(self, worker: str, queues: list[str], limit: int, types: Sequence[str] | None) -> list[Job]:
         """One call, or several where more is due or wanted than one call does, or an old store is converted."""
         jobs: list[Job] = []
         asked, may = tuple(queues), [PROMOTE_LIMIT] * len(queues)
@@ -363,56 +345,36 @@ class RedisEngine(Reads, Movable, forking.Forkable):
                 dealing += 1
         return jobs
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
-        check_changes(changes)
-        if not changes:
-            return []
-        answer: list[Applied | Conflict] = await self._do("commit", changes)
-        return answer
+    def _commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
+        return self._do("commit", changes)
 
-    async def turn(
-        self,
-        changes: Sequence[Change],
-        worker: str,
-        queues: Sequence[str],
-        limit: int,
-        types: Collection[str] | None = None,
+    async def _turn(
+        self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """See Engine.turn: one way there and back."""
-        check_changes(changes)
-        check_worker(worker)
-        asked = rows.storable(list(dict.fromkeys(queues)))
+        """Commit and claim in one way there and back."""
         answer: tuple[list[Applied | Conflict], list[Job]]
-        answer = await self._do("turn", (changes, worker, asked, max(0, limit), _known(types)))
+        answer = await self._do("turn", (changes, worker, queues, limit, types))
         return answer
 
-    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record."""
-        check_steps(steps)
-        if not steps:
-            return []
-        answer: list[Recorded | Conflict] = await self._do("record", steps)
-        return answer
+    def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
+        return self._do("record", steps)
 
-    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
-        """See Engine.put_record."""
-        check_record(name, value)
+    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
         words = (name, int(value is not None), value or "", "" if expected is None else expected)
         done, version, *at = await self._look("put_record", *words)
         return Record(name, value or "", version, at[0]) if done else Conflict(name, OUTRUN, version=version)
 
-    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
-        """See Engine.prune. Tidies, too: keys whose time is over, the traces of dead workers."""
-        most, gone = at_most(limit, PAGE_LIMIT), 0
-        parts = [min(PRUNE_PAGE, most)]  # mostly there is nothing
+    async def _prune(self, limit: int) -> int:
+        """Tidy, too: keys whose time is over, the traces of dead workers."""
+        gone = 0
+        parts = [min(PRUNE_PAGE, limit)]  # mostly there is nothing
         for _ in range(ROUNDS):
             # All parts at once, so that they wait for one sync together; each is an act of its own.
             answers = await asyncio.gather(*(self._look("prune", part, PRUNE_PAGE) for part in parts))
             gone += sum(pruned for pruned, _ in answers)
-            if not answers[-1][1] or gone >= most:
+            if not answers[-1][1] or gone >= limit:
                 break
-            parts = [min(PRUNE_PAGE, most - gone - at) for at in range(0, most - gone, PRUNE_PAGE)]
+            parts = [min(PRUNE_PAGE, limit - gone - at) for at in range(0, limit - gone, PRUNE_PAGE)]
         now = time.monotonic()
         if now - self._tidied_at > TIDY_SECONDS:
             self._tidied_at = now
@@ -427,32 +389,28 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     # Moving.
 
-    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Movable.in_order."""
-        return await moves.in_order(self._look, after, at_most(limit, PAGE_LIMIT))
+    def _in_order(self, after: str, limit: int) -> Awaitable[list[Job]]:
+        return moves.in_order(self._look, after, limit)
 
-    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
-        """See Movable.wholes."""
+    async def _wholes(self, jobs: Sequence[Job]) -> list[Whole]:
         found = await moves.wholes(self._look, jobs)
         return [await self._whole(job) if whole is None else whole for job, whole in zip(jobs, found, strict=True)]
 
-    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
-        """See Movable.keys."""
-        return await moves.keys(self._look, after, at_most(limit, PAGE_LIMIT))
+    def _keys(self, after: tuple[str, str], limit: int) -> Awaitable[list[HeldKey]]:
+        return moves.keys(self._look, after, limit)
 
     async def all_records(self) -> list[Record]:
-        """See Movable.all_records."""
+        """List all records, the removed ones too."""
         return await moves.all_records(self._look)
 
-    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
-        """See Movable.load. Each job whole at once; where one call is too little, jobs come one after the other."""
-        check_load(wholes, keys, records)
-        return await moves.load(self._look, wholes, keys, records)
+    def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Awaitable[int]:
+        """Load each job whole at once; where one call is too little, jobs come one after the other."""
+        return moves.load(self._look, wholes, keys, records)
 
     # The clock, beating and waking.
 
     async def now(self) -> Time:
-        """See Engine.now."""
+        """Read the store's clock."""
         self._check_open()
         return await self._clock.now(self._ask_clock)
 
@@ -464,9 +422,8 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         [now] = await self._look("door")
         return int(now)
 
-    async def beat(self, presence: Presence) -> Beat:
-        """See Engine.beat. On a connection of its own, which is the sign of life."""
-        check_worker(presence.worker)
+    async def _beat(self, presence: Presence) -> Beat:
+        """Beat on a connection of its own, which is the sign of life."""
 
         async def beat() -> Beat:
             wire = self._beats
@@ -477,10 +434,8 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         self._clock.heard(answer.now)
         return answer
 
-    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
-        """See Engine.wait."""
+    async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
         self._check_open()
-        topics = rows.storable(list(topics))
         if not self._news.hears.issuperset(topics):
             try:
                 await self._call(lambda: self._news.listen(topics))
@@ -499,10 +454,6 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             return await self.now(), due
         now, found = await self._look("due", *queues)
         return now, rows.score(found)
-
-
-def _known(types: Collection[str] | None) -> list[str] | None:
-    return None if types is None else rows.storable(list(dict.fromkeys(types)))
 
 
 async def _nothing() -> list[Job]:

@@ -14,9 +14,9 @@ from redis.exceptions import MovedError
 
 from holdfast.core.model import Beat, Presence, Time
 from holdfast.core.unreadable import presence_of, raw_text
+from holdfast.engines.checks import storable
 from holdfast.engines.liveness import beat_answer, beat_records, is_excused, is_suspect
 from holdfast.engines.loop_thread import LoopThread, endless
-from holdfast.engines.redis import rows
 from holdfast.engines.redis.connection import Way, Wire, connect, hang_up, sockets_of
 from holdfast.engines.redis.store import Store
 from holdfast.engines.redis.url import StoreUrl
@@ -154,7 +154,7 @@ def beat_words(presence: Presence, wire: Wire) -> list[Any]:
     """What the beat's script is given."""
     named = [running.job for running in presence.running]
     head = [presence.worker, msgspec.json.encode(presence), wire.client, int(presence.leaving), len(named)]
-    return [*head, *rows.storable(named), *beat_records(presence)]
+    return [*head, *storable(named), *beat_records(presence)]
 
 
 def beat_of(presence: Presence, answer: list[Any]) -> Beat:

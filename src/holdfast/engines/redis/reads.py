@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Time, Where
-from holdfast.engines.checks import at_most
 from holdfast.engines.contract import Engine
 from holdfast.engines.liveness import ALWAYS, worker_records
 from holdfast.engines.records import WORKER
@@ -66,28 +65,22 @@ class Reads(Engine):
     def _key(self, name: str) -> str:
         return f"{self._place.tag}:{name}"
 
-    async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See Engine.get."""
-        asked = rows.storable(list(dict.fromkeys(ids)))
+    async def _get(self, ids: list[str]) -> Mapping[str, Job]:
         found: dict[str, Job] = {}
-        for start in range(0, len(asked), PAGE):
-            for row in await self._look("get", *asked[start : start + PAGE]):
+        for start in range(0, len(ids), PAGE):
+            for row in await self._look("get", *ids[start : start + PAGE]):
                 if row is not None:
                     job = rows.job_of(row)
                     found[job.id] = job
-        return [found.get(id) for id in ids]
+        return found
 
-    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Engine.find: along the states, the children, or what expires, a page of ids at a time."""
-        most = at_most(limit, PAGE_LIMIT)
-        texts = [text for text in (after, where.queue, where.type, where.parent) if text is not None]
-        if not most or len(rows.storable(texts)) < len(texts):
-            return []
+    async def _find(self, where: Where, after: str, limit: int) -> list[Job]:
+        """Walk along the states, the children, or what expires, a page of ids at a time."""
         if where.expires_before is not None:
             try:
-                return await self._find_expired(where, after, most)
+                return await self._find_expired(where, after, limit)
             except StoreFull:
-                return await self._list_expired(where, after, most)
+                return await self._list_expired(where, after, limit)
         letters = "".join(rows.LETTERS[state] for state in dict.fromkeys(where.states))
         indexes = [f"i:{letter}" for letter in letters or rows.STATES]
         if where.parent is not None:
@@ -95,9 +88,9 @@ class Reads(Engine):
         fixed = (letters, *_maybe(where.queue), *_maybe(where.type), *indexes)
         jobs: list[Job] = []
         start: str | bytes | None = after
-        while start is not None and len(jobs) < most:
+        while start is not None and len(jobs) < limit:
             start, *found = await self._look(
-                "find", start, int(where.newest_first), most - len(jobs), FIND_PAGE, *fixed
+                "find", start, int(where.newest_first), limit - len(jobs), FIND_PAGE, *fixed
             )
             jobs += map(rows.job_of, found)
         return jobs
@@ -131,41 +124,26 @@ class Reads(Engine):
         return jobs[:most]
 
     async def count(self) -> Mapping[tuple[str, State], int]:
-        """See Engine.count."""
+        """Read the counters."""
         found = [word.decode() for word in await self._read("HGETALL", self._key("c"))]
         return {(name[1:], rows.STATES[name[0]]): int(n) for name, n in zip(found[::2], found[1::2], strict=True)}
 
-    async def ready_types(self, queue: str) -> list[str]:
-        """See Engine.ready_types."""
-        if not rows.storable([queue]):
-            return []
+    async def _ready_types(self, queue: str) -> list[str]:
         return sorted(type.decode() for type in await self._look("ready_types", queue))[:PAGE_LIMIT]
 
-    async def steps(self, job: str) -> list[Step]:
-        """See Engine.steps."""
-        if not rows.storable([job]):
-            return []
+    async def _steps(self, job: str) -> list[Step]:
         return rows.steps_of(job, await self._read("HGETALL", self._key(f"s:{job}")))
 
-    async def steps_under(self, job: str, prefix: str) -> list[Step]:
-        """See Engine.steps_under."""
-        if len(rows.storable([job, prefix])) < 2:
-            return []
+    async def _steps_under(self, job: str, prefix: str) -> list[Step]:
         return rows.steps_of(job, await self._look("steps_under", job, prefix))
 
-    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
-        """See Engine.history."""
-        most = at_most(limit, PAGE_LIMIT)
-        if not most or not rows.storable([job]):
-            return []
-        return rows.entries_of(job, after, most, await self._look("history", job, after, most))
+    async def _history(self, job: str, after: int, limit: int) -> list[Entry]:
+        return rows.entries_of(job, after, limit, await self._look("history", job, after, limit))
 
-    async def missing(self, parent: str, group: str) -> int:
-        """See Engine.missing."""
+    async def _missing(self, parent: str, group: str) -> int:
         return int(await self._read("HGET", self._key(f"g:{parent}"), f"g{group}") or 0)
 
-    async def records(self, prefix: str) -> list[Record]:
-        """See Engine.records."""
+    async def _records(self, prefix: str) -> list[Record]:
         found: list[Record] = []
         if not prefix.startswith(WORKER):
             after = ""

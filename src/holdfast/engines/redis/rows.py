@@ -462,19 +462,6 @@ def steps_of(job: str, row: Sequence[bytes]) -> list[Step]:
     return [step_of(job, path.decode(), text) for text, path in found]
 
 
-def storable(texts: Sequence[str]) -> list[str]:
-    """Those texts that the store could hold at all: nothing else can be found there."""
-    return [one for one in texts if one.isascii() or _is_unicode(one)]
-
-
-def _is_unicode(one: str) -> bool:
-    try:
-        one.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def score(text: Any) -> Time | None:
     """A time that is a score in the store."""
     return None if text is None else int(float(text))

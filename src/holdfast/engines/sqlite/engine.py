@@ -8,7 +8,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -38,18 +38,10 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import HeldKey, Whole, mark_of
 from holdfast.engines.batch_thread import BatchThread, Ticket
-from holdfast.engines.checks import (
-    at_most,
-    check_changes,
-    check_jobs,
-    check_load,
-    check_record,
-    check_steps,
-    check_worker,
-)
 from holdfast.engines.clock import SharedClock
-from holdfast.engines.contract import PRUNE_LIMIT, Body, Clock, Guarantees, Movable, Transactional, system_clock
+from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.held_transaction import HeldTransaction
+from holdfast.engines.liveness import worker_records
 from holdfast.engines.records import WORKER
 from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.sqlite import reads
@@ -60,6 +52,7 @@ from holdfast.engines.sqlite.store import connect, prepare, reads_raw, translate
 from holdfast.engines.sqlite.transactions import Transactions
 from holdfast.engines.sqlite.writes import Writes
 from holdfast.engines.topics import queues_of, until_due
+from holdfast.engines.traits import Body, Movable, Transactional
 from holdfast.engines.urls import path_of
 from holdfast.engines.wakeups import Wakeups
 
@@ -131,12 +124,12 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "SqliteEngine":
-        """See Engine.from_url."""
+        """Make the engine of a store's URL."""
         return cls(path_of(url), clock)
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """See Engine.scratch."""
+        """Name an empty store for a test."""
         return f"sqlite:///{folder.absolute() / path_of(url).name}"
 
     @property
@@ -153,15 +146,15 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     # Opening and closing.
 
     async def is_there(self) -> bool:
-        """See Engine.is_there. An empty file is none yet: to open it would make one."""
+        """Tell whether there is a store to open. An empty file is none yet: to open it would make one."""
         return self.path.exists() and self.path.stat().st_size > 0
 
     async def open(self) -> None:
-        """See Engine.open."""
+        """Make the store ready."""
         with self._opening:
             if self._pid != os.getpid():
                 self._write = BatchThread(
-                    f"the writer of {self.path}", self._transact, inline=self._inline, alone=_is_hold
+                    f"the writer of {self.path}", self._run_batch, inline=self._inline, alone=_is_hold
                 )
                 # A long walk must not keep a short look waiting, nor either of them a worker's beat.
                 self._reads = {name: self._reader(name) for name in ("look", "walk", "beat")}
@@ -175,7 +168,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
             raise
 
     async def close(self) -> None:
-        """See Engine.close."""
+        """Let go of everything."""
         if self._pid != os.getpid():
             return
         self._pid = None
@@ -239,7 +232,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
     # Writing: all that waits is one transaction.
 
-    def _transact(self, tickets: Sequence[Ticket[Act]]) -> None:
+    def _run_batch(self, tickets: Sequence[Ticket[Act]]) -> None:
         if _is_hold(tickets[0].work):
             self._hold(tickets[0])
             return
@@ -253,13 +246,13 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         except Exception as error:
             if reads_raw(error, self._writer):
                 self._roll_back()
-                self._transact(tickets)
+                self._run_batch(tickets)
                 return
             told = self._take_back(error)
             # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
             if len(tickets) > 1 and not isinstance(told, StoreError):
                 for ticket in tickets:
-                    self._transact([ticket])
+                    self._run_batch([ticket])
                 return
             for ticket in tickets:
                 ticket.error = told
@@ -404,147 +397,104 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._check_open()
         return self._write.do(Act(kind, args))
 
-    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
-        """See Engine.insert."""
-        check_jobs(jobs)
-        answer: list[Inserted] = await self._do("insert", jobs, parent)
-        return answer
+    def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
+        return self._do("insert", jobs, parent)
 
-    async def claim(
-        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
-    ) -> list[Job]:
-        """See Engine.claim."""
-        check_worker(worker)
-        answer: list[Job] = await self._do("claim", worker, queues, max(0, limit), types)
-        return answer
+    def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> Awaitable[list[Job]]:
+        return self._do("claim", worker, queues, limit, types)
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
-        check_changes(changes)
-        answer: list[Applied | Conflict] = await self._do("commit", changes)
-        return answer
+    def _commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
+        return self._do("commit", changes)
 
-    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record."""
-        check_steps(steps)
-        answer: list[Recorded | Conflict] = await self._do("record", steps)
-        return answer
+    def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
+        return self._do("record", steps)
 
-    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
-        """See Transactional.transact. The writer waits for the body, so a body has `LIMIT_SECONDS`."""
-        check_steps([step])
+    async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
+        """Let the writer wait for the body, for `LIMIT_SECONDS` at most."""
         if self._inline:
             raise Invalid(f"step {step.name}: without threads nobody can fill a transaction that the writer holds")
         hold = HeldTransaction(step, threading.Event())
         return await hold.filled(body, self._do(HOLD, hold))
 
-    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
-        """See Engine.prune. Tidies away the files of dead workers, too."""
-        answer: int = await self._do("prune", at_most(limit, PAGE_LIMIT))
+    async def _prune(self, limit: int) -> int:
+        """Tidy away the files of dead workers, too."""
+        answer: int = await self._do("prune", limit)
         await self._look("look", self._tidy)
         return answer
 
-    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
-        """See Engine.put_record."""
-        check_record(name, value)
-        answer: Record | Conflict = await self._do("put_record", name, value, expected)
-        return answer
+    def _put_record(self, name: str, value: str | None, expected: int | None) -> Awaitable[Record | Conflict]:
+        return self._do("put_record", name, value, expected)
 
-    async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey] = (), records: Sequence[Record] = ()) -> int:
-        """See Movable.load."""
-        check_load(wholes, keys, records)
-        answer: int = await self._do("load", wholes, keys, records)
-        return answer
+    def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Awaitable[int]:
+        return self._do("load", wholes, keys, records)
 
     # Reading.
 
-    async def _look(self, lane: str, look: Callable[[sqlite3.Connection], T]) -> T:
+    def _look(self, lane: str, look: Callable[[sqlite3.Connection], T]) -> Coroutine[Any, Any, T]:
         self._check_open()
-        answer: T = await self._reads[lane].do(look)
-        return answer
+        return self._reads[lane].do(look)
 
     async def now(self) -> Time:
-        """See Engine.now."""
+        """Read the clock that all processes of this store share."""
         return self._clock()
 
-    async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See Engine.get."""
+    def _get(self, ids: list[str]) -> Awaitable[Mapping[str, Job]]:
+        params = {"ids": msgspec.json.encode(ids).decode()}
+        return self._look("look", lambda db: {row[1]: job_of(row) for row in db.execute(SQL.get, params)})
 
-        def look(db: sqlite3.Connection) -> list[Job | None]:
-            found = {row[1]: job_of(row) for row in db.execute(SQL.get, {"ids": msgspec.json.encode(ids).decode()})}
-            return [found.get(id) for id in ids]
+    def _find(self, where: Where, after: str, limit: int) -> Awaitable[list[Job]]:
+        return self._look("walk", lambda db: reads.find(db, where, after, limit))
 
-        return await self._look("look", look)
+    def _in_order(self, after: str, limit: int) -> Awaitable[list[Job]]:
+        return self._look("walk", lambda db: reads.in_order(db, after, limit))
 
-    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Engine.find."""
-        return await self._look("walk", lambda db: reads.find(db, where, after, at_most(limit, PAGE_LIMIT)))
-
-    async def in_order(self, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Movable.in_order."""
-        return await self._look("walk", lambda db: reads.in_order(db, after, at_most(limit, PAGE_LIMIT)))
-
-    async def wholes(self, jobs: Sequence[Job]) -> list[Whole]:
-        """See Movable.wholes."""
+    async def _wholes(self, jobs: Sequence[Job]) -> list[Whole]:
         return await self._look("walk", lambda db: reads.wholes(db, jobs))
 
-    async def keys(self, after: tuple[str, str] = ("", ""), limit: int = PAGE_LIMIT) -> list[HeldKey]:
-        """See Movable.keys."""
-        params = {"type": after[0], "key": after[1], "limit": at_most(limit, PAGE_LIMIT)}
-        return await self._look("walk", lambda db: [HeldKey(*row) for row in db.execute(SQL.keys, params)])
+    def _keys(self, after: tuple[str, str], limit: int) -> Awaitable[list[HeldKey]]:
+        params = {"type": after[0], "key": after[1], "limit": limit}
+        return self._look("walk", lambda db: [HeldKey(*row) for row in db.execute(SQL.keys, params)])
 
     async def all_records(self) -> list[Record]:
-        """See Movable.all_records."""
+        """List all records, the removed ones too."""
         return await self._look("look", lambda db: [Record(*row) for row in db.execute(SQL.all_records)])
 
     async def count(self) -> Mapping[tuple[str, State], int]:
-        """See Engine.count."""
+        """Read the counters."""
         return await self._look(
             "look", lambda db: {(queue, State(state)): jobs for queue, state, jobs in db.execute(SQL.count)}
         )
 
-    async def ready_types(self, queue: str) -> list[str]:
-        """See Engine.ready_types."""
+    def _ready_types(self, queue: str) -> Awaitable[list[str]]:
         params = {"queue": queue, "limit": PAGE_LIMIT}
-        return await self._look("look", lambda db: [type for (type,) in db.execute(SQL.ready_types, params)])
+        return self._look("look", lambda db: [type for (type,) in db.execute(SQL.ready_types, params)])
 
-    async def steps(self, job: str) -> list[Step]:
-        """See Engine.steps."""
-        return await self._look("look", lambda db: [step_of(row) for row in db.execute(SQL.steps, {"job": job})])
+    def _steps(self, job: str) -> Awaitable[list[Step]]:
+        return self._look("look", lambda db: [step_of(row) for row in db.execute(SQL.steps, {"job": job})])
 
-    async def steps_under(self, job: str, prefix: str) -> list[Step]:
-        """See Engine.steps_under."""
+    async def _steps_under(self, job: str, prefix: str) -> list[Step]:
         params = {"job": job, "prefix": prefix}
         return await self._look("look", lambda db: [step_of(row) for row in db.execute(SQL.steps_under, params)])
 
-    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
-        """See Engine.history."""
-        params = {"job": job, "after": after, "limit": at_most(limit, PAGE_LIMIT)}
-        return await self._look("walk", lambda db: [entry_of(row) for row in db.execute(SQL.history, params)])
+    def _history(self, job: str, after: int, limit: int) -> Awaitable[list[Entry]]:
+        params = {"job": job, "after": after, "limit": limit}
+        return self._look("walk", lambda db: [entry_of(row) for row in db.execute(SQL.history, params)])
 
-    async def missing(self, parent: str, group: str) -> int:
-        """See Engine.missing."""
+    def _missing(self, parent: str, group: str) -> Awaitable[int]:
         params = {"parent": parent, "name": group}
-        return await self._look("look", lambda db: int(db.execute(SQL.missing, params).fetchone()[0]))
+        return self._look("look", lambda db: int(db.execute(SQL.missing, params).fetchone()[0]))
 
-    async def records(self, prefix: str) -> list[Record]:
-        """See Engine.records."""
-
+    def _records(self, prefix: str) -> Awaitable[list[Record]]:
         def look(db: sqlite3.Connection) -> list[Record]:
             found = [Record(*row) for row in db.execute(SQL.records, {"prefix": prefix})]
             if prefix.startswith(WORKER) or WORKER.startswith(prefix):
-                present = [
-                    Record(WORKER + p.worker, msgspec.json.encode(p).decode(), 0, p.beat_at)
-                    for p in self._live.presences()
-                ]
-                found += [record for record in present if record.name.startswith(prefix)]
+                found += worker_records(self._live.presences(), prefix)
             return sorted(found, key=lambda record: record.name)
 
-        return await self._look("look", look)
+        return self._look("look", look)
 
-    async def beat(self, presence: Presence) -> Beat:
-        """See Engine.beat. The beat itself goes to the worker's own file, not to the database."""
-        check_worker(presence.worker)
+    async def _beat(self, presence: Presence) -> Beat:
+        """Write the heartbeat to the worker's own file, not to the database."""
         await self.check_files()
         self._share_clock(create=True)
         now = self._clock()
@@ -565,8 +515,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
     # Waking.
 
-    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
-        """See Engine.wait."""
+    async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
         self._check_open()
         await self.check_files()
         try:
@@ -585,11 +534,11 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     # that it holds its parent's locks, and writes without any. So no connection is open while the process forks.
 
     def give_way(self) -> None:
-        """See Forkable.give_way."""
+        """Break off what a fork can't wait for."""
         self._transactions.give_way()
 
     def hold_up(self) -> None:
-        """See Forkable.hold_up. Every lane finishes its batch, and all connections are closed."""
+        """Wait until every thread has finished its batch, and close all connections."""
         for lock in (self._write.gate, *(reader.gate for reader in self._reads.values()), self._live.lock):
             forking.take(lock)
             self._taken.append(lock)
@@ -598,12 +547,12 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._close_writer()
 
     def go_on(self) -> None:
-        """See Forkable.go_on. Whoever needs a connection opens it."""
+        """Let everybody go on: whoever needs a connection opens it."""
         while self._taken:
             self._taken.pop().release()
 
     def leave_behind(self) -> None:
-        """See Forkable.leave_behind. The parent's sockets and files are not ours."""
+        """Leave the parent's sockets and files alone, and begin anew."""
         self._taken.clear()
         self._live.forked()
         self._bell = Wakeups()

@@ -75,7 +75,7 @@ class Writes:
     # insert
 
     def insert(self, orders: Sequence[tuple[Sequence[Job], Lease | None]]) -> list[list[Inserted] | Exception]:
-        """See Engine.insert, for many callers at once: each order is all or none on its own."""
+        """Insert for many callers at once: each order is all or none on its own."""
         known = self._known(job.id for jobs, _ in orders for job in jobs)
         answers: list[list[Inserted] | Exception] = []
         fresh: list[Job] = []
@@ -154,7 +154,7 @@ class Writes:
     def claim(
         self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
     ) -> list[Job]:
-        """See Engine.claim."""
+        """Promote what is due, then take jobs."""
         paused = {row[0] for row in self._db.execute(self._sql.records, {"prefix": PAUSE})}
         claimed: list[Job] = []
         for queue in queues:
@@ -218,7 +218,7 @@ class Writes:
     # commit
 
     def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
+        """Carry out changes."""
         heads = self._heads(change.job.id for change in changes)
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
@@ -300,7 +300,7 @@ class Writes:
     # record
 
     def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record. One statement for all; what became of each is only looked up when one was refused."""
+        """Record steps. One statement for all; what became of each is only looked up when one was refused."""
         answers: list[Recorded | Conflict] = []
         for group in _apart(steps):
             written = self._db.execute(self._sql.add_steps, {"steps": rows.step_rows(group)}).rowcount
@@ -329,7 +329,7 @@ class Writes:
     # prune, put_record
 
     def prune(self, limit: int, now: Time) -> int:
-        """See Engine.prune."""
+        """Remove jobs that need not be kept any longer."""
         old = self._db.execute(self._sql.old, {"now": now, "limit": limit}).fetchall()
         gone: list[dict[str, Any]] = []
         for n, id, queue, state, type, key in old:
@@ -348,7 +348,7 @@ class Writes:
         return len(gone)
 
     def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
-        """See Engine.put_record."""
+        """Write or remove a record."""
         row = self._db.execute(self._sql.record, {"name": name}).fetchone()
         old, version = (None, 0) if row is None else row
         held = 0 if old is None else version
@@ -364,7 +364,7 @@ class Writes:
     # load
 
     def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record], now: Time) -> int:
-        """See Movable.load."""
+        """Load whole jobs, keys and records."""
         check_marked(self.mark())
         self._guard(False)
         known = self._known(whole.job.id for whole in wholes)

@@ -10,7 +10,7 @@ from holdfast.core.errors import Refused
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, Where
 from holdfast.core.moves import MOVED, Mark
-from holdfast.engines.contract import Movable
+from holdfast.engines.traits import Movable
 from holdfast.jobs.transfer.move import Side, mark_in
 
 ARCHIVE = "archive"

@@ -24,8 +24,9 @@ from msgspec.structs import replace
 from holdfast.core.errors import Invalid, Moved, NotFound, Refused
 from holdfast.core.model import PAGE_LIMIT, Conflict, Record
 from holdfast.core.moves import MOVED, HeldKey, Mark, Whole, mark_of
-from holdfast.engines.contract import Engine, Movable
+from holdfast.engines.contract import Engine
 from holdfast.engines.records import QUIET
+from holdfast.engines.traits import Movable
 from holdfast.jobs.transfer.drain import OURS, Tell, drain, held, lift, living
 
 PAGE_JOBS = 100

@@ -6,7 +6,7 @@ acts that may be asked for, as both sides know them.
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from msgspec import Raw, Struct
 from holdfast.core import errors
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.model import (
-    PAGE_LIMIT,
     Applied,
     Beat,
     Change,
@@ -35,7 +34,8 @@ from holdfast.core.model import (
     Time,
     Where,
 )
-from holdfast.engines.contract import PRUNE_LIMIT, Body, Clock, Engine, Guarantees, Transactional
+from holdfast.engines.contract import Clock, Engine, Guarantees
+from holdfast.engines.traits import Body, Transactional
 from holdfast.worker.context import Current
 from holdfast.worker.isolation.import_target import Target
 from holdfast.worker.isolation.messages import Answer, Ask, Leave, Refusal
@@ -175,109 +175,84 @@ class RemoteEngine(Engine, Transactional):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "RemoteEngine":
-        """See Engine.from_url."""
+        """Refuse: only a worker has this engine to give."""
         raise Invalid("the line to a worker has no URL")
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """See Engine.scratch."""
+        """Refuse: only a worker has this engine to give."""
         raise Invalid("the line to a worker has no URL")
 
     async def open(self) -> None:
-        """See Engine.open. The worker has opened it."""
+        """Do nothing: the worker has opened it."""
 
     async def close(self) -> None:
-        """See Engine.close. The worker closes it."""
+        """Do nothing: the worker closes it."""
 
     async def now(self) -> Time:
-        """See Engine.now."""
+        """Ask for the store's time."""
         now: Time = await self._ask("now")
         return now
 
-    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
-        """See Engine.insert."""
-        inserted: list[Inserted] = await self._ask("insert", jobs, parent)
-        return inserted
+    def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
+        return self._ask("insert", jobs, parent)
 
-    async def claim(
-        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None = None
-    ) -> list[Job]:
-        """See Engine.claim."""
+    async def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> list[Job]:
         raise Invalid("a job's process can't claim: its worker does")
 
-    async def beat(self, presence: Presence) -> Beat:
-        """See Engine.beat."""
+    async def _beat(self, presence: Presence) -> Beat:
         raise Invalid("a job's process can't beat: its worker does")
 
-    async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """See Engine.commit."""
+    async def _commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         replies: list[Reply] = await self._ask("commit", changes)
         return [_told(one.applied or one.conflict) for one in replies]
 
-    async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """See Engine.record."""
+    async def _record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         replies: list[Reply] = await self._ask("record", steps)
         return [_told(one.recorded or one.conflict) for one in replies]
 
-    async def transact(self, step: Step, body: Body) -> Recorded | Conflict:
-        """See Transactional.transact."""
+    async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
         raise Invalid(
             f"step {step.name}: a transaction can't cross into the process of an isolated job; leave out its isolate, "
             "or give it to the steps that need it"
         )
 
-    async def prune(self, limit: int = PRUNE_LIMIT) -> int:
-        """See Engine.prune."""
+    async def _prune(self, limit: int) -> int:
         raise Invalid("a job's process can't prune: upkeep does")
 
-    async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """See Engine.get."""
+    async def _get(self, ids: list[str]) -> Mapping[str, Job]:
         jobs: list[Job | None] = await self._ask("get", ids)
-        return jobs
+        return {job.id: job for job in jobs if job is not None}
 
-    async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """See Engine.find."""
-        jobs: list[Job] = await self._ask("find", where, after, limit)
-        return jobs
+    def _find(self, where: Where, after: str, limit: int) -> Awaitable[list[Job]]:
+        return self._ask("find", where, after, limit)
 
     async def count(self) -> Mapping[tuple[str, State], int]:
-        """See Engine.count."""
+        """Ask for the counters."""
         return {(queue, state): number for queue, state, number in await self._ask("count")}
 
-    async def ready_types(self, queue: str) -> list[str]:
-        """See Engine.ready_types."""
+    async def _ready_types(self, queue: str) -> list[str]:
         raise Invalid("a job's process can't look at a queue: its worker does")
 
-    async def steps(self, job: str) -> list[Step]:
-        """See Engine.steps."""
-        steps: list[Step] = await self._ask("steps", job)
-        return steps
+    def _steps(self, job: str) -> Awaitable[list[Step]]:
+        return self._ask("steps", job)
 
-    async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
-        """See Engine.history."""
-        entries: list[Entry] = await self._ask("history", job, after, limit)
-        return entries
+    def _history(self, job: str, after: int, limit: int) -> Awaitable[list[Entry]]:
+        return self._ask("history", job, after, limit)
 
-    async def missing(self, parent: str, group: str) -> int:
-        """See Engine.missing."""
-        missing: int = await self._ask("missing", parent, group)
-        return missing
+    def _missing(self, parent: str, group: str) -> Awaitable[int]:
+        return self._ask("missing", parent, group)
 
-    async def records(self, prefix: str) -> list[Record]:
-        """See Engine.records."""
-        records: list[Record] = await self._ask("records", prefix)
-        return records
+    def _records(self, prefix: str) -> Awaitable[list[Record]]:
+        return self._ask("records", prefix)
 
-    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
-        """See Engine.put_record."""
+    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
         reply: Reply = await self._ask("put_record", name, value, expected)
         put: Record | Conflict = _told(reply.record or reply.conflict)
         return put
 
-    async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
-        """See Engine.wait."""
-        mark: int = await self._ask("wait", list(topics), timeout, after)
-        return mark
+    def _wait(self, topics: list[str], timeout: float, after: int) -> Awaitable[int]:
+        return self._ask("wait", topics, timeout, after)
 
     async def _ask(self, act: str, *args: Any) -> Any:
         """An act of the store. Its own errors are raised here as they were there: who asked knows them by class."""
