@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from holdfast.core.errors import WrongColour as WrongColour
     from holdfast.core.model import Retry as Retry
     from holdfast.jobs.status import Status as Status
-    from holdfast.worker.attempt import Suspended as Suspended
     from holdfast.worker.context import current as current
     from holdfast.worker.context import progress as progress
     from holdfast.worker.context import tx as tx
+    from holdfast.worker.held_job import Suspended as Suspended
 
 # Names are looked up when they are asked for, so that the command line starts without loading all of it.
 _HOMES = {
@@ -89,7 +89,7 @@ _HOMES = {
     "ask": "holdfast.app.waiting",
     "sleep": "holdfast.app.waiting",
     "wait_for": "holdfast.app.waiting",
-    "Suspended": "holdfast.worker.attempt",
+    "Suspended": "holdfast.worker.held_job",
     "current": "holdfast.worker.context",
     "progress": "holdfast.worker.context",
     "tx": "holdfast.worker.context",

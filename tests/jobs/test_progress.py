@@ -147,7 +147,7 @@ async def test_a_thread_that_enters_and_leaves_steps_does_not_disturb_the_beat(a
     run = await busy.submit()
     async with app.worker() as worker:
         while (await run.status()).state is not State.COMPLETED:
-            worker._leases.hurry()
+            worker._leases.beat_now()
             await asyncio.sleep(0.001)
     assert "a beat was not answered" not in caplog.text
 

@@ -16,6 +16,7 @@ import holdfast.app.job
 import holdfast.app.step
 import holdfast.jobs.lost_workers
 import holdfast.jobs.service
+import holdfast.worker.call
 import holdfast.worker.outcomes
 import holdfast.worker.release
 import holdfast.worker.steps
@@ -28,10 +29,15 @@ from holdfast.upkeep.keeper import Keeper
 from holdfast.upkeep.rescue import Rescue
 from holdfast.upkeep.snapshot import Snapshots
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.bodies import body_of
 from holdfast.worker.cancellation import Watch
+from holdfast.worker.claiming import Claiming
 from holdfast.worker.context import attempt_here
+from holdfast.worker.inbox import Inbox
+from holdfast.worker.journal import Journal
 from holdfast.worker.leases import Leases
 from holdfast.worker.maps import Tally
+from holdfast.worker.settling import Settling
 from holdfast.worker.timers import Timers
 from holdfast.worker.worker import Worker
 from tests.simulation.plan import Plan, drowsy, shared, unruly
@@ -199,11 +205,11 @@ def _(arrive: Any) -> Any:
 # Deciding.
 
 
-@bug("a failed attempt isn't counted", "S16 storm", holdfast.worker.outcomes, "decide")
-def _(decide: Any) -> Any:
-    def uncounted(job: Any, event: Any, now: int, **facts: Any) -> Any:
-        change = decide(job, event, now, **facts)
-        return replace(change, job=replace(change.job, attempt=job.attempt)) if event is Event.FAIL else change
+@bug("a failed attempt isn't counted", "S16 storm", holdfast.worker.outcomes, "fail")
+def _(fail: Any) -> Any:
+    def uncounted(job: Any, now: int, **facts: Any) -> Any:
+        change = fail(job, now, **facts)
+        return replace(change, job=replace(change.job, attempt=job.attempt))
 
     return uncounted
 
@@ -213,7 +219,7 @@ def _(retry_at: Any) -> Any:
     return lambda job, now, chance: now
 
 
-@bug("a signal is lost when its wait is cancelled", "signals", Attempt, "give_back")
+@bug("a signal is lost when its wait is cancelled", "signals", Inbox, "give_back")
 def _(give_back: Any) -> Any:
     return lambda self, signal: None
 
@@ -235,60 +241,60 @@ def _(may_start: Any) -> Any:
     return lambda self: True
 
 
-@bug("what a beat answers is ignored", "S24 L5 S10z", Worker, "_told_from_afar")
-def _(told: Any) -> Any:
+@bug("what a beat answers is ignored", "S24 L5 S10z", Worker, "_on_heartbeat")
+def _(on_heartbeat: Any) -> Any:
     return lambda self, presence, beat: None
 
 
-@bug("a cancel is ignored after the first beat", "S24 L5", Worker, "_told_from_afar")
-def _(told: Any) -> Any:
+@bug("a cancel is ignored after the first beat", "S24 L5", Worker, "_on_heartbeat")
+def _(on_heartbeat: Any) -> Any:
     def ignores(self: Any, presence: Any, beat: Any) -> None:
         first, self.has_beaten = not hasattr(self, "has_beaten"), True
-        told(self, presence, beat if first else replace(beat, cancelled=()))
+        on_heartbeat(self, presence, beat if first else replace(beat, cancelled=()))
 
     return ignores
 
 
-@bug("a stray lease is kept", "L1", Worker, "_told")
-def _(told: Any) -> Any:
-    return lambda self, beat: told(self, replace(beat, stray=()))
+@bug("a stray lease is kept", "L1", Worker, "_follow_heartbeat")
+def _(follow_heartbeat: Any) -> Any:
+    return lambda self, beat: follow_heartbeat(self, replace(beat, stray=()))
 
 
 @bug("a step is recorded before it runs", "S9", holdfast.app.step, "run_async")
 def _(run_async: Any) -> Any:
-    async def early(call: Any, body: Any) -> Any:
-        answered, value = call.answered()
-        if answered:
+    async def early(call: Any) -> Any:
+        is_answered, value = call.answer()
+        if is_answered:
             return value
-        await call.keep(call.done("e0", call.attempt.now()))
-        return await body()
+        await call.record(call.make_done("e0", call.attempt.now()))
+        return await body_of(call.spec)(call)
 
     return early
 
 
-@bug("records are not read", "S10", Attempt, "load")
+@bug("records are not read", "S10", Journal, "load")
 def _(load: Any) -> Any:
     return lambda self, steps: None
 
 
-@bug("a failed step runs again in its attempt", "S10", Attempt, "recorded")
-def _(recorded: Any) -> Any:
+@bug("a failed step runs again in its attempt", "S10", Journal, "find_record")
+def _(find_record: Any) -> Any:
     def done_only(self: Any, path: str) -> Any:
-        step = recorded(self, path)
+        step = find_record(self, path)
         return None if step is not None and step.state is StepState.FAILED else step
 
     return done_only
 
 
-@bug("a halted handler is not cancelled", "L5 S24 L6", Attempt, "_cancel")
+@bug("a halted handler is not cancelled", "L5 S24 L6", Attempt, "cancel")
 def _(cancel: Any) -> Any:
     return lambda self: None
 
 
-@bug("a stopping worker keeps its jobs", "L6", Worker, "_end")
-def _(end: Any) -> Any:
+@bug("a stopping worker keeps its jobs", "L6", Settling, "settle_alone")
+def _(settle_alone: Any) -> Any:
     async def kept(self: Any, attempt: Any, *rest: Any) -> None:
-        await (asyncio.sleep(0) if attempt.stop == "released" else end(self, attempt, *rest))
+        await (asyncio.sleep(0) if attempt.stop == "released" else settle_alone(self, attempt, *rest))
 
     return kept
 
@@ -308,8 +314,8 @@ def _(is_stop: Any) -> Any:
     return lambda self, raised: isinstance(raised, SystemExit) or is_stop(self, raised)
 
 
-@bug("a step's timeout is not heeded", "timeouts", holdfast.worker.steps, "timed")
-def _(timed: Any) -> Any:
+@bug("a step's timeout is not heeded", "timeouts", holdfast.worker.steps, "run_timed")
+def _(run_timed: Any) -> Any:
     return lambda call, body: body(call)
 
 
@@ -333,9 +339,9 @@ def _(newest: Any) -> Any:
     return lambda past: 0
 
 
-@bug("a worker claims more than its slots", "S18", Worker, "_claim")
+@bug("a worker claims more than its slots", "S18", Claiming, "_claim")
 def _(claim: Any) -> Any:
-    return lambda self, free: claim(self, self.at_once)
+    return lambda self, free: claim(self, self._slots.at_once)
 
 
 @bug("a map runs all items at once", "S18", Tally, "at_once")
@@ -348,8 +354,8 @@ def _(derived_id: Any) -> Any:
     return lambda parent, name: derived_id(parent, f"{name} {attempt_here().job.epoch}")
 
 
-@bug("claims end at the first trouble", "L1 L4", Worker, "_claims")
-def _(claims: Any) -> Any:
+@bug("claims end at the first trouble", "L1 L4", Claiming, "run")
+def _(run: Any) -> Any:
     async def once(self: Any) -> None:
         claim = self._claim
 
@@ -357,21 +363,21 @@ def _(claims: Any) -> Any:
             try:
                 taken: int = await claim(free)
             except Exception:
-                self._quiet = self._stopping = True
+                self.is_quiet = self.is_stopping = True
                 raise
             return taken
 
         self._claim = strict
-        await claims(self)
+        await run(self)
 
     return once
 
 
-@bug("beats end at the first trouble", "L1 L4", Leases, "_try_beat")
-def _(try_beat: Any) -> Any:
+@bug("beats end at the first trouble", "L1 L4", Leases, "_try_heartbeat")
+def _(try_heartbeat: Any) -> Any:
     async def strict(self: Any, *, leaving: bool) -> None:
         try:
-            await self._beat(leaving=leaving)
+            await self._send_heartbeat(leaving=leaving)
         except Exception:
             self._stopping = True
 
@@ -381,9 +387,9 @@ def _(try_beat: Any) -> Any:
 # Upkeep.
 
 
-@bug("a rescue expects no version", "S3 S4 S5", holdfast.jobs.lost_workers, "decide")
-def _(decide: Any) -> Any:
-    return lambda *args, **facts: replace(decide(*args, **facts), version=None)
+@bug("a rescue expects no version", "S3 S4 S5", holdfast.jobs.lost_workers, "lapse")
+def _(lapse: Any) -> Any:
+    return lambda *args, **facts: replace(lapse(*args, **facts), version=None)
 
 
 @bug("every rescue counts as progress", "S16", holdfast.jobs.lost_workers, "has_progressed")
@@ -461,7 +467,7 @@ def _(holding: Any) -> Any:
     return lambda self, now, rest, repeats: []
 
 
-@bug("a try counts on from the one before it", "S9", holdfast.worker.steps, "Try")
+@bug("a try counts on from the one before it", "S9", holdfast.worker.call, "Try")
 def _(begin: Any) -> Any:
     calls: dict[str, int] = {}
 

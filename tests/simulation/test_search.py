@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 import holdfast.jobs.consequences
 import holdfast.worker.undo
-import holdfast.worker.worker
 from holdfast.core.model import State
 from holdfast.forking import OwnLoop
 from holdfast.upkeep.snapshot import Snapshots
+from holdfast.worker import execution, settling
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.leases import Leases
 from holdfast.worker.undo import _Undo
@@ -137,13 +137,20 @@ BUGS: dict[str, tuple[Any, str, Any, str, str, tuple[str, ...]]] = {
     ),
     "what may have happened is forgotten": (_Undo, "_undo_of", only_recorded, "forgotten", "line", STRUCK),
     "the oldest is undone first": (holdfast.worker.undo, "reversed", lambda _: list, "order", "line", STRUCK),
-    "an owner doesn't say that it stopped": (holdfast.worker.worker, "say_stopped", never, "late", "line", STRUCK),
+    "an owner doesn't say that it stopped": (settling, "say_stopped", never, "late", "line", STRUCK),
     "sys.exit in a step ends the worker": (Watch, "is_stop", exits_too, "ended", "exits", STRUCK),
     "a worker whose loop ends hands its jobs over": (Worker, "_note_cut", nothing, "handed over", "ends", STRUCK),
     "the dead are believed in": (Snapshots, "is_dead", only_told, "forgotten", "dies", STRUCK),
     "the fence never closes": (Leases, "may_start", always, "stale", "blocks", STRUCK),
     "a step that its caller cuts off has failed": (Watch, "is_stopped", nothing, "end", "hurried", STRUCK),
-    "the job's timeout is not heeded": (holdfast.worker.worker, "within", without_limit, "overtime", "late", STRUCK),
+    "the job's timeout is not heeded": (
+        execution,
+        "run_within",
+        without_limit,
+        "overtime",
+        "late",
+        STRUCK,
+    ),
     "a forked child goes on": (OwnLoop, "leave_behind", nothing, "forked", "line", (FORK,)),
 }
 """What each spoils, and where; the law that sees it; the kind of job and the strikes that show it."""

@@ -9,7 +9,7 @@ from holdfast import current, sleep, step, wait_for
 from holdfast.core.errors import StoreDamaged, StoreFull
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
-from holdfast.worker import steps
+from holdfast.worker import threads
 from tests.support.given import AT_ONCE_RETRY, events, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
@@ -240,7 +240,7 @@ class LateThreads:
                 super().run()
 
         with monkeypatch.context() as patch:
-            patch.setattr(steps.threading, "Thread", Late)  # type: ignore[attr-defined]
+            patch.setattr(threads.threading, "Thread", Late)  # type: ignore[attr-defined]
             await until(self.waiting.is_set, 3)
 
 
@@ -307,7 +307,7 @@ async def test_an_effect_whose_thread_had_not_begun_at_the_stop_is_not_in_doubt(
     async with app.worker() as worker:
         await late.hold(monkeypatch)
         stopping = asyncio.ensure_future(worker.stop(0.0))
-        await until(lambda: all(attempt.stop is not None for attempt in worker._attempts.values()), 3)
+        await until(lambda: all(attempt.stop is not None for attempt in worker._slots.attempts.values()), 3)
         late.go.set()
         await stopping
     assert started == []

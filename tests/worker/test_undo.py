@@ -163,7 +163,7 @@ async def test_undo_does_not_wait_for_ever_for_an_owner_that_died(app, clock, en
     async with app.worker() as worker:
         await until(is_drawn)
         engine.away = {"beat"}  # or it would give back what it doesn't know, before the cancel
-        worker._attempts.clear()  # it hears nothing any more, and says nothing
+        worker._slots.attempts.clear()  # it hears nothing any more, and says nothing
         await run.cancel()
         engine.away = False
         await undone(app, run, State.PENDING)

@@ -171,7 +171,7 @@ async def test_a_quiet_worker_claims_nothing_more(app):
     async with app.worker() as worker:
         await (await made.submit()).result(5)
         await app.engine.put_record(f"quiet/{worker.id}", "1")
-        await until(lambda: worker._quiet)
+        await until(lambda: worker._claiming.is_quiet)
         run = await made.submit()
         await asyncio.sleep(0.1)
         # It was waiting for news when it was told; what the wait brought is the last thing that it takes.

@@ -27,9 +27,9 @@ from holdfast.engines.urls import masked
 from holdfast.jobs.service import Jobs, Status
 from holdfast.jobs.transfer.move import check_here
 from holdfast.upkeep.keeper import Keeper
-from holdfast.worker.children import type_told
+from holdfast.worker.children import recorded_type
 from holdfast.worker.context import attempt_here, check_loaded, loop_here
-from holdfast.worker.own_loop import on_loop
+from holdfast.worker.own_loop import run_on_loop
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
 from holdfast.worker.worker import Worker
 
@@ -229,10 +229,10 @@ class App:
         if attempt is None:
             return await look()
         try:
-            with attempt.at_work():
+            with attempt.activity():
                 return await attempt.persist(look)
         except NotFound:
-            told = type_told(attempt, id)
+            told = recorded_type(attempt, id)
             if told is None:
                 raise
             return told
@@ -363,7 +363,7 @@ class SyncApp:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""
         attempt = attempt_here()
-        return self._portal.call(work) if attempt is None or loop_here() else on_loop(attempt, work)
+        return self._portal.call(work) if attempt is None or loop_here() else run_on_loop(attempt, work)
 
 
 def _stage_name(stage: Any) -> str:

@@ -22,12 +22,13 @@ from holdfast.core.errors import BadValue, Invalid, LeaseLost, WrongColour
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Entry, Inserted, Time
 from holdfast.jobs.service import JobRequest, Jobs, Status
-from holdfast.worker.attempt import LOST, Attempt
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.children import check_other, child_wait, group_wait, known_children, run_wait
 from holdfast.worker.context import PATH, attempt_here, check_no_tx, loop_here, plain_call
+from holdfast.worker.held_job import LOST
 from holdfast.worker.maps import Tally, map_async
-from holdfast.worker.own_loop import at_home, is_away
+from holdfast.worker.own_loop import await_on_loop, is_away
 from holdfast.worker.registry import JobSpec
 from holdfast.worker.suspension import Suspension
 from holdfast.worker.tries import Stopped
@@ -156,8 +157,8 @@ class _Job(Generic[P, R]):
         if attempt is None:
             return await (await self._open()).engine.now()
         if is_away(attempt):
-            return await at_home(attempt, self._now())
-        with attempt.at_work():
+            return await await_on_loop(attempt, self._now())
+        with attempt.activity():
             return await attempt.persist(attempt.engine.now)
 
     async def _at_once(self) -> int:
@@ -181,7 +182,7 @@ class _Job(Generic[P, R]):
             accepted = await (await self._open()).submit(orders, connection=connection)
             return [JobRun(self._open, one.id, signature) for one in accepted]
         if is_away(attempt):
-            return await at_home(attempt, self._submit(orders, None, refused))
+            return await await_on_loop(attempt, self._submit(orders, None, refused))
         group = f"~submit:{self.type}"
         names = [f"{order.args}\n{order.key or ''}" for order in orders]
         ids = [_child_id(attempt, group, name) for name in names]
@@ -200,7 +201,7 @@ class _Job(Generic[P, R]):
     ) -> list[str]:
         """Insert children, unless an earlier lease of this job has done so; answer with the ids that stand for them."""
         try:
-            with attempt.at_work():
+            with attempt.activity():
                 known = await known_children(attempt)
                 if all(id in known for id in ids):
                     return ids
@@ -216,7 +217,7 @@ class _Job(Generic[P, R]):
         check_map(self.type, 1 if at_once is None else at_once, need)
         attempt = attempt_here()
         if attempt is not None and is_away(attempt):
-            return await at_home(attempt, self._map(list(items), at_once, key, need))
+            return await await_on_loop(attempt, self._map(list(items), at_once, key, need))
         if attempt is None or at_once is not None:
             tally: Tally[Awaitable[Any]] = Tally(
                 attempt, self.type, items, need, lambda item: functools.partial(self._one, item, key)
@@ -231,7 +232,7 @@ class _Job(Generic[P, R]):
     async def _family(self, attempt: Attempt, tally: Tally[Any], key: Key) -> list[Any]:
         """A child for each item, all in one group, so that the last one to arrive wakes the job, and no other."""
         parent, name = PATH.get(), f"~map:{self.type}"
-        group = f"{name}#{attempt.number(parent + name)}"
+        group = f"{name}#{attempt.journal.calls.number(parent + name)}"
         alike = self._order(await self._now())
         taken, ids = [], []
         orders: list[JobRequest] = []
@@ -299,7 +300,7 @@ class _Job(Generic[P, R]):
 
 async def _is_born(attempt: Attempt, id: str) -> bool:
     """Whether an earlier lease of this job has submitted this child: then it needs no arguments from us."""
-    with attempt.at_work():
+    with attempt.activity():
         return id in await known_children(attempt)
 
 
@@ -489,8 +490,8 @@ def _checked(type: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def _child_id(attempt: Attempt, group: str, name: str) -> str:
     """The id of a child: the same however often its parent runs, another one for an equal child."""
-    call = f"{attempt.first_path(PATH.get())}/{group}\n{name}"
-    return derived_id(attempt.job.id, f"{call}\n{attempt.number(call)}")
+    call = f"{attempt.journal.calls.first_path(PATH.get())}/{group}\n{name}"
+    return derived_id(attempt.job.id, f"{call}\n{attempt.journal.calls.number(call)}")
 
 
 def _text(key: Key, item: Any) -> str:

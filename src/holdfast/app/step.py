@@ -19,11 +19,12 @@ from holdfast.core.errors import Invalid, UnknownOption, WrongColour
 from holdfast.core.model import Retry
 from holdfast.core.outcome import TRANSACTION, check_retry
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.call import Call
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
 from holdfast.worker.isolation.import_target import check_importable
 from holdfast.worker.maps import Tally, map_async, map_sync
-from holdfast.worker.own_loop import at_home, is_away, on_loop
+from holdfast.worker.own_loop import await_on_loop, is_away, run_on_loop
 from holdfast.worker.registry import (
     NO_GENERATOR,
     STEPS,
@@ -33,8 +34,8 @@ from holdfast.worker.registry import (
     is_generator,
     place_of,
 )
-from holdfast.worker.steps import Call, in_thread, run_async, run_sync
-from holdfast.worker.transactions import call_of, whole_body
+from holdfast.worker.steps import make_call, run_async, run_sync
+from holdfast.worker.threads import run_in_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,15 +85,15 @@ class _Step(Generic[P, R]):
         attempt = attempt_here()
         if attempt is not None:
             if is_away(attempt):
-                return lambda: at_home(attempt, self._aio(args, kwargs))
-            call = call_of(attempt, self.spec, args, kwargs, key, item=item)
+                return lambda: await_on_loop(attempt, self._aio(args, kwargs))
+            call = make_call(attempt, self.spec, args, kwargs, key, item=item)
             if calls is not None:
                 calls.append(call)
-            return lambda: run_async(call, whole_body(self.spec))
+            return lambda: run_async(call)
         plain = self._plain(args, kwargs)
         if self.spec.is_async:
             return plain
-        return lambda: in_thread(contextvars.copy_context(), plain)
+        return lambda: run_in_thread(contextvars.copy_context(), plain)
 
     def _for_sync(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key, calls: list[Call] | None = None
@@ -100,11 +101,11 @@ class _Step(Generic[P, R]):
         """What to call for one call in blocking code, whatever the step's colour."""
         attempt = attempt_here()
         if attempt is not None:
-            call = call_of(attempt, self.spec, args, kwargs, key)
+            call = make_call(attempt, self.spec, args, kwargs, key)
             if calls is not None:
                 calls.append(call)
             if self.spec.is_async or self.spec.effect == TRANSACTION:
-                return lambda: on_loop(attempt, run_async(call, whole_body(self.spec)))
+                return lambda: run_on_loop(attempt, run_async(call))
             return lambda: run_sync(call)
         plain = self._plain(args, kwargs)
         return (lambda: asyncio.run(plain())) if self.spec.is_async else plain
@@ -135,7 +136,7 @@ class _Step(Generic[P, R]):
         check_map(self.name, at_once, need)
         attempt = attempt_here()
         if attempt is not None and is_away(attempt):
-            return await at_home(attempt, self._map_aio(list(items), at_once, key, need))
+            return await await_on_loop(attempt, self._map_aio(list(items), at_once, key, need))
         key = self.spec.key if key is None else key
         caller = Watch(attempt, asyncio.current_task())
         calls: list[Call] | None = None if attempt is None or need is None else []
@@ -152,7 +153,7 @@ class _Step(Generic[P, R]):
         attempt = attempt_here()
         if attempt is not None and self.spec.is_async:
             # The items are read here: they may call steps themselves, which the loop's thread must not wait for.
-            return on_loop(attempt, self._map_aio(list(items), at_once, key, need))
+            return run_on_loop(attempt, self._map_aio(list(items), at_once, key, need))
         check_map(self.name, at_once, need)
         key = self.spec.key if key is None else key
         calls: list[Call] | None = None if attempt is None or need is None else []
@@ -165,7 +166,7 @@ class _Step(Generic[P, R]):
 def _overlook(attempt: Attempt | None, calls: Sequence[Call] | None) -> None:
     """A map has returned: whatever failed in it, its caller was not told. With `need=` that may be an effect."""
     if attempt is not None and calls:
-        attempt.overlook(call.path for call in calls)
+        attempt.journal.effects.forget_heard(call.path for call in calls)
 
 
 class AsyncStep(_Step[P, R]):

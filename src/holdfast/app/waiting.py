@@ -18,8 +18,10 @@ from holdfast.core.limits import SIGNAL_NAME_CHARACTERS
 from holdfast.jobs.questions import ASK, WAIT_PATH
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import NoJob, attempt_here, loop_here
-from holdfast.worker.own_loop import on_loop
-from holdfast.worker.suspension import PendingWait, Suspension, signal_wait, sleep_until
+from holdfast.worker.own_loop import run_on_loop
+from holdfast.worker.pending_wait import PendingWait
+from holdfast.worker.suspension import Suspension
+from holdfast.worker.waits import signal_wait, time_wait
 
 T = TypeVar("T")
 
@@ -46,7 +48,7 @@ class Sleep:
 
     def _parked(self, attempt: Attempt, duration: Duration, key: str | None) -> PendingWait[None]:
         span = milliseconds(duration)
-        return sleep_until(attempt, _path(attempt, f"sleep:{key or in_words(span)}"), span)
+        return time_wait(attempt, _path(attempt, f"sleep:{key or in_words(span)}"), span)
 
 
 class WaitFor:
@@ -123,7 +125,7 @@ def _for_signal(attempt: Attempt, name: str, as_: Any, within: Duration | None) 
 def _question(attempt: Attempt, value: object, form: Any, within: Duration | None) -> PendingWait[Any]:
     text = canonical(value)
     codec = Codec[Any](form, "the answer")
-    nth = attempt.number(f"{ASK}{text}")
+    nth = attempt.journal.calls.number(f"{ASK}{text}")
     name = f"{ASK}{digest(text)[:8]}" + (f".{nth}" if nth > 1 else "")
     return _signalled(attempt, name, codec, within, {"question": text})
 
@@ -139,7 +141,7 @@ def _signalled(
 
 def _path(attempt: Attempt, name: str) -> str:
     """Where a wait is recorded: by its name, and which of the equal ones it is."""
-    nth = attempt.number(f"{WAIT_PATH}{name}")
+    nth = attempt.journal.calls.number(f"{WAIT_PATH}{name}")
     return f"{WAIT_PATH}{quote(name, safe=' :')}" + (f"#{nth}" if nth > 1 else "")
 
 
@@ -163,4 +165,4 @@ def _needed(attempt: Attempt | None, what: str) -> Attempt:
 
 
 def _blocked(attempt: Attempt, parked: PendingWait[T]) -> T:
-    return on_loop(attempt, Suspension.of(attempt).wait(parked))
+    return run_on_loop(attempt, Suspension.of(attempt).wait(parked))

@@ -1,14 +1,13 @@
 """The lifecycle: nine states and eighteen events as data, and `decide`, the one place where a change is decided.
 
 Must not read a clock, draw a random number or know a store. The diagram, the docs page, the command line's legend
-and the names that other systems use are all made from the two tables here.
+and the names that other systems use are all made from the two tables here. Callers that decide one event use its
+constructor in `changes`.
 """
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.errors import NotAllowed
@@ -34,6 +33,10 @@ from holdfast.core.model import (
     Wait,
     WaitKind,
 )
+from holdfast.core.table import EventRow as EventRow
+from holdfast.core.table import LeaseRule as LeaseRule
+from holdfast.core.table import StateRow as StateRow
+from holdfast.core.table import check_table as check_table
 
 RECOVERY_LIMIT = 3
 """How many workers in a row may vanish over a job before it needs a person."""
@@ -48,38 +51,6 @@ sends its own worker a signal to stop looks like a deploy, and would else never 
 
 UNDO_GRACE_MS = 60_000
 """How long an undo waits for an owner that never says it stopped."""
-
-
-class LeaseRule(StrEnum):
-    """What an event does to the lease, and so who may bring it about."""
-
-    NONE = "–"
-    TAKES = "takes"
-    NEEDS = "needs"
-    BREAKS = "breaks"
-
-
-class StateRow(Struct, frozen=True):
-    """One state, what it means to a person, and what others call it."""
-
-    state: State
-    meaning: str
-    ojs: str
-    celery: str
-    checkpoint: str
-    owned: bool = False
-    terminal: bool = False
-
-
-class EventRow(Struct, frozen=True):
-    """One event: the edges it makes, its lease rule, and who brings it about."""
-
-    event: Event
-    sources: tuple[State, ...]
-    targets: tuple[State, ...]
-    lease: LeaseRule
-    who: str
-    meaning: str
 
 
 S, E, L = State, Event, LeaseRule
@@ -196,38 +167,6 @@ EVENTS: tuple[EventRow, ...] = (
 
 STATE_ROWS: Mapping[State, StateRow] = {row.state: row for row in STATES}
 EVENT_ROWS: Mapping[Event, EventRow] = {row.event: row for row in EVENTS}
-
-
-def check_table(states: tuple[StateRow, ...], events: tuple[EventRow, ...]) -> None:
-    """Refuse a table that contradicts itself. Runs when this module is imported."""
-    if {row.state for row in states} != set(State) or len(states) != len(State):
-        raise AssertionError("the table of states must have one row for each state")
-    if {row.event for row in events} != set(Event) or len(events) != len(Event):
-        raise AssertionError("the table of events must have one row for each event")
-    row_of = {row.state: row for row in states}
-    reached = {target for row in events if not row.sources for target in row.targets}
-    for _ in states:
-        reached |= {t for row in events for t in row.targets if reached & set(row.sources)}
-    if reached != set(row_of):
-        raise AssertionError(f"no way leads to {sorted(set(row_of) - reached)}")
-    left = {source for row in events for source in row.sources}
-    if stuck := [row.state for row in states if not row.terminal and row.state not in left]:
-        raise AssertionError(f"nothing leads out of {stuck[0]}, which is not terminal")
-    for row in events:
-        if not row.sources and row.event is not Event.SUBMIT:
-            raise AssertionError(f"{row.event} begins a job; only submit may")
-        if ended := [state for state in row.sources if row_of[state].terminal]:
-            raise AssertionError(f"{row.event} leads out of the terminal state {ended[0]}")
-        if len(row.targets) != 1 and row.event is not Event.SUBMIT:
-            raise AssertionError(f"{row.event} must lead to exactly one state")
-        owned_source = any(row_of[state].owned for state in row.sources)
-        owned_target = any(row_of[state].owned for state in row.targets)
-        if owned_source and row.lease not in (LeaseRule.NEEDS, LeaseRule.BREAKS):
-            raise AssertionError(f"{row.event} touches an owned job without a word on its lease")
-        if row.lease is LeaseRule.NEEDS and not all(row_of[state].owned for state in row.sources):
-            raise AssertionError(f"{row.event} needs a lease that a source state doesn't have")
-        if owned_target != (row.lease is LeaseRule.TAKES):
-            raise AssertionError(f"{row.event} must take the lease exactly when it leads to an owned state")
 
 
 check_table(STATES, EVENTS)

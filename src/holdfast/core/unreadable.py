@@ -11,12 +11,11 @@ from typing import Any
 from msgspec import DecodeError, json
 from msgspec.structs import replace
 
-from holdfast.core.lifecycle import decide
+from holdfast.core.changes import exhaust
 from holdfast.core.model import (
     UNREADABLE,
     Change,
     Error,
-    Event,
     Job,
     Options,
     Presence,
@@ -134,7 +133,7 @@ def set_aside(job: Job, parts: Mapping[str, str], now: Time, *, by: str) -> Chan
     )
     error = Error(UNREADABLE_ERROR, message, "\n".join(f"{name}: {raw[:RAW_SHOWN]}" for name, raw in parts.items()))
     note = {"error": f"{UNREADABLE_ERROR}: its {names} can't be read"}
-    return decide(job, Event.EXHAUST, now, by=by, error=error, note=note)
+    return exhaust(job, now, by=by, error=error, note=note)
 
 
 def without_unreadable(before: Job, change: Change) -> Change:

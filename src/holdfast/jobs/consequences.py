@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core.changes import activate, promote
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
 from holdfast.core.model import Applied, Change, Conflict, Event, Job, Presence, Running, State, Time, WaitKind, Where
@@ -117,7 +118,7 @@ async def wake_if_in(engine: Engine, id: str, *, by: str) -> bool:
             if not any(wait.is_unreadable for wait in job.waits):
                 return False
             note = {"why": "what it waits for can't be read"}
-        change = decide(job, Event.ACTIVATE, await engine.now(), by=by, note=note)
+        change = activate(job, await engine.now(), by=by, note=note)
         (answer,) = await engine.commit([change])
         if isinstance(answer, Applied):
             return True
@@ -134,7 +135,7 @@ async def say_stopped(engine: Engine, job: Job, *, by: str, doubts: Sequence[str
         note: dict[str, Any] = {"stopped": job.id}
         if doubts:
             note["in_doubt"] = list(doubts)
-        change = decide(undo, Event.ACTIVATE, await engine.now(), by=by, note=note)
+        change = activate(undo, await engine.now(), by=by, note=note)
         await engine.commit([change])
 
 
@@ -142,7 +143,6 @@ async def wake_now(engine: Engine, id: str, *, by: str, why: str) -> None:
     """Let a job that waits run again now, if it still waits. Who was faster has done it."""
     (job,) = await engine.get([id])
     if job is not None and job.state in (State.PENDING, State.SCHEDULED):
-        event = Event.ACTIVATE if job.state is State.PENDING else Event.PROMOTE
-        now = await engine.now()
-        change = decide(job, event, now, by=by, note={"why": why})
+        wake, now = activate if job.state is State.PENDING else promote, await engine.now()
+        change = wake(job, now, by=by, note={"why": why})
         await engine.commit([replace(change, job=replace(change.job, run_at=now))])

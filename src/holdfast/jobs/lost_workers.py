@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.core.lifecycle import WORKERS_LOST, decide, lost_event
+from holdfast.core.changes import Cargo, abandon, lapse
+from holdfast.core.lifecycle import WORKERS_LOST, lost_event
 from holdfast.core.model import Change, Entry, Error, Event, Job, Running, Step, StepState, Time
 from holdfast.core.outcome import doubt_text, failed_with, failures_of, in_doubt
 from holdfast.engines.contract import Engine
@@ -84,7 +85,7 @@ def lost(
         note["hint"] = SILENCED
     doubts = in_doubt(step for step in past.steps if step.path not in drops)
     event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
-    error = None
+    error: Error | None = None
     if doubts:
         failures = failures_of(past.records)
         causes = [failed_with(failures[path]) for path in doubts if path in failures]
@@ -93,18 +94,10 @@ def lost(
     elif event is Event.ABANDON:
         told = f"{job.recoveries + 1} workers in a row were lost over this job: {why}"
         error = Error(WORKERS_LOST, f"{told}; {SILENCED}" if silent else told)
-    return decide(
-        job,
-        event,
-        now,
-        by=by,
-        progressed=progressed,
-        recovery=recovery,
-        error=error,
-        steps=progress_record(job, running, now),
-        drops=tuple(drops),
-        note=note,
-    )
+    cargo = Cargo(steps=progress_record(job, running, now), drops=tuple(drops), note=note)
+    if error is not None:
+        return abandon(job, now, by=by, error=error, **cargo)
+    return lapse(job, now, by=by, progressed=progressed, recovery=recovery, **cargo)
 
 
 def has_progressed(past: Past) -> bool:

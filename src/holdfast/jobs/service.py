@@ -10,10 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core.changes import activate, replay, resolve
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid, NotAllowed, NotFound, Outrun
 from holdfast.core.keys import check_id, check_queue, digest
-from holdfast.core.lifecycle import decide, deliver
+from holdfast.core.lifecycle import deliver
 from holdfast.core.limits import REASON_CHARACTERS
 from holdfast.core.model import (
     PAGE_LIMIT,
@@ -175,7 +176,7 @@ class Jobs:
 
     async def activate(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
         """Let a pending job go on, whatever it waited for."""
-        return await self._change(id, lambda job, now: decide(job, Event.ACTIVATE, now, by=by, note=_note(reason)))
+        return await self._change(id, lambda job, now: activate(job, now, by=by, note=_note(reason)))
 
     async def signal(self, id: str, name: str, value: object = None, *, by: str = "caller") -> Job:
         """Send a job a named value. It wakes one that waits for it, and else waits in the inbox."""
@@ -227,7 +228,7 @@ class Jobs:
 
         async def again(job: Job, now: Time) -> Change:
             edited = None if text is None else (text, digest(job.type, text))
-            change = decide(job, Event.REPLAY, now, by=by, args=edited, note=_note(reason))
+            change = replay(job, now, by=by, args=edited, note=_note(reason))
             return without_unreadable(job, await self._replayed(change, said_of(job), reason))
 
         return await self._change(id, again)
@@ -247,9 +248,7 @@ class Jobs:
     async def resolve(self, id: str, result: object = None, *, by: str = "person", reason: str = "") -> Job:
         """Complete a job in review with a result that a person supplies."""
         text = canonical(result)
-        return await self._change(
-            id, lambda job, now: decide(job, Event.RESOLVE, now, by=by, result=text, note=_note(reason))
-        )
+        return await self._change(id, lambda job, now: resolve(job, now, by=by, result=text, note=_note(reason)))
 
     async def resolve_step(
         self, id: str, path: str, result: object = None, *, again: bool = False, by: str = "person", reason: str = ""
@@ -269,7 +268,7 @@ class Jobs:
         note = {**_note(reason), "step": path, "said": said.words}
 
         async def go_on(job: Job, now: Time) -> Change:
-            change = decide(job, Event.REPLAY, now, by=by, note=note)
+            change = replay(job, now, by=by, note=note)
             if [one for one in doubts_left(job, steps.values()) if one != path]:
                 return keep_word(job, said, now, by=by, note=note)
             all_said = {**said_of(job), path: said}

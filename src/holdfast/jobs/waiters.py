@@ -10,11 +10,12 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from holdfast.core.changes import activate
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import Invalid, NotAllowed, Outrun
-from holdfast.core.lifecycle import SETTLED, decide, deliver
+from holdfast.core.lifecycle import SETTLED, deliver
 from holdfast.core.limits import WAITERS
-from holdfast.core.model import PAGE_LIMIT, Applied, Change, Conflict, Event, Job, State, Time, Wait, WaitKind
+from holdfast.core.model import PAGE_LIMIT, Applied, Change, Conflict, Job, State, Time, Wait, WaitKind
 from holdfast.engines.contract import Engine
 
 CHANGE_TRIES = 50
@@ -120,7 +121,7 @@ async def wake_if_ended(engine: Engine, job: Job, *, by: str) -> bool:
     ids = [id for id in map(awaited, job.waits) if id is not None]
     for id, one in zip(ids, await engine.get(ids) if ids else (), strict=True):
         if one is None or one.state in SETTLED:
-            change = decide(job, Event.ACTIVATE, await engine.now(), by=by, note={"ended": id})
+            change = activate(job, await engine.now(), by=by, note={"ended": id})
             (answer,) = await engine.commit([change])
             return isinstance(answer, Applied)
     return False
@@ -167,7 +168,7 @@ async def break_circle(engine: Engine, id: str, *, by: str) -> bool:
         by_end = [one for one, following in pairwise(circle) if any(awaited(w) == following.id for w in one.waits)]
         if by_end:
             chosen = min(by_end, key=lambda one: one.id)
-            change = decide(chosen, Event.ACTIVATE, await engine.now(), by=by, note={"why": circle_in_words(chain)})
+            change = activate(chosen, await engine.now(), by=by, note={"why": circle_in_words(chain)})
             await engine.commit([change])
             return True
     return False

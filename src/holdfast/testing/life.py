@@ -32,7 +32,8 @@ from holdfast.testing.watch import Mortal, Watch
 from holdfast.upkeep.keeper import Keeper
 from holdfast.upkeep.rescue import Rescue
 from holdfast.upkeep.wake import Wake
-from holdfast.worker.attempt import LOST, Attempt
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.held_job import LOST
 
 UPKEEP = "upkeep"
 """Who rescues, in the history."""

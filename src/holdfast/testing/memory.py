@@ -39,8 +39,9 @@ PATIENCE_SECONDS = 0.05
 class Impatient(Worker):
     """A worker that lets jobs suspend sooner, and keeps isolated ones where a test can see into them."""
 
-    def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
-        attempt = super()._attempt(job, replace(spec, isolated=False), claimed)
+    def make_attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
+        """See Worker.make_attempt."""
+        attempt = super().make_attempt(job, replace(spec, isolated=False), claimed)
         Suspension.of(attempt).patience_seconds = PATIENCE_SECONDS
         return attempt
 

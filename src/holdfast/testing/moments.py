@@ -12,7 +12,7 @@ from holdfast.core.model import Change, Event, Job, Lease, Step, StepState
 from holdfast.jobs.consequences import CHILD_PATH, UNDO_PATH
 from holdfast.jobs.questions import ASK, WAIT_PATH
 from holdfast.jobs.service import LOG_PATH
-from holdfast.worker.attempt import ARGS_PATH
+from holdfast.worker.records import ARGS_PATH
 
 CLAIMED = "after the claim"
 BEFORE_EFFECT = "before the effect"

@@ -68,7 +68,7 @@ class Watch:
     def _completes(self, change: Change) -> None:
         attempt = self.attempts.get(Lease(change.job.id, change.job.epoch))
         if attempt is not None:
-            self.unasked += attempt.unasked()
+            self.unasked += attempt.journal.calls.unasked_paths()
             self.drift += change.note.get("drift", [])
 
 
@@ -80,12 +80,14 @@ class Mortal(Impatient):
         self._watch = watch
         watch.worker = self.id
 
-    def _say_cut(self) -> None:
+    def log_cut(self) -> None:
+        """See Worker.log_cut."""
         if not self._watch.is_killed:  # else we have ended the loop, and the log would blame the job
-            super()._say_cut()
+            super().log_cut()
 
-    def _attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
-        attempt = super()._attempt(job, spec, claimed)
+    def make_attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
+        """See Worker.make_attempt."""
+        attempt = super().make_attempt(job, spec, claimed)
         attempt.starting = lambda path: self._watch.starting(attempt, path)
         self._watch.attempts[job.lease] = attempt
         return attempt

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.core.changes import abandon, activate, overrun
 from holdfast.core.durations import in_words
-from holdfast.core.lifecycle import decide
 from holdfast.core.model import (
     Applied,
     Change,
@@ -88,7 +88,7 @@ class Rescue:
             presence = look.present.get(owners[-1])
             if presence is not None and self.looks.is_dead(presence, look):
                 note = {"lost": owners[-1], "why": how(presence, look)}
-                await self._commit(decide(undo, Event.ACTIVATE, look.now, by=by, note=note))
+                await self._commit(activate(undo, look.now, by=by, note=note))
 
     async def held(self) -> list[Job]:
         """All jobs that somebody runs."""
@@ -157,10 +157,10 @@ class Rescue:
             steps = progress_record(job, running_of(await presence_of(self._engine, job), job), now)
             run_at = None
             if doubts or failure_event(job, error.type) is not Event.FAIL:
-                change = decide(job, Event.ABANDON, now, by=by, error=error, note=note, steps=steps)
+                change = abandon(job, now, by=by, error=error, note=note, steps=steps)
             else:
                 run_at = retry_at(job, now, self._chance())
-                change = decide(job, Event.OVERRUN, now, by=by, error=error, run_at=run_at, note=note, steps=steps)
+                change = overrun(job, now, by=by, error=error, run_at=run_at, note=note, steps=steps)
             if await self._commit(change):
                 failed.append(job)
                 which = f"attempt {job.attempt} of {job.options.retry.retries + 1}"

@@ -17,8 +17,9 @@ from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import PAGE_LIMIT, Error, Job, State, StepState, Time, Wait, WaitKind, Where
 from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.waiters import CHANGE_TRIES, ENDED, chain_between, circle_in_words, note_waiter, wait_for_end
-from holdfast.worker.attempt import Attempt, record_info
-from holdfast.worker.suspension import PendingWait, until_of
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.pending_wait import PendingWait, until_of
+from holdfast.worker.records import record_info
 
 TOLD_CHARACTERS = 500
 """How much of a child's error message its parent keeps."""
@@ -33,7 +34,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 async def known_children(attempt: Attempt) -> dict[str, Job]:
     """What earlier leases of this job submitted, read once."""
-    if attempt.children is None:
+    journal = attempt.journal
+    if journal.children is None:
         found: dict[str, Job] = {}
         where, after = Where(parent=attempt.job.id), ""
         while attempt.job.epoch > 1:
@@ -42,8 +44,8 @@ async def known_children(attempt: Attempt) -> dict[str, Job]:
             if len(page) < PAGE_LIMIT:
                 break
             after = page[-1].id
-        attempt.children = found
-    return attempt.children
+        journal.children = found
+    return journal.children
 
 
 def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Outcome]:
@@ -53,13 +55,13 @@ def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[
         (one,) = await _outcomes(attempt, f"{CHILD_PATH}{id}", [id])
         return one
 
-    async def look(until: Time | None) -> tuple[Outcome | None, Wait]:
+    async def poll(until: Time | None) -> tuple[Outcome | None, Wait]:
         found = await outcome()
         if found is None and not await _missing(attempt, id):  # it was replayed, and arrives no more
-            return await _noted(attempt, id, until, outcome)
+            return await _subscribe(attempt, id, until, outcome)
         return found, Wait(WaitKind.CHILDREN, id, until)
 
-    return _bounded(attempt, id, within_ms, look)
+    return _bounded(attempt, id, within_ms, poll)
 
 
 def check_other(attempt: Attempt, id: str) -> None:
@@ -72,22 +74,22 @@ def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Ou
     """A wait for any other job to settle."""
     check_other(attempt, id)
 
-    async def look(until: Time | None) -> tuple[Outcome | None, Wait]:
+    async def poll(until: Time | None) -> tuple[Outcome | None, Wait]:
         outcome = await _outcome(attempt, id)
         if outcome is not None:
             return outcome, wait_for_end(id, until)
         if until is None:
             await _check_circle(attempt, id)
-        return await _noted(attempt, id, until, partial(_outcome, attempt, id))
+        return await _subscribe(attempt, id, until, partial(_outcome, attempt, id))
 
-    return _bounded(attempt, id, within_ms, look)
+    return _bounded(attempt, id, within_ms, poll)
 
 
 def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[list[Outcome]]:
     """A wait for all children of a group to settle."""
 
-    async def look() -> list[list[Outcome]] | None:
-        parked.wait = Wait(WaitKind.CHILDREN, group)
+    async def poll() -> list[list[Outcome]] | None:
+        pending.wait = Wait(WaitKind.CHILDREN, group)
         if await _missing(attempt, group):
             return None
         for _ in range(CHANGE_TRIES):
@@ -96,42 +98,42 @@ def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[
             if not late:
                 return [[one for one in outcomes if one is not None]]
             if not await _is_settled(attempt, late[0]):  # it was replayed, and arrives no more
-                parked.wait = wait_for_end(late[0])
+                pending.wait = wait_for_end(late[0])
                 return None
         raise Outrun(f"{group}: replayed {CHANGE_TRIES} times while job {attempt.job.id} looked at it")
 
-    parked = PendingWait("", Wait(WaitKind.CHILDREN, group), look)
-    return parked
+    pending = PendingWait("", Wait(WaitKind.CHILDREN, group), poll)
+    return pending
 
 
 def _bounded(
     attempt: Attempt,
     id: str,
     within_ms: int | None,
-    look_at: Callable[[Time | None], Awaitable[tuple[Outcome | None, Wait]]],
+    poll_job: Callable[[Time | None], Awaitable[tuple[Outcome | None, Wait]]],
 ) -> PendingWait[Outcome]:
     """A wait for one job. That its time was over is recorded, as it is for a signal."""
-    path = f"{CHILD_PATH}{id}#{attempt.number(CHILD_PATH + id)}" if within_ms is not None else ""
+    path = f"{CHILD_PATH}{id}#{attempt.journal.calls.number(CHILD_PATH + id)}" if within_ms is not None else ""
     until = until_of(attempt, path, within_ms)
 
-    async def look() -> list[Outcome] | None:
-        record = attempt.waits.get(path)
+    async def poll() -> list[Outcome] | None:
+        record = attempt.journal.records.waits.get(path)
         if record is None or not record_info(record).get("late"):
-            outcome, parked.wait = await look_at(until)
+            outcome, pending.wait = await poll_job(until)
             if outcome is not None:
                 return [outcome]
             if until is None or attempt.now() < until:
                 return None
-            await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, {"late": True}))
+            await attempt.journal.record_wait(path, {"late": True})
         raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
 
-    parked = PendingWait(path, Wait(WaitKind.CHILDREN, id, until), look)
-    return parked
+    pending = PendingWait(path, Wait(WaitKind.CHILDREN, id, until), poll)
+    return pending
 
 
-def type_told(attempt: Attempt, id: str) -> str | None:
+def recorded_type(attempt: Attempt, id: str) -> str | None:
     """The type of a job whose outcome is recorded: the job itself may have been pruned since."""
-    record = attempt.waits.get(f"{CHILD_PATH}{id}")
+    record = attempt.journal.records.waits.get(f"{CHILD_PATH}{id}")
     told = {} if record is None else record_info(record)
     type: str | None = told.get("type") or told.get("failed", {}).get(id, {}).get("type")
     return type
@@ -142,14 +144,14 @@ async def _missing(attempt: Attempt, group: str) -> int:
     return await attempt.persist(partial(attempt.engine.missing, attempt.job.id, group))
 
 
-async def _noted(
-    attempt: Attempt, id: str, until: Time | None, look: Callable[[], Awaitable[Outcome | None]]
+async def _subscribe(
+    attempt: Attempt, id: str, until: Time | None, read: Callable[[], Awaitable[Outcome | None]]
 ) -> tuple[Outcome | None, Wait]:
-    """Have ourselves told of the end of a job; or its outcome, if it has settled meanwhile."""
+    """Ask to be woken at the end of a job; or its outcome, if it has settled meanwhile."""
     for _ in range(CHANGE_TRIES):
         if not await _is_settled(attempt, id):
             return None, wait_for_end(id, until)
-        outcome = await look()
+        outcome = await read()
         if outcome is not None:
             return outcome, wait_for_end(id, until)
     raise Outrun(f"job {id}: replayed {CHANGE_TRIES} times while job {attempt.job.id} looked at it")
@@ -157,7 +159,7 @@ async def _noted(
 
 async def _is_settled(attempt: Attempt, id: str) -> bool:
     """Whether a job has settled. If not, we are noted with it, and hear of its end."""
-    attempt.take_hints(ENDED + id)
+    attempt.journal.inbox.take_hints(ENDED + id)
     by = attempt.job.worker or ""
     job = await attempt.persist(lambda: note_waiter(attempt.engine, id, attempt.job.id, by=by))
     return job is None or job.state in SETTLED
@@ -177,16 +179,16 @@ async def _check_circle(attempt: Attempt, id: str) -> None:
 async def _outcome(attempt: Attempt, id: str) -> Outcome | None:
     """What became of a job that is not ours, None while it has not settled. Recorded: it may be pruned, or replayed."""
     path = f"{CHILD_PATH}{id}"
-    record = attempt.waits.get(path)
+    record = attempt.journal.records.waits.get(path)
     if record is None or record.state is not StepState.DONE:
         (job,) = await attempt.persist(partial(attempt.engine.get, [id]))
         if job is None:
             raise NotFound(f"there is no job {id} in this store; it may have been pruned, or the store is another one")
         if job.state not in SETTLED:
             return None
-        failed = {} if job.state is State.COMPLETED else {id: msgspec.to_builtins(_told(job))}
+        failed = {} if job.state is State.COMPLETED else {id: msgspec.to_builtins(_failure_kept(job))}
         info: dict[str, Any] = {"failed": failed} if failed else {"result": job.result or "null", "type": job.type}
-        record = await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, info))
+        record = await attempt.journal.record_wait(path, info)
     told = record_info(record)
     if "result" in told:
         return Outcome(result=told["result"])
@@ -195,16 +197,16 @@ async def _outcome(attempt: Attempt, id: str) -> Outcome | None:
 
 async def _outcomes(attempt: Attempt, path: str, ids: Sequence[str]) -> list[Outcome | None]:
     """What became of each child, None while one has not settled. Failures are recorded, all at once."""
-    record = attempt.waits.get(path)
+    record = attempt.journal.records.waits.get(path)
     told = record_info(record).get("failed", {}) if record is not None and record.state is StepState.DONE else None
     found = await _read(attempt, [id for id in ids if told is None or id not in told])
     if told is None:
         failed = {id: job for id, job in found.items() if job.state in SETTLED and job.state is not State.COMPLETED}
         settled = sum(job.state in SETTLED for job in found.values()) == len(ids)
-        told = {id: msgspec.to_builtins(_told(job)) for id, job in failed.items()}
+        told = {id: msgspec.to_builtins(_failure_kept(job)) for id, job in failed.items()}
         if settled and told:
             info: dict[str, Any] = {"failed": told}
-            told = record_info(await attempt.keep_wait(attempt.wait_record(path, StepState.DONE, info)))["failed"]
+            told = record_info(await attempt.journal.record_wait(path, info))["failed"]
     outcomes: list[Outcome | None] = []
     for id in ids:
         if id in told:
@@ -225,7 +227,7 @@ async def _read(attempt: Attempt, ids: Sequence[str]) -> dict[str, Job]:
     return {id: known[id] for id in ids}
 
 
-def _told(job: Job) -> Job:
+def _failure_kept(job: Job) -> Job:
     """What the parent is told of a child's failure, and what is kept of it."""
     error = job.error and replace(job.error, message=job.error.message[:TOLD_CHARACTERS], traceback="")
     return Job(id=job.id, type=job.type, created_at=job.created_at, state=job.state, error=error)

@@ -77,7 +77,7 @@ TX: ContextVar[Any] = ContextVar("holdfast_tx", default=None)
 def _keep_line(line: str) -> None:
     attempt = attempt_here()
     if attempt is not None:
-        attempt.log(line)
+        attempt.progress.add_log_line(line)
 
 
 CAPTURING = Capturing(_keep_line)
@@ -129,7 +129,7 @@ def current() -> Current:
 def _current_in(attempt: Attempt) -> Current:
     job, limit = attempt.job, attempt.job.options.timeout_ms
     deadline = None if limit is None or job.claimed_at is None else (job.claimed_at + limit) / 1_000
-    job_id, step, first = UNDONE.get() or (job.id, path := PATH.get(), attempt.first_path(path))
+    job_id, step, first = UNDONE.get() or (job.id, path := PATH.get(), attempt.journal.calls.first_path(path))
     return Current(job_id=job_id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=step, first=first)
 
 
@@ -158,7 +158,9 @@ def progress(done: int | None = None, total: int | None = None, text: str = "") 
     """Tell how far the job has come. Outside a job it does nothing."""
     attempt = attempt_here()
     if attempt is not None:
-        attempt.say(_counted("done", done), _counted("total", total), storable(str(text)[:PROGRESS_CHARACTERS]))
+        attempt.progress.report(
+            _counted("done", done), _counted("total", total), storable(str(text)[:PROGRESS_CHARACTERS])
+        )
 
 
 def _counted(name: str, number: Any) -> int | None:

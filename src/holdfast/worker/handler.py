@@ -12,13 +12,13 @@ from typing import Any
 from holdfast.core.durations import in_words
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import ATTEMPT
-from holdfast.worker.steps import in_thread
+from holdfast.worker.threads import run_in_thread
 
 Work = Callable[[Any], Coroutine[Any, Any, str]]
 
 
-async def guarded(attempt: Attempt, work: Work) -> tuple[str | None, BaseException | None]:
-    """The handler's result, or what it raised as a value: `sys.exit` in a job must not end the worker's loop."""
+async def run_guarded(attempt: Attempt, work: Work) -> tuple[str | None, BaseException | None]:
+    """Run a handler; its result, or what it raised as a value: `sys.exit` in a job must not end the worker's loop."""
     ATTEMPT.set(attempt)
     try:
         return await work(attempt), None
@@ -26,8 +26,8 @@ async def guarded(attempt: Attempt, work: Work) -> tuple[str | None, BaseExcepti
         return None, error
 
 
-async def handled(attempt: Attempt) -> str:
-    """The result of the job's function, as text."""
+async def run_handler(attempt: Attempt) -> str:
+    """Run the job's function; its result as text."""
     spec = attempt.spec
     args, kwargs = spec.signature.decode(attempt.job.args)
     if spec.is_async:
@@ -38,12 +38,12 @@ async def handled(attempt: Attempt) -> str:
             attempt.own_thread = threading.get_ident()
             return spec.function(*args, **kwargs)
 
-        value = await in_thread(contextvars.copy_context(), work)
+        value = await run_in_thread(contextvars.copy_context(), work)
     return spec.signature.result.encode(value)
 
 
-async def within(limit: int, work: Work, attempt: Attempt) -> str:
-    """The same under the job's own timeout, counted from its claim."""
+async def run_within(limit: int, work: Work, attempt: Attempt) -> str:
+    """Run a handler under the job's own timeout, counted from its claim."""
     ATTEMPT.set(None)  # this clock is not a timer of the job's own code
     try:
         async with asyncio.timeout(limit / 1_000) as clock:

@@ -33,41 +33,41 @@ LEAVE_SECONDS = 5.0
 
 
 class Leases:
-    """Beats for a worker. `told` is called on the beat's thread with each presence and the answer to it, `lost` once
-    when the store is not the one that we wrote to: no beat will ever be answered again. While nothing `runs` the
-    worker's jobs there is no beat: a worker whose event loop has ended must not seem to live.
+    """Sends heartbeats for a worker. `on_answer` is called on the heartbeat's thread with each presence and the answer
+    to it, `on_lost` once when the store is not the one that we wrote to: no heartbeat will ever be answered again. None
+    is sent while the worker's loop is not running: a worker whose event loop has ended must not seem to live.
 
-    A simulation passes in its own clock and its own way to `spawn` the beats.
+    A simulation passes in its own clock and its own way to `spawn` the thread.
     """
 
     def __init__(
         self,
         engine: Engine,
-        presence: Callable[[bool], Presence],
-        told: Callable[[Presence, Beat], None],
-        lost: Callable[[StoreLost], None],
+        make_presence: Callable[[bool], Presence],
+        on_answer: Callable[[Presence, Beat], None],
+        on_lost: Callable[[StoreLost], None],
         *,
         beat_seconds: float,
         lease_seconds: float,
-        runs: Callable[[], bool] = lambda: True,
+        is_running: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         spawn: Spawn = own_thread,
     ) -> None:
         self._engine = engine
-        self._presence = presence
-        self._told = told
-        self._lost = lost
+        self._make_presence = make_presence
+        self._on_answer = on_answer
+        self._on_lost = on_lost
         self._beat_seconds = beat_seconds
         self._lease_seconds = lease_seconds
-        self._runs = runs
+        self._is_running = is_running
         self._clock = clock
         self._spawn = spawn
         self._deadline = 0.0
         self._join: Join | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._nudged: asyncio.Event | None = None
-        self._soon = False
-        self._hurry = False
+        self._has_news = False
+        self._is_urgent = False
         self._stopping = False
         self._leaving = True
         self._trouble = LogOnce(log, "a beat was not answered", "beats are answered again")
@@ -76,7 +76,7 @@ class Leases:
         """Whether a new step may start: our last beat that was answered is young enough."""
         return self._clock() < self._deadline
 
-    def until(self) -> float:
+    def deadline(self) -> float:
         """Until when a new step may start, by our clock."""
         return self._deadline
 
@@ -86,21 +86,21 @@ class Leases:
 
     async def start(self) -> None:
         """Beat once, here, so that trouble is told to whoever starts the worker; then go on in the thread."""
-        await self._beat(leaving=False)
-        self._join = self._spawn("holdfast-beat", self._beats)
+        await self._send_heartbeat(leaving=False)
+        self._join = self._spawn("holdfast-beat", self._run)
 
-    def news(self) -> None:
+    def announce(self) -> None:
         """There is progress to tell: beat within a moment. From any thread."""
-        if not self._soon:
+        if not self._has_news:
             self._wake()
 
-    def hurry(self) -> None:
+    def beat_now(self) -> None:
         """Beat at once. From any thread."""
-        self._hurry = True
+        self._is_urgent = True
         self._wake()
 
     def _wake(self) -> None:
-        self._soon = True
+        self._has_news = True
         loop, nudged = self._loop, self._nudged
         if loop is not None and nudged is not None:
             try:
@@ -111,17 +111,17 @@ class Leases:
     async def stop(self, *, leaving: bool = True) -> None:
         """End the beats, and take leave of the others; or not, so that they see that we are gone."""
         self._stopping, self._leaving = True, leaving
-        self.hurry()
+        self.beat_now()
         if self._join is not None:
             await self._join(LEAVE_SECONDS)
 
-    async def _beats(self) -> None:
+    async def _run(self) -> None:
         self._nudged = nudged = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         last = self._clock()
         while not self._stopping:
             left = last + self._pause() - self._clock()
-            if left > 0 and not self._hurry:
+            if left > 0 and not self._is_urgent:
                 waits_from = self._clock()
                 try:
                     async with asyncio.timeout(left):
@@ -134,35 +134,35 @@ class Leases:
                 if stalled > self._beat_seconds and not self.may_start():
                     log.warning(STALLED, stalled + left)
                 continue
-            self._hurry = self._soon = False
+            self._is_urgent = self._has_news = False
             last = self._clock()
-            if self._runs() and not await self._try_beat(leaving=False):
+            if self._is_running() and not await self._try_heartbeat(leaving=False):
                 return
         if self._leaving:
-            await self._try_beat(leaving=True)
+            await self._try_heartbeat(leaving=True)
 
     def _pause(self) -> float:
-        return min(SOON_SECONDS, self._beat_seconds) if self._soon else self._beat_seconds
+        return min(SOON_SECONDS, self._beat_seconds) if self._has_news else self._beat_seconds
 
-    async def _try_beat(self, *, leaving: bool) -> bool:
+    async def _try_heartbeat(self, *, leaving: bool) -> bool:
         """Beat; False where there is no use in trying again."""
         try:
             async with asyncio.timeout(LEAVE_SECONDS if leaving else self._lease_seconds):
-                await self._beat(leaving=leaving)
+                await self._send_heartbeat(leaving=leaving)
             self._trouble.recovered()
         except StoreLost as error:
             self._deadline = 0.0
-            self._lost(error)
+            self._on_lost(error)
             return False
         except Exception as error:
             # The next beat may come through; until then the fence is closing.
             self._trouble.say(error)
         return True
 
-    async def _beat(self, *, leaving: bool) -> None:
+    async def _send_heartbeat(self, *, leaving: bool) -> None:
         sent = self._clock()
-        presence = self._presence(leaving)
+        presence = self._make_presence(leaving)
         answer = await self._engine.beat(presence)
-        # Told first: no step may start under a lease of which this answer says that it is lost.
-        self._told(presence, answer)
+        # First of all: no step may start under a lease of which this answer says that it is lost.
+        self._on_answer(presence, answer)
         self._deadline = sent + self._lease_seconds * MARGIN

@@ -59,7 +59,7 @@ class Tally(Generic[T]):
         self._broken: BaseException | None = None
         self._lock = threading.Lock()
         if attempt is not None:
-            attempt.count(name, 0, self.total)
+            attempt.progress.count_items(name, 0, self.total)
 
     def at_once(self, limit: int) -> int:
         """How many walkers it takes."""
@@ -107,7 +107,7 @@ class Tally(Generic[T]):
             self._done += 1
             done = self._done
         if self._attempt is not None:
-            self._attempt.count(self._name, done, self.total)
+            self._attempt.progress.count_items(self._name, done, self.total)
 
     def outcome(self) -> list[Any]:
         """The results, or ItemsFailed, or what the items themselves raised."""

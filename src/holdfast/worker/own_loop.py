@@ -20,10 +20,10 @@ from holdfast.worker.tries import Stopped
 T = TypeVar("T")
 
 
-def on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
+def run_on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
     """Run a piece of work on the worker's loop, and wait for it here in a thread. It is cancelled with the attempt."""
     try:
-        return _sent(attempt, work, is_own=threading.get_ident() == attempt.own_thread).result()
+        return _send(attempt, work, is_own=threading.get_ident() == attempt.own_thread).result()
     except concurrent.futures.CancelledError as error:
         raise _cancelled(attempt, error) from None
     except RuntimeError:
@@ -37,22 +37,22 @@ def is_away(attempt: Attempt) -> bool:
     return asyncio.get_running_loop() is not attempt.loop
 
 
-async def at_home(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
+async def await_on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
     """Run a piece of work on the worker's loop, and wait for it here on another one: what an attempt has, its waits and
     its records under way, belongs to its own loop.
     """
     here = asyncio.current_task()
     cancels = cancels_of(here)
     try:
-        return await asyncio.wrap_future(_sent(attempt, work))
+        return await asyncio.wrap_future(_send(attempt, work))
     except asyncio.CancelledError as error:
         if cancels_of(here) > cancels and not attempt.is_stopping():
             raise
         raise _cancelled(attempt, error) from None
 
 
-def _sent(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = False) -> "concurrent.futures.Future[T]":
-    """The work under way on the worker's loop. `is_own` tells that the function of a `def` job itself waits for it."""
+def _send(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = False) -> "concurrent.futures.Future[T]":
+    """Start the work on the worker's loop. `is_own` tells that the function of a `def` job itself waits for it."""
     if not attempt.is_here():
         forking.end_copy()
     try:
@@ -85,4 +85,4 @@ def _sent(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = Fals
 
 def _cancelled(attempt: Attempt, error: BaseException) -> BaseException:
     """What work that was cancelled there raises here: a stop, or an error of its own code."""
-    return attempt.stopped() if attempt.is_stopping() else Escaped(asyncio.CancelledError(*error.args))
+    return attempt.stop_error() if attempt.is_stopping() else Escaped(asyncio.CancelledError(*error.args))

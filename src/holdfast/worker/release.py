@@ -13,7 +13,7 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import presence_of, running_of, tell_others
 from holdfast.jobs.lost_workers import HANDED_OVER, lost, past_of, releases_in_a_row
 from holdfast.safe_text import logger
-from holdfast.worker.outcomes import released
+from holdfast.worker.outcomes import decide_release
 
 log = logger("holdfast.worker")
 
@@ -32,11 +32,11 @@ class GivingUp:
         """Release a job that we don't run, or, if it has `begun`, that we can't stop."""
         try:
             if (job := await self._ours(lease)) is not None:
-                now, note, row = await self._engine.now(), dict[str, Any](why=why), 0
+                now, note, releases = await self._engine.now(), dict[str, Any](why=why), 0
                 if begun:
                     past = await past_of(self._engine, job.id)
-                    note[HANDED_OVER], row = len(past.steps), releases_in_a_row(past) + 1
-                await self._commit(released(job, row, now, by=self._worker, note=note))
+                    note[HANDED_OVER], releases = len(past.steps), releases_in_a_row(past) + 1
+                await self._commit(decide_release(job, releases, now, by=self._worker, note=note))
         except HoldfastError as error:
             log.warning("job %s: could not be handed over: %s", lease.job, error)
 
@@ -53,8 +53,8 @@ class GivingUp:
         except HoldfastError as error:
             log.warning("job %s: could not be counted as lost; others find it: %s", lease.job, error)
 
-    async def row(self, job: Job) -> int:
-        """How often in a row a job was released, if it is released now. Who was seldom claimed needs no look."""
+    async def count_releases(self, job: Job) -> int:
+        """How often in a row a job was released, if it is released now. One that was seldom claimed needs no call."""
         return 1 if job.epoch < RELEASE_LIMIT else releases_in_a_row(await past_of(self._engine, job.id)) + 1
 
     async def _ours(self, lease: Lease) -> Job | None:

@@ -14,42 +14,16 @@ from holdfast.core.model import Conflict, Recorded, Step, StepState, Time
 from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Guarantees
 from holdfast.engines.traits import Transactional
-from holdfast.worker.attempt import ARGS_PATH, Attempt, beside
+from holdfast.worker.bodies import run_timed
+from holdfast.worker.call import Body, Call
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import TX
 from holdfast.worker.drift import tags_text
+from holdfast.worker.records import ARGS_PATH, beside
 from holdfast.worker.registry import StepSpec
-from holdfast.worker.steps import Body, Call, body_of, timed
 
 BUSY_TRIES = 3
 """How often one try of a step begins anew because others were in its way, as when a table was altered meanwhile."""
-
-
-def call_of(
-    attempt: Attempt,
-    spec: StepSpec,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    key: Any,
-    *,
-    item: Watch | None = None,
-) -> Call:
-    """One call of a step, of whichever kind."""
-    kind = TransactionCall if spec.effect == TRANSACTION else Call
-    return kind(attempt, spec, args, kwargs, key, item=item)
-
-
-def whole_body(spec: StepSpec, body: Body | None = None) -> Body:
-    """What to await for a call: its function or another body, and around it the transaction, if it has one."""
-    inner = body or body_of(spec)
-    if spec.effect != TRANSACTION:
-        return inner
-
-    def transact(call: Call) -> Coroutine[Any, Any, Step]:
-        assert isinstance(call, TransactionCall)
-        return call.transact(inner)
-
-    return transact
 
 
 class _Raised(Exception):
@@ -64,20 +38,29 @@ class _Raised(Exception):
 class TransactionCall(Call):
     """A call whose record is written together with what its body does. To `run_async`, its value is that record."""
 
+    is_timed_here = False  # its time begins when the store is its own
     _standing: Step | None = None
 
-    async def transact(self, body: Body) -> Step:
+    def in_transaction(self, body: Body) -> Body:
+        """The same body, with a transaction of the store around each try."""
+
+        def transact(_: Call) -> Coroutine[Any, Any, Step]:
+            return self._transact(body)
+
+        return transact
+
+    async def _transact(self, body: Body) -> Step:
         """Run the body in a transaction; answer with the record that stands.
 
         A store that is away is waited for, until the body has begun. Trouble after that is this try's failure, unless
         the record is there and only the answer was lost.
         """
-        attempt = self.attempt
+        attempt, journal = self.attempt, self.journal
         check_store(self.spec, attempt.engine.guarantees)
         engine = cast(Transactional, attempt.engine)
-        await self.is_still()  # here, where nobody waits for us
+        await self.wait_for_threads()  # here, where nobody waits for us
         started_at = attempt.now()
-        begun = replace(self._step(StepState.STARTED, started_at), finished_at=None)
+        begun = replace(self.make_record(StepState.STARTED, started_at), finished_at=None)
         runs, lost = 0, None
 
         async def fill(connection: Any) -> list[Step]:
@@ -88,13 +71,13 @@ class TransactionCall(Call):
             token = TX.set(connection)
             try:
                 with Watch(attempt, asyncio.current_task()):  # the store may run this in a task of its own
-                    value = await timed(self, body)
+                    value = await run_timed(self, body)
             except StoreError as error:
                 raise _Raised(error) from error
             finally:
                 TX.reset(token)
-            attempt.check_kept()
-            return self._records(value, started_at)
+            journal.check_recordable()
+            return self._make_records(value, started_at)
 
         async def act() -> Recorded | Conflict:
             nonlocal lost
@@ -109,26 +92,34 @@ class TransactionCall(Call):
             answer = await attempt.persist(act)
         except _Raised as raised:
             raise raised.error from raised.error.__cause__
-        self._standing = attempt.granted(answer)
-        attempt.kept(self._standing)
+        self._standing = attempt.standing_step(answer)
+        journal.note_recorded(self._standing)
         return self._standing
 
-    def _records(self, value: Any, started_at: Time) -> list[Step]:
+    def _make_records(self, value: Any, started_at: Time) -> list[Step]:
         """What is recorded with the effect: the result, and that it can be undone. So an undo never has a doubt."""
-        done = super().done(value, started_at)
-        records = [done, *self.intents(started_at)]
+        done = super().make_done(value, started_at)
+        records = [done, *self.make_intents(started_at)]
         if self.keyed:
             records.append(beside(done, ARGS_PATH + self.path, StepState.DONE, tags_text(self.text)))
         return records
 
-    def done(self, value: Any, started_at: Time) -> Step:
-        """The record, which `transact` has written already."""
+    def has_intents(self) -> bool:
+        """See Call.has_intents: its intent to be undone goes with the record."""
+        return False
+
+    def undo_info(self, info: dict[str, str]) -> dict[str, str]:
+        """See Call.undo_info: its undo is a transaction, too."""
+        return info | {"effect": TRANSACTION}
+
+    def make_done(self, value: Any, started_at: Time) -> Step:
+        """The record, which the transaction has written already."""
         assert isinstance(value, Step)
         return value
 
-    async def keep(self, step: Step) -> Step:
-        """Record a failure. What succeeded has been kept."""
-        return step if step is self._standing else await super().keep(step)
+    async def record(self, step: Step) -> Step:
+        """Record a failure. What succeeded is recorded already."""
+        return step if step is self._standing else await super().record(step)
 
 
 def _may_begin_anew(error: StoreError, runs: int) -> bool:

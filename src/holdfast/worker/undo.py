@@ -18,9 +18,10 @@ from holdfast.core.model import Job, Options, Retry, Step, StepState
 from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import UNDO_PATH, UNDO_TYPE, cancel_children
-from holdfast.worker.attempt import record_info
+from holdfast.worker.call import Call
 from holdfast.worker.context import UNDONE, attempt_here
 from holdfast.worker.recorded_errors import text_of, type_name
+from holdfast.worker.records import record_info
 from holdfast.worker.registry import (
     NO_GENERATOR,
     UNDOABLE,
@@ -30,8 +31,8 @@ from holdfast.worker.registry import (
     is_generator,
     place_of,
 )
-from holdfast.worker.steps import Call, in_thread, run_async
-from holdfast.worker.transactions import call_of, whole_body
+from holdfast.worker.steps import make_call, run_async
+from holdfast.worker.threads import run_in_thread
 
 UNDO_RETRY = Retry(retries=2, initial_ms=500)
 """How often one undo is tried before it counts as failed for this attempt."""
@@ -121,7 +122,7 @@ class _Undo:
         attempt = attempt_here()
         assert attempt is not None
         told = told or {}
-        call = call_of(attempt, _TRANSACTION if told.get("effect") == TRANSACTION else _SPEC, (path,), {}, path)
+        call = make_call(attempt, _TRANSACTION if told.get("effect") == TRANSACTION else _SPEC, (path,), {}, path)
 
         async def within(_: Call) -> None:
             token = UNDONE.set((self._id, path if path != "cleanup" else "", told.get("first", "")))
@@ -131,7 +132,7 @@ class _Undo:
                 UNDONE.reset(token)
 
         try:
-            await run_async(call, whole_body(call.spec, within))
+            await run_async(call, within)
             self._undone.append(path)
         except Exception as error:
             self._left.append(f"{path} ({type_name(error)}: {text_of(error)})")
@@ -147,7 +148,7 @@ async def _called(function: Any, *args: Any, **kwargs: Any) -> None:
             if inspect.iscoroutinefunction(function):
                 await function(*args, **kwargs)
                 return None
-            answer = await in_thread(contextvars.copy_context(), lambda: function(*args, **kwargs))
+            answer = await run_in_thread(contextvars.copy_context(), lambda: function(*args, **kwargs))
             if inspect.isawaitable(answer):  # from a lambda, or an object whose `__call__` is async
                 await answer
             if is_generator(answer):

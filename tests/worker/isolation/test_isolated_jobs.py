@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
-from holdfast.core.model import Error, Event, State, Step, StepState, Where
+from holdfast.core.model import Error, Event, Job, State, Step, StepState, Where
 from holdfast.core.outcome import ONCE
 from holdfast.jobs.service import Jobs
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
@@ -66,10 +66,14 @@ async def test_a_def_job_runs_there_too_and_knows_its_job(app):
     assert rest == [8, 4, [2, 4], run.id, 1, 1]
 
 
-def test_what_drifted_there_is_told_here_though_nothing_was_recorded():
-    away = IsolatedAttempt.__new__(IsolatedAttempt)
-    away._ended(Ended(drift=["draw#2 was called from different tasks"]))
-    assert away.drift() == ["draw#2 was called from different tasks"]
+async def test_what_drifted_there_is_told_here_though_nothing_was_recorded(app, engine):
+    job, spec = Job(id="j", type="blocking", created_at=0, state=State.ACTIVE), app.registry.get("blocking")
+    loop = asyncio.get_running_loop()
+    away = IsolatedAttempt(
+        job, spec, engine, loop, claimed=0.0, may_start=lambda: True, changed=lambda: None, chance=lambda: 0.5
+    )
+    away._take_over(Ended(drift=["draw#2 was called from different tasks"]))
+    assert away.journal.calls.drift_lines() == ["draw#2 was called from different tasks"]
 
 
 async def test_the_next_job_finds_a_warm_process(app):
@@ -110,7 +114,7 @@ async def test_a_sleep_frees_the_process_and_goes_on_from_the_records(app, clock
     run = await jobs.naps.submit(str(tmp_path / "ran"))
     async with app.worker() as worker:
         await in_state(app, run, State.SCHEDULED)
-        await until(lambda: not worker._pool._busy and not worker._running)
+        await until(lambda: not worker._pool._busy and not worker._slots.running)
         clock.advance(3_600)
         assert await run.result(20) == 42
     assert len(jobs.lines(tmp_path / "ran")) == 2
@@ -334,7 +338,7 @@ async def test_what_it_records_after_it_was_taken_over_is_refused(app, tmp_path)
         job = await app.jobs.get(run.id)
         await app.engine.commit([decide(job, Event.LAPSE, await app.engine.now(), by="test")])
         (tmp_path / "ran.go").touch()
-        await until(lambda: not worker._running)
+        await until(lambda: not worker._slots.running)
         assert await paths(app, run) == []
         app.engine.away = False
         assert await run.result(20) == "epoch 2"
@@ -347,7 +351,7 @@ async def test_a_cancel_before_it_has_begun_kills_its_process(app):
     async with app.worker() as worker:
         await until(lambda: worker._pool._busy)
         await run.cancel()
-        await until(lambda: not worker._running)
+        await until(lambda: not worker._slots.running)
     assert (await app.jobs.get(run.id)).state is State.CANCELLED
     assert await paths(app, run) == []
 

@@ -21,7 +21,7 @@ from holdfast.engines.topics import job_topic
 from holdfast.jobs.service import JobRequest, history_of
 from holdfast.worker.context import ATTEMPT
 from holdfast.worker.registry import NO_GENERATOR, is_generator
-from holdfast.worker.steps import in_thread
+from holdfast.worker.threads import run_in_thread
 
 LOOK_SECONDS = 0.1
 """How long to wait for news of the items before looking by itself."""
@@ -183,7 +183,7 @@ class Work:
         """The function's answer, whatever its colour."""
         if inspect.iscoroutinefunction(self._function):
             return await self._function(value)
-        answer = await in_thread(contextvars.copy_context(), lambda: self._function(value))
+        answer = await run_in_thread(contextvars.copy_context(), lambda: self._function(value))
         return await answer if inspect.isawaitable(answer) else answer
 
     def _kept(self, answer: Any) -> Any:

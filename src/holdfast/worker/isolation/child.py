@@ -380,7 +380,7 @@ def _progress(done: int | None = None, total: int | None = None, text: str = "")
     """Tell how far the job has come. Outside a job it does nothing."""
     attempt, teller = context.attempt_here(), _TELLER.get()
     if attempt is not None:
-        attempt.say(done, total, text)
+        attempt.progress.report(done, total, text)
     elif teller is not None:
         teller.say(done, total, text)
 

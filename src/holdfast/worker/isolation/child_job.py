@@ -21,9 +21,10 @@ from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.jobs.consequences import wake_now
-from holdfast.worker.attempt import DOUBTED, Attempt
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import register_host, timers_here
-from holdfast.worker.handler import guarded, handled
+from holdfast.worker.handler import run_guarded, run_handler
+from holdfast.worker.held_job import DOUBTED
 from holdfast.worker.isolation.import_target import target_of
 from holdfast.worker.isolation.messages import (
     Answer,
@@ -39,6 +40,7 @@ from holdfast.worker.isolation.messages import (
 )
 from holdfast.worker.isolation.pool import IsolatedCall, raised_here
 from holdfast.worker.isolation.remote_engine import Asking, RemoteEngine, RemoteFailure
+from holdfast.worker.progress import Progress as AttemptProgress
 from holdfast.worker.recorded_errors import error_of, is_final, storable
 from holdfast.worker.registry import JobSpec
 from holdfast.worker.suspension import Suspension
@@ -65,19 +67,25 @@ class Telling(Protocol):
         """Say it soon; a newer word takes the place of an older one."""
 
 
-class Hosted(Attempt):
-    """An attempt in a process of its own. Its log is kept by its worker."""
+class HostedProgress(AttemptProgress):
+    """The progress of an attempt in a process of its own. Its log is kept by its worker."""
 
+    def add_log_line(self, line: str) -> None:
+        """See Progress.add_log_line."""
+        assert isinstance(self._held, Hosted)
+        self._held.send(Line(storable(line)))
+
+    def take_log_record(self) -> tuple[Step, ...]:
+        """See Progress.take_log_record."""
+        return ()
+
+
+class Hosted(Attempt):
+    """An attempt in a process of its own."""
+
+    progress_kind = HostedProgress
     has_daemons = False  # What it starts in its threads is told from what is meant to stay: see child._left_threads.
     send: Callable[[Heard], None]
-
-    def log(self, line: str) -> None:
-        """See Attempt.log."""
-        self.send(Line(storable(line)))
-
-    def log_record(self) -> tuple[Step, ...]:
-        """See Attempt.log_record."""
-        return ()
 
 
 class Host:
@@ -112,7 +120,7 @@ class Host:
                     self._asking.hear(word)
             case Progress(done, total, text):
                 if self._attempt is not None:
-                    self._attempt.say(done, total, text)
+                    self._attempt.progress.report(done, total, text)
 
     async def run(
         self, function: Callable[..., Any], signature: Signature, send: Callable[[Heard], None], telling: Telling
@@ -123,8 +131,8 @@ class Host:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(executor)
         watch_timers(loop, timers_here)
-        attempt = self._made(function, signature, send, telling)
-        root = asyncio.create_task(guarded(attempt, handled), name=f"holdfast {attempt.job.type}")
+        attempt = self._make_attempt(function, signature, send, telling)
+        root = asyncio.create_task(run_guarded(attempt, run_handler), name=f"holdfast {attempt.job.type}")
         attempt.root = root
         with self._lock:
             self._attempt, why = attempt, self._why
@@ -135,20 +143,20 @@ class Host:
         if ours is not None and ours.cancelling() and isinstance(error, asyncio.CancelledError):
             cancelled, error = error, RuntimeError(LOOP_ENDED)
             error.__cause__ = cancelled
-        if attempt.closing and await attempt.is_suspended():  # it ended in the very moment of its suspend
+        if attempt.is_closing and await attempt.wait_for_suspend():  # it ended in the very moment of its suspend
             by = attempt.job.worker or ""
             await wake_now(attempt.engine, attempt.job.id, by=by, why="it ended while it was suspended")
         stop = attempt.stop
-        attempt.end()
-        await attempt.is_written()
+        attempt.mark_ended()
+        await attempt.journal.wait_until_written()
         Suspension.of(attempt).close()
-        worn = not await _is_tidy(attempt, executor)
-        if stop is None and error is None and attempt.is_unsettled():
+        worn = not await _tidy_up(attempt, executor)
+        if stop is None and error is None and attempt.journal.effects.is_in_doubt():
             stop = DOUBTED
         self._attempt = None
         return _outcome(attempt, stop, result, error, worn=worn)
 
-    def _made(
+    def _make_attempt(
         self, function: Callable[..., Any], signature: Signature, send: Callable[[Heard], None], telling: Telling
     ) -> Hosted:
         job = self.word.job
@@ -168,12 +176,12 @@ class Host:
             asyncio.get_running_loop(),
             claimed=self.word.claimed,
             may_start=lambda: time.monotonic() < self._until,
-            changed=lambda: telling.latest(lambda: Doing(attempt.running())),
+            changed=lambda: telling.latest(lambda: Doing(attempt.progress.describe())),
             chance=random.random,
         )
         attempt.send = send
         attempt.isolate = lambda call, timeout=None: _isolated(asking, call, timeout)
-        attempt.load(self.word.steps)
+        attempt.journal.load(self.word.steps)
         self.word = replace(self.word, steps=[])  # They may be many, and this process may idle for long.
         return attempt
 
@@ -189,13 +197,13 @@ async def _isolated(asking: Asking, call: IsolatedCall, timeout: float | None) -
     return text
 
 
-async def _is_tidy(attempt: Attempt, executor: ThreadPoolExecutor) -> bool:
-    """Whether nothing of the job runs here any more: no step, no task, no thread of its own."""
+async def _tidy_up(attempt: Attempt, executor: ThreadPoolExecutor) -> bool:
+    """End what the job left running; whether nothing runs here any more: no step, no task, no thread of its own."""
     ours = asyncio.current_task()
     executor.shutdown(wait=False, cancel_futures=True)
     with suppress(TimeoutError):
         async with asyncio.timeout(TIDY_SECONDS):
-            await attempt.is_still()
+            await attempt.wait_until_still()
             left = [task for task in asyncio.all_tasks() if task is not ours]
             for task in left:
                 task.cancel()
@@ -218,10 +226,10 @@ def _outcome(
         is_final=error is not None and is_final(error),
         is_cut=is_cut,
         stop=stop,
-        doubts=attempt.doubts,
-        drops=attempt.drops,
-        drift=attempt.drift(),
+        doubts=attempt.journal.effects.doubts,
+        drops=attempt.journal.effects.drops,
+        drift=attempt.journal.calls.drift_lines(),
         kept_slot=attempt.kept_slot,
-        vanished=attempt.vanished(),
+        vanished=attempt.journal.calls.vanished_counts(),
         worn=worn or isinstance(error, MemoryError),
     )

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, State, Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.jobs.status import progress_record
-from holdfast.worker.attempt import SUSPENDED, Attempt
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Current
+from holdfast.worker.held_job import SUSPENDED, HeldJob
 from holdfast.worker.isolation.import_target import Target, target_of
 from holdfast.worker.isolation.messages import (
     Ask,
@@ -28,12 +29,13 @@ from holdfast.worker.isolation.messages import (
     Line,
     Logged,
     News,
-    Progress,
     Stop,
 )
+from holdfast.worker.isolation.messages import Progress as ProgressNews
 from holdfast.worker.isolation.pool import IsolatedCall, Pool, ProcessDied, log_here
 from holdfast.worker.isolation.process import Process
 from holdfast.worker.isolation.remote_engine import ACTS, Reply, answered, reply
+from holdfast.worker.progress import Progress
 from holdfast.worker.recorded_errors import Reported
 from holdfast.worker.tries import Stopped
 
@@ -41,11 +43,36 @@ STOP_SECONDS = 3.0
 """How long the process of a job that was told to stop may take for it, before it is killed."""
 
 
+class RelayedProgress(Progress):
+    """The progress of code that runs in another process: what that process last said."""
+
+    def __init__(self, held: HeldJob) -> None:
+        super().__init__(held)
+        self._relayed: tuple[Running, float] | None = None
+
+    def relay(self, running: Running) -> None:
+        """The process has said what it is doing."""
+        self._relayed = (running, time.monotonic())
+        self._held.changed()
+
+    def describe(self) -> Running:
+        """See Progress.describe: what the process last said, and how long ago that was."""
+        if self._relayed is None:
+            return super().describe()
+        running, at = self._relayed
+        return replace(running, silent_ms=running.silent_ms + round((time.monotonic() - at) * 1_000))
+
+    def final_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:
+        """See Progress.final_record."""
+        return progress_record(self._held.job, self.describe(), now)
+
+
 class IsolatedAttempt(Attempt):
     """An attempt whose code runs in a process of its own."""
 
+    progress_kind = RelayedProgress
     pool: Pool
-    until: Callable[[], float]
+    fence: Callable[[], float]
     """Until when a step may start, by the machine's monotonic clock: the worker's fence."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -54,8 +81,6 @@ class IsolatedAttempt(Attempt):
         self._kill: asyncio.TimerHandle | None = None
         self._before: list[Step] = []
         self._asked: dict[int, tuple[Ask, asyncio.Task[None]]] = {}
-        self._doing: tuple[Running, float] | None = None
-        self._vanished: dict[str, int] = {}
 
     def load(self, steps: Iterable[Step]) -> None:
         """See Attempt.load. The process is given them; what is kept here is the log and what is done."""
@@ -68,15 +93,15 @@ class IsolatedAttempt(Attempt):
             target=target_of(self.spec.function),
             job=self.job,
             steps=self._before,
-            claimed=self._started,
-            until=self.until(),
+            claimed=self.claimed,
+            until=self.fence(),
             memory_mb=self.spec.memory_mb,
         )
         self._before = []
-        if not self.is_bare:
-            self.unsettled.clear()  # from here on the process knows better: it sees which of them are asked for
+        # From here on the process knows better: it sees which of them are asked for.
+        self.journal.effects.unsettled.clear()
         try:
-            answer = await self.pool.attend(self.job.type, word, told=self._told, begun=self._begun)
+            answer = await self.pool.attend(self.job.type, word, told=self._hear, begun=self._note_process)
         except ProcessDied:
             if self.stop is not None:  # it was killed because it did not stop
                 raise Stopped(f"job {self.job.id}: {self.stop}") from None
@@ -85,39 +110,20 @@ class IsolatedAttempt(Attempt):
             self._process = None
             if self._kill is not None:
                 self._kill.cancel()
-            await self._settled()
+            await self._finish_acts()
         if isinstance(answer, Failed):
             raise Reported(answer.error, is_final=False)
-        return self._ended(answer)
+        return self._take_over(answer)
 
-    def renewed(self) -> None:
-        """A beat was answered: the process may go on. On the loop."""
+    def renew(self) -> None:
+        """A heartbeat was answered: the process may go on. On the loop."""
         if self._process is not None and self.stop is None:
-            self._process.tell(Fence(self.until()))
+            self._process.tell(Fence(self.fence()))
 
-    def running(self) -> Running:
-        """See Attempt.running: what the process last told, and how long ago that was."""
-        if self._doing is None:
-            return super().running()
-        running, at = self._doing
-        return replace(running, silent_ms=running.silent_ms + round((time.monotonic() - at) * 1_000))
-
-    def progress_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:
-        """See Attempt.progress_record."""
-        return progress_record(self.job, self.running(), now)
-
-    def vanished(self) -> dict[str, int]:
-        """See Attempt.vanished: what the process told, which has seen what was asked for."""
-        return self._vanished
-
-    def is_unsettled(self) -> bool:
-        """See Attempt.is_unsettled: the process has told, by why it stopped."""
-        return False
-
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
         """Tell the process to stop, and kill it if it doesn't. One that has not begun is not needed any more."""
         if self._process is None:
-            super()._cancel()
+            super().cancel()
         elif self._kill is None:
             self._process.tell(Stop(self.stop or ""))
             self._kill_later(self._process)
@@ -125,18 +131,20 @@ class IsolatedAttempt(Attempt):
     def _kill_later(self, process: Process) -> None:
         self._kill = self._kill or self.loop.call_later(STOP_SECONDS, process.kill)
 
-    def _begun(self, process: Process) -> None:
+    def _note_process(self, process: Process) -> None:
         self._process = process
         if self.stop is not None:
-            self._cancel()
+            self.cancel()
 
-    def _ended(self, ended: Ended) -> str:
+    def _take_over(self, ended: Ended) -> str:
         """Take over what the attempt came to there: its result, or raise its error."""
-        self.doubts, self.drops, self._drift, self._vanished = ended.doubts, ended.drops, ended.drift, ended.vanished
+        effects = self.journal.effects
+        effects.doubts, effects.drops = ended.doubts, ended.drops
+        effects.heard.update(ended.doubts)  # else the process would have said that it stopped in doubt
+        self.journal.calls.take_over(ended.drift, ended.vanished)
         self.kept_slot = ended.kept_slot
-        self.is_bare = False
         if ended.stop is not None:
-            self._stop(ended.stop)
+            self.note_stop(ended.stop)
         if ended.is_cut:
             raise Stopped(f"job {self.job.id}: {self.stop}")
         if ended.error is not None:
@@ -145,7 +153,7 @@ class IsolatedAttempt(Attempt):
 
     # What the process says while it runs.
 
-    def _told(self, news: News) -> None:
+    def _hear(self, news: News) -> None:
         match news:
             case Ask():
                 task = self.loop.create_task(self._serve(news))
@@ -154,13 +162,14 @@ class IsolatedAttempt(Attempt):
                 if number in self._asked and not ACTS[self._asked[number][0].act].writes:
                     self._asked[number][1].cancel()
             case Doing(running):
-                self._doing = (running, time.monotonic())
-                self._changed()
+                progress = self.progress
+                assert isinstance(progress, RelayedProgress)
+                progress.relay(running)
             case Line(text):
-                self.log(text)
+                self.progress.add_log_line(text)
             case Logged():
                 log_here(news)
-            case Progress():
+            case ProgressNews():
                 pass  # A job's progress comes with what it is doing.
 
     async def _serve(self, ask: Ask) -> None:
@@ -189,7 +198,7 @@ class IsolatedAttempt(Attempt):
                 act: Callable[..., Awaitable[Any]] = getattr(self.engine, name)
                 return act
 
-    async def _settled(self) -> None:
+    async def _finish_acts(self) -> None:
         """The process is through: what it still asked for is left, but a write is waited for, to know what it did."""
         for ask, task in list(self._asked.values()):
             if not ACTS[ask.act].writes:
@@ -205,18 +214,16 @@ class IsolatedAttempt(Attempt):
         (change,) = changes
         assert change.epoch == self.job.epoch, "a process speaks for its own lease only"
         assert change.job.state in (State.PENDING, State.SCHEDULED), "its worker commits every other end"
-        self.closing = True
+        self.is_closing = True
         try:
-            change = replace(change, steps=(*change.steps, *self.log_record()))
+            change = replace(change, steps=(*change.steps, *self.progress.take_log_record()))
             (answer,) = await self.engine.commit([change])
             if isinstance(answer, Applied):
-                self._stop(SUSPENDED)
+                self.note_stop(SUSPENDED)
                 if self._process is not None:
                     self._kill_later(self._process)
         finally:
-            self.closing = False
-            if self.told is not None and self.stop is None:
-                self.halt(self.told)
+            self.finish_closing()
         return [reply(answer)]
 
     async def _record(self, steps: Sequence[Step]) -> list[Reply]:
@@ -229,16 +236,17 @@ class IsolatedAttempt(Attempt):
         """Know, should the process die, what it has recorded, and which effects it has begun."""
         if isinstance(answer, Conflict):
             return
+        records, effects = self.journal.records, self.journal.effects
         if step.path.startswith(FAILED_ONCE_PATH):
-            self.waits[step.path] = step
+            records.waits[step.path] = step
         if step.path.startswith("~"):
             return
-        self.records[step.path] = replace(step, result=None)
+        records.steps[step.path] = replace(step, result=None)
         begun = in_doubt([step])
-        if begun and step.path not in self.doubts:
-            self.doubts += begun
-        elif step.state is not StepState.STARTED and step.path in self.doubts:
-            self.doubts.remove(step.path)
+        if begun and step.path not in effects.doubts:
+            effects.doubts += begun
+        elif step.state is not StepState.STARTED:
+            effects.settle(step.path)
 
     async def _put_record(self, name: str, value: str | None, expected: int | None) -> Reply:
         return reply(await self.engine.put_record(name, value, expected))
@@ -251,12 +259,12 @@ class IsolatedAttempt(Attempt):
     ) -> str:
         """An isolated step of this job: in yet another process, so that its end is not the job's."""
         call = IsolatedCall(step=step, function=target, args=args, current=current, memory_mb=memory_mb)
-        return await self.pool.run(call, timeout=timeout, told=self._told_of_step)
+        return await self.pool.run(call, timeout=timeout, told=self._hear_step)
 
-    def _told_of_step(self, news: News) -> None:
+    def _hear_step(self, news: News) -> None:
         if isinstance(news, Logged):
             log_here(news)
-        elif isinstance(news, Progress) and self._process is not None:
+        elif isinstance(news, ProgressNews) and self._process is not None:
             self._process.tell(news)
 
 

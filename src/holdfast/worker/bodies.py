@@ -1,0 +1,107 @@
+"""How the function of a step is run: awaited on the loop, in a thread of its own, or in a process of its own.
+
+Must not record anything, nor decide whether a step is tried again (`steps`).
+"""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.call import Body, Call
+from holdfast.worker.context import current
+from holdfast.worker.isolation.pool import IsolatedCall
+from holdfast.worker.own_loop import run_on_loop
+from holdfast.worker.registry import StepSpec
+from holdfast.worker.threads import run_in_thread
+
+
+def body_of(spec: StepSpec) -> Body:
+    """How a step's function is run on the loop: a `def` function runs in a thread."""
+    if spec.isolated:
+        return run_isolated
+    return _run_here if spec.is_async else _run_threaded
+
+
+async def run_timed(call: Call, body: Body) -> Any:
+    """Run a body for as long as the step's timeout lets it, if there is one."""
+    if call.spec.timeout_ms is None:
+        return await body(call)
+    try:
+        async with asyncio.timeout(call.spec.timeout_ms / 1_000) as limit:
+            return await body(call)
+    except TimeoutError:
+        if limit.expired():
+            raise call.timeout_error() from None
+        raise
+
+
+async def _run_here(call: Call) -> Any:
+    args, kwargs = call.make_arguments()
+    return await call.spec.function(*args, **kwargs)
+
+
+async def _run_threaded(call: Call) -> Any:
+    args, kwargs = call.make_arguments()
+    await call.wait_for_threads()
+    turn = threading.Lock()
+    """Whoever takes it first decides: the body begins, or we have given it up, and it never begins."""
+
+    def work() -> Any:
+        try:
+            admit(call.attempt)  # a thread begins when the machine lets it: meanwhile the job may be another's
+            if not turn.acquire(blocking=False):
+                return None
+            call.has_begun = True
+            return call.spec.function(*args, **kwargs)
+        finally:
+            call.threads -= 1
+            if call.within is not None:
+                call.within.leave(None)
+
+    call.threads += 1
+    if call.within is not None:
+        call.within.hold(None)
+    try:
+        return await run_in_thread(call.make_context(), work)
+    except BaseException:
+        if turn.acquire(blocking=False) and not call.has_begun and call.attempt.stop is not None:
+            call.take_back()
+        raise
+
+
+async def run_isolated(call: Call) -> Any:
+    """Run the function in a process of its own, whatever its colour. Cancelling this kills the process."""
+    spec = call.spec
+    asked = IsolatedCall(
+        step=spec.name,
+        function=spec.function,
+        args=call.text,
+        current=replace(current(), step=call.path, first=call.journal.calls.first_path(call.path)),
+        memory_mb=spec.memory_mb,
+    )
+    timeout = None if spec.timeout_ms is None else spec.timeout_ms / 1_000
+    return spec.signature.result.decode(await call.attempt.isolate(asked, timeout=timeout))
+
+
+def run_blocking(call: Call) -> Any:
+    """Run the function in this thread. It can't be stopped from outside: a timeout is noticed when it returns."""
+    if call.spec.isolated:
+        return run_on_loop(call.attempt, run_isolated(call))
+    args, kwargs = call.make_arguments()
+    began = time.monotonic()
+    value = call.make_context().run(call.spec.function, *args, **kwargs)
+    limit = call.spec.timeout_ms
+    if limit is not None and (time.monotonic() - began) * 1_000 > limit:
+        raise call.timeout_error()
+    return value
+
+
+def admit(attempt: Attempt) -> None:
+    """As Attempt.admit, from a thread, without a way to the loop when the fence is open."""
+    attempt.check()
+    if attempt.is_fenced():
+        run_on_loop(attempt, attempt.admit())

@@ -1,0 +1,334 @@
+"""One call of a step: what identifies it, what answers it, whether it is tried again, and what is recorded of it.
+
+Must not run the step's function (`bodies`, `steps`).
+"""
+
+import asyncio
+import contextvars
+import copy
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.codec import Changed, canonical
+from holdfast.core.durations import in_words
+from holdfast.core.errors import BadValue, Invalid, WrongColour
+from holdfast.core.keys import step_path
+from holdfast.core.model import Step, StepState, Time
+from holdfast.core.outcome import FAILED_ONCE_PATH, never_retried, next_delay
+from holdfast.jobs.consequences import UNDO_PATH
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.cancellation import Watch
+from holdfast.worker.context import PATH, check_no_tx, loop_here
+from holdfast.worker.drift import arguments_key, differing, read_tags, tags, tags_text
+from holdfast.worker.held_job import FENCE_SECONDS
+from holdfast.worker.recorded_errors import error_of, module_of, raised_again, type_name
+from holdfast.worker.registry import StepSpec
+from holdfast.worker.tries import TRY, Try
+
+
+class Call:
+    """One call of a step inside an attempt: where it is recorded, and its arguments in the recorded form."""
+
+    is_counted = True
+    """Whether equal calls are told apart by their numbers."""
+    is_timed_here = True
+    """Whether the step's timeout begins when its body is called. An isolated step's begins in its process."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        spec: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: Any,
+        *,
+        item: Watch | None = None,
+    ) -> None:
+        check_no_tx("another step")
+        self.within = TRY.get()
+        """The try of a step around it, if one of those may be tried again."""
+        if self.within is not None:
+            self.within.check()
+        self.attempt = attempt
+        self.journal = journal = attempt.journal
+        journal.calls.check_name(spec)
+        self.spec = spec
+        self.item = item
+        changes: list[Changed] = []
+        self.text, *copies = spec.signature.copied(args, kwargs, changes)
+        self._copies: Any = copies
+        self._has_tuples = bool(changes)
+        self._refusal: BadValue | None = None
+        """Why the body can't have these arguments. A record answers all the same."""
+        for changed in changes:
+            if self._refusal is None and (spec.isolated or not changed.only_tuples):
+                self._refusal = changed.refusal
+        self._done: Step | None = None
+        self._value: Any = None
+        self.keyed = key is not None
+        self.threads = 0
+        self.has_begun = False
+        """Whether its body has ever begun, in a thread."""
+        self.tries = 1
+        """Which try this is."""
+        self.is_retried = spec.retry.retries > 0
+        self.now: Try | None = None
+        given = key(*args, **kwargs) if callable(key) else key
+        self.parent = PATH.get()
+        self.is_elsewhere = False
+        """Whether another step asked for this effect first, so that it is known by that step's path."""
+        self.key = _key_text(given) if self.keyed else arguments_key(self.text)
+        self.name, self.path = journal.calls.locate(spec, self.parent, self.key)
+        if self.is_counted and (attempt.job.epoch == 1 or not self._was_effect()):
+            self._number()
+
+    # What identifies it.
+
+    def _number(self) -> None:
+        """Tell it from equal calls before it."""
+        calls, spec = self.journal.calls, self.spec
+        call = self.path if self.name == spec.name else step_path(self.parent, spec.name, self.key)
+        nth = calls.number(call)
+        if self.item is None and loop_here():
+            calls.note_caller(call, nth, self.attempt.root)
+        if nth > 1:
+            self.name, self.path = calls.locate(spec, self.parent, self.key, nth)
+
+    def _was_effect(self) -> bool:
+        """Whether an earlier version of this step recorded or began this call as an effect, here or in another step:
+        then it is not done again because it is asked for twice.
+        """
+        if self.journal.records.is_begun(self.path):
+            return True
+        earlier = self.journal.effects.locate_earlier
+        if self.keyed and (path := earlier(self.spec, self.key, self.path)) is not None:
+            self.move(path)
+            return True
+        return False
+
+    def move(self, path: str) -> None:
+        """Be known by the path of the step that asked for this effect first."""
+        if path == self.path:
+            return
+        if f"{self.parent}/".startswith(f"{path}/"):
+            raise Invalid(f"step {path} asks for itself: inside an effect, call another step, or give another key")
+        there = self.journal.records.steps.get(path)
+        self.name, self.path, self.is_elsewhere = there.name if there else self.name, path, True
+
+    # What answers it.
+
+    def answer(self) -> tuple[bool, Any]:
+        """Whether the record answers this call, and with what. A failed record raises again."""
+        journal = self.journal
+        step = journal.find_record(self.path)
+        if step is None:
+            is_begun = journal.records.is_begun(self.path)
+            if (is_begun or self.attempt.job.epoch > 1) and not self.is_elsewhere:
+                self._raise_again(is_begun)
+            if is_begun:
+                raise journal.effects.doubt(self.path)
+            if journal.effects.unsettled:
+                journal.effects.check_unsettled(self.spec)
+            if self._refusal is not None:
+                raise self._refusal
+            return False, None
+        if self.keyed:
+            self._compare_arguments()
+        return True, self.read_result(step)
+
+    def _raise_again(self, is_begun: bool) -> None:
+        """Raise what this attempt has heard of it before, if it has."""
+        failed = self.journal.records.failure_of(self.path, self.attempt.job.attempt)
+        if failed is not None:
+            effects = self.journal.effects
+            if is_begun and self.path not in effects.doubts:
+                effects.doubts.append(self.path)
+            effects.note_failed(self.path)
+            raise raised_again(failed)
+
+    def read_result(self, step: Step) -> Any:
+        """A record's value in the type that the function promises, or its error."""
+        if step.state is StepState.FAILED:
+            raise raised_again(step)
+        if step is self._done or step == self._done:
+            return self._value
+        try:
+            return self.spec.signature.result.decode(step.result or "null")
+        except BadValue as error:
+            raise BadValue(f"the recorded result of step {step.path}: {error}") from error
+
+    def _compare_arguments(self) -> None:
+        """Under a key the record answers whatever the arguments are; the history says when they differ."""
+        stored, mine = self.journal.records.arguments.get(self.path), tags(self.text)
+        if stored is None or (there := read_tags(stored)) == mine:
+            return
+        names = list(inspect.signature(self.spec.function).parameters)
+        which = differing(names, there, mine)
+        self.journal.calls.note_drift(f"{self.path} was answered from its record, which was made with another {which}")
+
+    # Running it.
+
+    def make_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The body's own copy of the arguments, decoded from the recorded form: another one for each try."""
+        if self._has_tuples:  # which the recorded form has not
+            return copy.deepcopy(self._copies)  # type: ignore[no-any-return]
+        copies, self._copies = self._copies, None
+        return copies or self.spec.signature.decode(self.text)
+
+    def make_context(self) -> contextvars.Context:
+        """The context in which the body runs: inside this step, and inside this try."""
+        context = contextvars.copy_context()
+        context.run(PATH.set, self.path)
+        if self.now is not None:
+            context.run(TRY.set, self.now)
+        return context
+
+    def enter(self, started_at: Time, task: "asyncio.Task[Any] | None" = None) -> None:
+        """Its first try is about to begin."""
+        if self.within is not None:
+            self.within.enter(task)
+        self.attempt.progress.begin_step(self.path, self.spec, started_at)
+
+    def leave(self, task: "asyncio.Task[Any] | None" = None) -> None:
+        """It has ended, well or not."""
+        if self.within is not None:
+            self.within.leave(task)
+        self.attempt.progress.end_step(self.path)
+
+    def check(self) -> None:
+        """Raise unless this call may go on: what fails once we have stopped it has not failed by itself."""
+        self.attempt.check()
+        if self.within is not None:
+            self.within.check()
+
+    def note_run(self) -> None:
+        """Its body is about to run: it may differ from what earlier leases recorded."""
+        self.journal.calls.note_run(self.path, self.spec, keyed=self.keyed)
+
+    async def wait_for_threads(self) -> None:
+        """Wait until the thread of an earlier try has ended: two at once would pay twice."""
+        while self.threads:  # noqa: ASYNC110 (a thread ends when it ends)
+            await asyncio.sleep(FENCE_SECONDS)
+
+    def timeout_error(self) -> TimeoutError:
+        """What a step that ran into its timeout raises."""
+        assert self.spec.timeout_ms is not None
+        return TimeoutError(f"step {self.spec.name} took longer than its timeout of {in_words(self.spec.timeout_ms)}")
+
+    # Trying it again.
+
+    def begin_try(self) -> None:
+        """One try begins. The calls inside it are counted from the start, so that what is recorded answers them."""
+        if self.is_retried:
+            self.now = Try(self.path, self.within)
+
+    def plan_retry(self, error: BaseException) -> float | None:
+        """Seconds until the next try, which the heartbeat shows; None when this failure is final."""
+        retry = self.spec.retry
+        if isinstance(error, Invalid | WrongColour) or self.tries > retry.retries:
+            return None
+        if retry.strategy == "none" or never_retried(retry, type_name(error)):
+            return None
+        delay = next_delay(retry, self.tries, self.attempt.chance()) / 1_000
+        self.attempt.progress.note_retry(self.path, self.tries, retry.retries + 1, error, delay)
+        return delay
+
+    async def end_try(self) -> None:
+        """A try has failed, and another one follows. What it left running is cancelled and waited for, because two at
+        once would pay twice. What failed inside may run again.
+        """
+        assert self.now is not None
+        self.now.end()
+        self.now.cancel()
+        while self.now.is_busy():
+            self.attempt.check()
+            await asyncio.sleep(FENCE_SECONDS)
+        self.journal.records.forget_failures(self.path)
+
+    def shield_record(self, task: "asyncio.Task[Any] | None") -> None:
+        """It has done well and is only to be recorded: if the try around it ends meanwhile, that is waited for."""
+        assert self.within is not None
+        self.within.hold(None)
+        self.within.leave(task)
+
+    # What is recorded of it.
+
+    def has_intents(self) -> bool:
+        """Whether something is written before its body runs."""
+        return self.spec.undo is not None
+
+    def make_intents(self, started_at: Time) -> list[Step]:
+        """What is written before the body runs: that what it does is to be undone one day."""
+        path = UNDO_PATH + self.path
+        if self.spec.undo is None or path in self.journal.records.waits:
+            return []
+        info = {"step": self.spec.name, "place": module_of(self.spec.function)}
+        if (first := self.journal.calls.first_path(self.path)) != self.path:
+            info["first"] = first
+        begun = self.make_record(StepState.STARTED, started_at, result=canonical(self.undo_info(info)))
+        return [replace(begun, path=path, name=UNDO_PATH[:-1], finished_at=None)]
+
+    def undo_info(self, info: dict[str, str]) -> dict[str, str]:
+        """What its intent to be undone says, given what that of any step says."""
+        return info
+
+    async def write_intents(self, started_at: Time) -> None:
+        """Write the intents, if there are any."""
+        if intents := self.make_intents(started_at):
+            await self.journal.write_intents(intents)
+
+    def take_back(self) -> None:
+        """Its body has not begun, and won't."""
+
+    def make_done(self, value: Any, started_at: Time) -> Step:
+        """The record of a step that succeeded."""
+        text, self._value = self.spec.signature.result.copied(value)
+        self._done = self.make_record(StepState.DONE, started_at, result=text)
+        return self._done
+
+    def record(self, step: Step) -> Coroutine[Any, Any, Step]:
+        """Record it; with a key, what its arguments were goes with it."""
+        return self.journal.record_step(step, tags_text(self.text) if self.keyed else None)
+
+    async def record_failure(self, error: BaseException, started_at: Time) -> None:
+        """Record that it failed for good."""
+        if self.within is None:
+            await self.record(self.make_record(StepState.FAILED, started_at, error=error_of(error)))
+        else:
+            await self.record_beside(error, started_at)
+
+    async def record_beside(self, error: BaseException, started_at: Time) -> None:
+        """Record the error of an effect that stays in doubt, or of a step that the next try of another runs again: this
+        is what the attempt hears of it until then.
+        """
+        info = canonical({"attempt": self.attempt.job.attempt, "place": module_of(self.spec.function)})
+        failed = self.make_record(StepState.STARTED, started_at, result=info, error=error_of(error))
+        failed = replace(failed, path=FAILED_ONCE_PATH + self.path, name=FAILED_ONCE_PATH[:-1])
+        await self.journal.write_intents([failed])
+        self.journal.effects.note_failed(self.path)
+
+    def make_record(self, state: StepState, started_at: Time, **more: Any) -> Step:
+        """A record of this call."""
+        job = self.attempt.job
+        return Step(
+            job=job.id,
+            epoch=job.epoch,
+            path=self.path,
+            name=self.name,
+            state=state,
+            started_at=started_at,
+            finished_at=self.attempt.now(),
+            tries=self.tries,
+            **more,
+        )
+
+
+Body = Callable[[Call], Coroutine[Any, Any, Any]]
+"""One try of a call: the function with its own copy of the arguments."""
+
+
+def _key_text(key: Any) -> str:
+    return key if isinstance(key, str) else canonical(key)

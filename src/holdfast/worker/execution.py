@@ -1,0 +1,125 @@
+"""The life of an attempt, from its claim to the end of its handler: begin, load, run, finish.
+
+Must not decide or commit what the end means: `settling` goes on from there with decide, commit, notify and forget.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from holdfast.core.errors import BadValue, HoldfastError, StoreError
+from holdfast.core.model import Job
+from holdfast.core.unreadable import set_aside, unreadable_parts
+from holdfast.engines.contract import Engine
+from holdfast.jobs.consequences import UNDO_TYPE, tell_others
+from holdfast.safe_text import logger
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.foreign_undo import ForeignUndo
+from holdfast.worker.handler import Work, run_guarded, run_handler, run_within
+from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
+from holdfast.worker.registry import JobSpec, Registry
+from holdfast.worker.settling import Settling
+from holdfast.worker.slots import Slots
+from holdfast.worker.undo import undo_spec
+
+log = logger("holdfast.worker")
+
+
+class Execution:
+    """Runs the jobs that a worker has claimed. `make_attempt` is given a job, its spec and the time of its claim;
+    `why_cut` says why the loop is ending around us, if it is.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        registry: Registry,
+        worker: str,
+        slots: Slots,
+        settling: Settling,
+        foreign_undo: ForeignUndo,
+        *,
+        make_attempt: Callable[[Job, JobSpec, float], Attempt],
+        why_cut: Callable[[], str | None],
+    ) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._worker = worker
+        self._slots = slots
+        self._settling = settling
+        self._foreign_undo = foreign_undo
+        self._make_attempt = make_attempt
+        self._why_cut = why_cut
+        self._finish_later, self._context = self._finish, contextvars.copy_context()  # made once, for all attempts
+
+    def begin(self, job: Job, claimed: float) -> None:
+        """Begin a job that was claimed at this time, by our clock. It holds a slot from here on."""
+        if parts := unreadable_parts(job):
+            self._slots.occupy(job.lease, self._set_aside(job, parts))
+            return
+        spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
+        assert spec is not None, f"job {job.id}: type {job.type} was not asked for"
+        if job.type == UNDO_TYPE:
+            self._slots.occupy(job.lease, self._begin_undo(job, spec, claimed))
+        else:
+            self._start(job, spec, claimed)
+
+    def _start(self, job: Job, spec: JobSpec, claimed: float) -> None:
+        attempt = self._make_attempt(job, spec, claimed)
+        if job.epoch > 1:
+            self._slots.occupy(job.lease, self._load(attempt))
+        else:
+            self._run(attempt)
+
+    async def _begin_undo(self, job: Job, spec: JobSpec, claimed: float) -> None:
+        """Begin an undo job, unless its code is that of another app."""
+        if not await self._foreign_undo.leave_to_others(job):
+            self._start(job, spec, claimed)
+
+    async def _load(self, attempt: Attempt) -> None:
+        """Read what earlier leases recorded, then run the handler."""
+        try:
+            attempt.load(await attempt.persist(lambda: self._engine.steps(attempt.job.id)))
+        except StoreError as error:
+            self._settling.abandon(attempt, error)
+        except BadValue as error:  # one of its records can't be read
+            await self._settling.settle_alone(attempt, None, error)
+        except BaseException:
+            self._slots.forget(attempt)
+            raise
+        else:
+            self._run(attempt)
+
+    def _run(self, attempt: Attempt) -> None:
+        """Run the handler to its end, in a task of its own."""
+        if attempt.stop is not None:
+            self._slots.occupy(attempt.lease, self._settling.settle_alone(attempt, None, None))
+            return
+        work: Work = IsolatedAttempt.run if isinstance(attempt, IsolatedAttempt) else run_handler
+        limit = attempt.job.options.timeout_ms
+        run = run_guarded(attempt, work if limit is None else partial(run_within, limit, work))
+        task = self._slots.loop.create_task(run, name=f"holdfast handler {attempt.job.id}")
+        attempt.root = task
+        self._slots.running[task] = attempt.lease
+        task.add_done_callback(partial(self._finish_later, attempt), context=self._context)
+
+    def _finish(self, attempt: Attempt, task: "asyncio.Task[tuple[str | None, BaseException | None]]") -> None:
+        """The handler has ended: what came of it is to be settled."""
+        del self._slots.running[task]
+        attempt.root = None
+        result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
+        if isinstance(error, asyncio.CancelledError) and attempt.stop is None:
+            attempt.stop = self._why_cut()  # unless the job did it, the loop is ending around us
+        self._settling.settle(attempt, result, error)
+
+    async def _set_aside(self, job: Job, parts: Mapping[str, str]) -> None:
+        """Give a job to a person of which a part can't be read: nobody knows how it was to be run."""
+        names = " and ".join(parts)
+        log.error("job %s (%s): its %s can't be read; it needs a person: holdfast review", job.id, job.type, names)
+        try:
+            change = set_aside(job, parts, await self._engine.now(), by=self._worker)
+            (answer,) = await self._engine.commit([change])
+            await tell_others(self._engine, change, answer, by=self._worker)
+        except HoldfastError as error:  # a heartbeat says that it is ours still, and it is handed over
+            log.warning("job %s: %s", job.id, error)

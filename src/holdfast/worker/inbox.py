@@ -1,0 +1,74 @@
+"""The signals of one attempt: which its waits have taken, and which leave the job's inbox with the next change.
+
+Must not read a store (`suspension`).
+"""
+
+from typing import Any
+
+from holdfast.core.model import Signal
+from holdfast.worker.held_job import HeldJob
+
+
+class Inbox:
+    """The inbox of one job, as its waits see it. Signals are known by their versions. On the worker's loop."""
+
+    def __init__(self, held: HeldJob) -> None:
+        self._held = held
+        self._used: set[int] = set()
+        """Signals that a wait of this job has taken or is taking."""
+        self._spent: set[int] = set()
+        """Those that are recorded with a wait, or that fitted none: they leave the inbox with the next change."""
+        self._turns: dict[int, int] = {}
+        """Of signals that went from wait to wait, because one was cancelled before its code had the signal: whose turn
+        it is, counted from 1. Only the wait that took the signal in its last turn has it.
+        """
+
+    def untaken(self, name: str) -> list[Signal]:
+        """The signals of this name that no wait has taken yet, oldest first."""
+        inbox = self._held.job.inbox
+        return [signal for signal in inbox if signal.name == name and signal.version not in self._used]
+
+    def spent_versions(self) -> tuple[int, ...]:
+        """The signals that the next change removes from the inbox."""
+        return tuple(signal.version for signal in self._held.job.inbox if signal.version in self._spent)
+
+    def turn_of(self, signal: Signal) -> int:
+        """How often this signal was taken, if it is taken now: once, unless waits were cancelled meanwhile."""
+        return self._turns.get(signal.version, 1)
+
+    def take(self, signal: Signal) -> None:
+        """A wait takes this signal: no other may."""
+        self._used.add(signal.version)
+
+    def refuse(self, signal: Signal) -> None:
+        """A signal that was taken fits no wait."""
+        self._spent.add(signal.version)
+
+    def take_hints(self, name: str) -> None:
+        """Take all signals of this name, which only say that it is time to read something: it is about to be read."""
+        for signal in self.untaken(name):
+            self.take(signal)
+            self.refuse(signal)
+
+    def untake(self, signal: Signal) -> None:
+        """A signal that was taken could not be recorded: the next wait of that name may take it."""
+        self._used.discard(signal.version)
+
+    def give_back(self, signal: Signal) -> None:
+        """The wait that took a signal ends before its code has it: the next wait of that name takes it."""
+        self._turns[signal.version] = self.turn_of(signal) + 1
+        self._used.discard(signal.version)
+        self._spent.discard(signal.version)
+
+    def note_answer(self, info: dict[str, Any]) -> None:
+        """A wait was answered with a signal, as its record says."""
+        signal, turn = info["signal"], info.get("turn", 1)
+        if turn > 1:
+            self._turns[signal] = max(turn, self._turns.get(signal, 1))
+        if not self.is_given_up(info):
+            self._used.add(signal)
+            self._spent.add(signal)
+
+    def is_given_up(self, info: dict[str, Any]) -> bool:
+        """Whether the job gave up a wait, by its record. It may hold a signal that went to another wait."""
+        return bool(info.get("dropped")) or info.get("turn", 1) < self._turns.get(info.get("signal", 0), 1)

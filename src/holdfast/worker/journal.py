@@ -1,0 +1,175 @@
+"""The journal of one attempt: what earlier leases recorded, and how records of this one are written.
+
+Must not run code of the job, nor decide what its end means. All records of a job are read once, at its claim: a step
+that is recorded costs no call to the store, a new one a single fenced write.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.core.codec import canonical
+from holdfast.core.model import Conflict, Job, Recorded, Step, StepState
+from holdfast.core.unreadable import is_unreadable, log_lines
+from holdfast.jobs.service import LOG_PATH
+from holdfast.jobs.status import PROGRESS_PATH
+from holdfast.worker.effects import Effects
+from holdfast.worker.held_job import CUT, FENCE_SECONDS, RELEASED, HeldJob
+from holdfast.worker.identity import Calls
+from holdfast.worker.inbox import Inbox
+from holdfast.worker.progress import Progress
+from holdfast.worker.record_batch import DONE_SECONDS, RecordBatcher
+from holdfast.worker.records import ARGS_PATH, Records, beside, record_info, unreadable_record
+
+
+class Journal:
+    """What is recorded of a job, and what its attempt records. Writes go through the worker's loop."""
+
+    children: dict[str, Job] | None = None
+    """What earlier leases submitted, once it was asked for."""
+
+    def __init__(self, held: HeldJob, progress: Progress) -> None:
+        self._held = held
+        self._progress = progress
+        self._batcher: RecordBatcher | None = None
+        self.records = Records()
+        self.calls = Calls(held.job.epoch, self.records)
+        self.effects = Effects(held, self.calls, self.records)
+        self.inbox = Inbox(held)
+
+    def load(self, steps: Iterable[Step]) -> None:
+        """Take over what earlier leases of this job recorded. Once, before the handler runs."""
+        for step in steps:
+            if step.path == LOG_PATH:
+                self._progress.load_log(log_lines(step))
+            elif step.path == PROGRESS_PATH:
+                continue
+            elif is_unreadable(step.error):
+                raise unreadable_record(step)
+            elif step.path.startswith(ARGS_PATH):
+                self.records.arguments[step.path.removeprefix(ARGS_PATH)] = step.result or ""
+            elif step.path.startswith("~"):
+                self._know_wait(step)
+            else:
+                self.records.steps[step.path] = step
+                self.calls.expect(step)
+                self.effects.load(step)
+
+    # Steps.
+
+    def find_record(self, path: str) -> Step | None:
+        """The record of a step that is done or failed, if there is one. The code asks for it herewith."""
+        step = self.records.steps.get(path)
+        if step is not None:
+            self.calls.note_asked(step)
+            if step.state is not StepState.STARTED:
+                return step
+            self.effects.unsettled.pop(path, None)
+        return None
+
+    async def write_intents(self, intents: list[Step]) -> None:
+        """Write what a step is about to do, before it does it."""
+        self._held.check()
+        await self._record(intents)
+        records = self.records
+        for intent in intents:
+            if intent.path.startswith(ARGS_PATH):
+                continue
+            if not intent.path.startswith("~"):
+                records.steps[intent.path] = intent
+            elif (known := records.waits.get(intent.path)) is None or known.state is StepState.STARTED:
+                records.waits[intent.path] = intent  # it may have been answered meanwhile
+
+    async def record_step(self, step: Step, arguments: str | None = None) -> Step:
+        """Record a step under this attempt's lease; answer with the record that stands, or stop.
+
+        What is finished while we are being told to stop is still recorded, if the lease is ours.
+        """
+        self.check_recordable()
+        steps = [step]
+        if arguments is not None:
+            steps.append(beside(step, ARGS_PATH + step.path, StepState.DONE, arguments))
+        if self._progress.is_log_due():
+            steps += self._progress.take_log_record()
+        standing = await self._record(steps)
+        self.note_recorded(standing)
+        return standing
+
+    def check_recordable(self) -> None:
+        """Raise Stopped unless what is finished now is still to be recorded."""
+        if self._held.stop not in (None, RELEASED, CUT):
+            self._held.check()
+
+    def note_recorded(self, standing: Step) -> None:
+        """The record of a step is in the store: from now on it answers."""
+        self.records.steps[standing.path] = standing
+        self.effects.settle(standing.path)
+        self._progress.note_recorded(standing.name)
+
+    # Waits.
+
+    def wait_record(self, path: str, state: StepState, info: dict[str, Any]) -> Step:
+        """Make the record of a wait: what it asked for, or what it was answered with."""
+        now, job = self._held.now(), self._held.job
+        return Step(
+            job=job.id,
+            epoch=job.epoch,
+            path=path,
+            name=path.partition("/")[0],
+            state=state,
+            result=canonical(info),
+            started_at=now,
+            finished_at=now if state is StepState.DONE else None,
+        )
+
+    async def record_wait(self, path: str, info: dict[str, Any]) -> Step:
+        """Record what a wait was answered with; the answer that stands counts."""
+        standing = await self._record([self.wait_record(path, StepState.DONE, info)])
+        self._know_wait(standing)
+        return standing
+
+    def _know_wait(self, record: Step) -> None:
+        self.records.waits[record.path] = record
+        if record.state is StepState.DONE and "signal" in (info := record_info(record)):
+            self.inbox.note_answer(info)
+
+    # Writing.
+
+    def is_writing(self) -> bool:
+        """Whether records may be under way that nobody waits for any more, or the intent of an effect."""
+        return self._batcher is not None or bool(self.effects.under_way)
+
+    async def wait_until_written(self) -> None:
+        """Wait for the records of steps that are done although nobody waits for them any more, and until effects that
+        are being stopped have said whether they had begun; but not for long.
+        """
+        if self._batcher is not None:
+            await self._batcher.done()
+        end = time.monotonic() + DONE_SECONDS
+        while self.effects.under_way and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(FENCE_SECONDS / 10)
+
+    async def _record(self, steps: list[Step]) -> Step:
+        """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
+        is_alone = self._progress.steps_running() < 2
+        if not is_alone or self._may_be_cut(steps[0]):
+            self._batcher = self._batcher or RecordBatcher(self._write)
+            answer = await self._batcher.add(steps, at_once=is_alone)
+        else:  # alone: nothing to wait for, and nothing to wait with
+            answer, *_ = await self._write(steps)
+        return self._held.standing_step(answer)
+
+    def _may_be_cut(self, step: Step) -> bool:
+        """Whether the handler may return while this effect is recorded, so that the record must not be cut off."""
+        if step.state is not StepState.DONE or step.path not in self.effects.doubts:
+            return False
+        return self._held.spec.is_async and asyncio.current_task() is not self._held.root
+
+    async def _write(self, steps: Sequence[Step]) -> Sequence[Recorded | Conflict]:
+        answers = await self._held.persist(lambda: self._held.engine.record(steps))
+        if self.effects.doubts:  # whoever waits for these records may have been cancelled
+            for step, answer in zip(steps, answers, strict=True):
+                if step.state is StepState.DONE and isinstance(answer, Recorded):
+                    self.effects.settle(step.path)
+        return answers

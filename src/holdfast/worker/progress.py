@@ -1,0 +1,201 @@
+"""What a person sees of a running attempt: its stage, counts, retries and log lines, for the heartbeat and the records.
+
+Must not decide or write anything.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from holdfast.core.codec import canonical
+from holdfast.core.model import Retrying, Running, Step, StepState, Time
+from holdfast.jobs.service import LOG_PATH
+from holdfast.jobs.status import progress_record
+from holdfast.safe_text import logger
+from holdfast.worker.held_job import HeldJob
+from holdfast.worker.log_lines import Lines
+from holdfast.worker.recorded_errors import line_of, storable
+from holdfast.worker.registry import StepSpec
+
+log = logger("holdfast.worker")
+
+LOG_SECONDS = 2.0
+"""New log lines are written with a step's record, but not more often than this."""
+
+SHORT_ID = 8
+"""How many characters of a job's id the log has where a line is long: the last ones, as on the command line."""
+
+SHOWN_PATH_CHARACTERS = 200
+"""How much of a step's path a heartbeat carries."""
+
+
+class Progress:
+    """How far one attempt is. Safe from any thread of the job, and from the heartbeat's."""
+
+    def __init__(self, held: HeldJob) -> None:
+        self._held = held
+        self._active_at = held.claimed
+        self._running: dict[str, StepSpec] = {}
+        self._outer: dict[str, int] = defaultdict(int)
+        """How many steps of each name run that are in no other step."""
+        self._stage = ""
+        self._since: dict[str, Time] = {}
+        self._counts: dict[str, tuple[int, int | None]] = {}
+        self._recorded: dict[str, int] = defaultdict(int)
+        self._reported: tuple[str, int | None, int | None, str] | None = None
+        self._first_report: tuple[str, int] = ("", 0)
+        self._retrying: dict[str, Retrying] = {}
+        """The steps that have failed and are tried again, by path, the most recent last."""
+        self._lines = Lines()
+        self._log_due = held.claimed + LOG_SECONDS
+        self._lock = threading.Lock()
+
+    # What happens.
+
+    def begin_step(self, path: str, spec: StepSpec, now: Time) -> None:
+        """A step begins. The stage is the outermost step that runs; of several, the one that began first."""
+        with self._lock:
+            self._running[path] = spec
+            if "/" not in path:
+                if spec.name not in self._outer and spec.name != self._stage:
+                    self._since[spec.name] = now
+                self._outer[spec.name] += 1
+                if self._stage not in self._outer:
+                    self._stage = spec.name
+        self.note_activity()
+
+    def end_step(self, path: str) -> None:
+        """A step has ended, well or not. Between two items of a map the stage stays as it is."""
+        held = self._held
+        with self._lock:
+            spec = self._running.pop(path)
+            if "/" not in path:
+                self._outer[spec.name] -= 1
+                if not self._outer[spec.name]:
+                    del self._outer[spec.name]
+                if self._outer and self._stage not in self._outer:
+                    self._stage = next(iter(self._outer))
+            if self._retrying:
+                self._retrying.pop(path, None)
+        held.changed()
+        if held.on_activity_end is not None:
+            held.loop.call_soon_threadsafe(held.on_activity_end)
+
+    def note_retry(self, path: str, tries: int, of: int, error: BaseException, delay: float) -> None:
+        """A step has failed and is tried again after so many seconds: the log says so now, and the next heartbeat."""
+        held, line = self._held, line_of(error)
+        log.warning(
+            "job %s: step %s failed (try %d of %d): %s; next try in %.1f s",
+            held.job.id[-SHORT_ID:], path, tries, of, line, delay,
+        )  # fmt: skip
+        next_at = held.now() + round(delay * 1_000)
+        with self._lock:
+            self._retrying.pop(path, None)
+            self._retrying[path] = Retrying(path[:SHOWN_PATH_CHARACTERS], tries + 1, of, line, next_at)
+        held.changed()
+
+    def note_recorded(self, name: str) -> None:
+        """This attempt has recorded a step of this name."""
+        self._recorded[name] += 1
+        self.note_activity()
+
+    def count_items(self, name: str, done: int, total: int | None) -> None:
+        """So many items of a step are done."""
+        self._counts[name] = (done, total)
+        self.note_activity()
+
+    def report(self, done: int | None, total: int | None, text: str) -> None:
+        """The job's code says how far it is."""
+        if done is not None and self._first_report[0] != self._stage:
+            self._first_report = (self._stage, done)
+        self._reported = (self._stage, done, total, text)
+        self.note_activity()
+
+    def note_activity(self) -> None:
+        """Something happened: the job is not stale."""
+        self._active_at = time.monotonic()
+        self._held.changed()
+
+    # What is seen of it.
+
+    def steps_running(self) -> int:
+        """How many steps run just now."""
+        return len(self._running)
+
+    def has_recorded(self) -> bool:
+        """Whether this attempt has recorded any step of its own."""
+        return bool(self._recorded)
+
+    def describe(self) -> Running:
+        """What this attempt is doing, for the worker's heartbeat. From the heartbeat's thread."""
+        with self._lock:
+            stage, since = self._stage, self._since.get(self._stage)
+            limits = [spec.stale_after_ms for spec in self._running.values() if spec.stale_after_ms is not None]
+            retrying = None
+            if self._retrying:
+                retrying = next(reversed(self._retrying.values()))
+                retrying = replace(retrying, others=len(self._retrying) - 1)
+        done, total = self._counts.get(stage, (None, None))
+        made, text = self._recorded.get(stage, 0), ""
+        reported = self._reported
+        if reported is not None and reported[0] == stage:  # what was reported in an earlier stage is over
+            text = reported[3]
+            if reported[1] is not None:
+                done, total = reported[1], reported[2]
+                made = done - self._first_report[1]
+        return Running(
+            job=self._held.job.id,
+            epoch=self._held.job.epoch,
+            stage=stage,
+            done=done,
+            total=total,
+            made=made,
+            text=text,
+            since=since,
+            silent_ms=round((time.monotonic() - self._active_at) * 1_000),
+            stale_after_ms=min(limits, default=None),  # the strictest of what runs now
+            retrying=retrying,
+        )
+
+    def final_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:
+        """How far it is, as a record that goes with its end. Of a job that completes, the steps show what a map
+        counted.
+        """
+        if self._reported is None and (completes or not self._counts):
+            return ()
+        return progress_record(self._held.job, self.describe(), now)
+
+    # Log lines.
+
+    def load_log(self, lines: Iterable[str]) -> None:
+        """Begin with the log lines that an earlier lease has kept."""
+        self._lines.load(lines)
+
+    def add_log_line(self, line: str) -> None:
+        """Keep a log line with the job. Safe from any thread."""
+        self._lines.add(storable(line))
+
+    def is_log_due(self) -> bool:
+        """Whether new log lines should go with the next record."""
+        return time.monotonic() > self._log_due
+
+    def take_log_record(self) -> tuple[Step, ...]:
+        """The log lines as a record, if there are new ones. Written with the next record or with the end."""
+        self._log_due = time.monotonic() + LOG_SECONDS
+        lines = self._lines.fresh()
+        if lines is None:
+            return ()
+        job = self._held.job
+        record = Step(
+            job=job.id,
+            epoch=job.epoch,
+            path=LOG_PATH,
+            name=LOG_PATH,
+            state=StepState.STARTED,
+            result=canonical(lines),
+            started_at=self._held.now(),
+        )
+        return (record,)

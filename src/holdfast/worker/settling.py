@@ -1,0 +1,218 @@
+"""The end of an attempt, from its handler's end on: decide what it comes to, commit that, notify others, forget it.
+
+Must not run jobs (`execution`). Most ends need no more than a commit: those of one moment are committed together, and
+their slots are filled in the same act.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from holdfast.core.errors import HoldfastError, StoreError, StoreLost
+from holdfast.core.model import Applied, Change, Conflict, Job
+from holdfast.engines.contract import Engine
+from holdfast.jobs.consequences import concerns_others, say_stopped, tell_others, wake_now
+from holdfast.safe_text import logger
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.claiming import CLAIM_LIMIT, Claiming
+from holdfast.worker.held_job import CANCELLED, CUT, DOUBTED, ENDED, LOST, RELEASED, SUSPENDED
+from holdfast.worker.outcomes import decide_end
+from holdfast.worker.release import GivingUp
+from holdfast.worker.slots import EndedAttempt, Slots
+
+log = logger("holdfast.worker")
+
+SETTLERS = 2
+"""How many acts that commit ends may be under way at once: while the store works on one, the next is made ready."""
+
+CUT_OFF = "something that ran in its worker ended the event loop (sys.exit or loop.stop() in a task or a callback?)"
+"""What the history says of a job whose worker's event loop ended, though nobody had asked the worker to stop."""
+
+
+class Settling:
+    """Settles the attempts of one worker."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        worker: str,
+        slots: Slots,
+        claiming: Claiming,
+        giving_up: GivingUp,
+        chance: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._slots = slots
+        self._claiming = claiming
+        self._giving_up = giving_up
+        self._chance = chance
+        self.settlers: set[asyncio.Task[None]] = set()
+
+    def settle(self, attempt: Attempt, result: str | None, error: BaseException | None) -> None:
+        """Settle an attempt whose handler has ended: together with others of this moment, if its end is plain."""
+        if _needs_care(attempt, error):
+            self._slots.occupy(attempt.lease, self.settle_alone(attempt, result, error))
+            return
+        attempt.mark_ended()
+        self._slots.ended.append((attempt, result, error))
+        if len(self.settlers) < SETTLERS:
+            settler = self._slots.loop.create_task(self._settle_together(), name="holdfast ends")
+            self.settlers.add(settler)
+            settler.add_done_callback(self.settlers.discard)
+
+    # Together.
+
+    async def _settle_together(self) -> None:
+        """Commit the ends that have come, and fill their slots in the same act; then those that came meanwhile."""
+        try:
+            await self._commit_batches()
+        finally:  # at once, and not when the loop comes to it: what ends meanwhile needs a settler
+            self.settlers.discard(cast(asyncio.Task[None], asyncio.current_task()))
+
+    async def _commit_batches(self) -> None:
+        slots, claiming = self._slots, self._claiming
+        while slots.ended:
+            ended, slots.ended = slots.ended[:CLAIM_LIMIT], slots.ended[CLAIM_LIMIT:]
+            free = claiming.refill_size()
+            reserved = max(free, len(ended))
+            slots.reserved += reserved
+            claiming.turns += 1
+            sent = time.monotonic()
+            try:
+                jobs = await self._commit_batch(ended, free)
+            finally:
+                claiming.turns -= 1
+                slots.reserved -= reserved
+                slots.room.set()
+            claiming.receive(jobs, free, sent)
+
+    async def _commit_batch(self, ended: Sequence[EndedAttempt], free: int) -> Sequence[Job]:
+        """Commit these ends and claim jobs for so many slots; what was claimed."""
+        slots = self._slots
+        try:
+            now = await self._engine.now()
+            changes = [decide_end(*one, now=now, by=self._worker, chance=self._chance) for one in ended]
+        except Exception:
+            for one in ended:
+                slots.occupy(one[0].lease, self.settle_alone(*one))
+            return []
+        claiming = self._claiming
+        try:
+            answers, jobs = await self._engine.turn(changes, self._worker, claiming.queues, free, claiming.types_now())
+        except Exception:
+            # One of them may be to blame, or the store is away: each tries by itself, for as long as it takes.
+            for (attempt, _, _), change in zip(ended, changes, strict=True):
+                slots.occupy(attempt.lease, self._commit_alone(attempt, change))
+            return []
+        for (attempt, _, _), change, answer in zip(ended, changes, answers, strict=True):
+            if not isinstance(answer, Applied) or concerns_others(change, answer):
+                slots.occupy(attempt.lease, self._notify(attempt, change, answer))
+            else:
+                slots.forget(attempt)
+        return jobs
+
+    # Alone.
+
+    async def settle_alone(self, attempt: Attempt, result: str | None, error: BaseException | None) -> None:
+        """Settle one attempt by itself: one that was stopped, or while the store is away."""
+        try:
+            if attempt.is_closing and await attempt.wait_for_suspend():  # it ended in the very moment of its suspend
+                why = "it ended while it was suspended"
+                await wake_now(self._engine, attempt.job.id, by=self._worker, why=why)
+            stop = attempt.stop if attempt.stop != ENDED else None
+            attempt.mark_ended()
+            await attempt.journal.wait_until_written()
+            if stop is None and error is None and attempt.journal.effects.is_in_doubt():
+                stop = DOUBTED
+            now = await attempt.persist(self._engine.now)
+            if stop in (LOST, CANCELLED, SUSPENDED):
+                self._leave_to_others(attempt, stop)
+            elif stop == CUT:
+                await self._count_as_lost(attempt)
+            else:
+                releases = await self._giving_up.count_releases(attempt.job) if stop == RELEASED else 0
+                change = decide_end(
+                    attempt, result, error, stop=stop, now=now, by=self._worker, chance=self._chance, releases=releases
+                )
+                await self._commit_alone(attempt, change)
+        except StoreError as away:
+            _log_away(attempt, away)
+        finally:
+            self._slots.forget(attempt)
+
+    async def _commit_alone(self, attempt: Attempt, change: Change) -> None:
+        try:
+            (answer,) = await attempt.persist(lambda: self._engine.commit([change]))
+            await self._notify(attempt, change, answer)
+        except StoreError as away:
+            _log_away(attempt, away)
+        finally:
+            self._slots.forget(attempt)
+
+    async def _notify(self, attempt: Attempt, change: Change, answer: Applied | Conflict) -> None:
+        """Wake whoever waits for the end of an attempt. One whose end was refused has lost its job."""
+        job = attempt.job
+        try:
+            if not isinstance(answer, Applied) and not await attempt.is_in_history(change):
+                log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
+                self._slots.spawn(self._announce_stop(attempt))
+            await attempt.persist(lambda: tell_others(self._engine, change, answer, by=self._worker))
+        except StoreError as away:
+            _log_away(attempt, away)
+        finally:
+            self._slots.forget(attempt)
+
+    def abandon(self, attempt: Attempt, error: StoreError) -> None:
+        """Give an attempt up before its handler ran, because the store is away."""
+        self._slots.forget(attempt)
+        _log_away(attempt, error)
+
+    # Ends of which nothing is to be committed.
+
+    def _leave_to_others(self, attempt: Attempt, stop: str) -> None:
+        """Say what became of a job that is not ours any more."""
+        doubts = attempt.journal.effects.doubts
+        if stop == LOST:
+            line = "job %s: lost its lease (epoch %s) and was stopped here; others go on"
+            log.warning(line, attempt.job.id, attempt.job.epoch)
+        if stop == CANCELLED and doubts:
+            line = "job %s: cancelled; %s may have happened: begun and not recorded"
+            log.warning(line, attempt.job.id, ", ".join(doubts))
+        if stop != SUSPENDED:
+            self._slots.spawn(self._announce_stop(attempt))
+
+    async def _count_as_lost(self, attempt: Attempt) -> None:
+        """End an attempt with the event loop that it runs on. Its last log lines may say why."""
+        if lines := attempt.progress.take_log_record():
+            await self._engine.record(lines)
+        await self._giving_up.lapse(attempt.lease, CUT_OFF, attempt.journal.effects.drops)
+
+    async def _announce_stop(self, attempt: Attempt) -> None:
+        """Nothing of a cancelled job runs here any more: what it made may be undone. An effect that was cut off stays
+        in doubt, and the undo's history says so.
+        """
+        doubts = tuple(attempt.journal.effects.doubts)
+        try:
+            await attempt.wait_until_still()
+            await say_stopped(self._engine, attempt.job, by=self._worker, doubts=doubts)
+        except HoldfastError as error:
+            log.warning("job %s: its undo begins a little later: %s", attempt.job.id, error)
+
+
+def _needs_care(attempt: Attempt, error: BaseException | None) -> bool:
+    """Whether the end of an attempt needs more than a commit: it was stopped, or something is still being written."""
+    if attempt.stop is not None or attempt.is_closing:
+        return True
+    if attempt.is_plain():
+        return False
+    journal = attempt.journal
+    return journal.is_writing() or (error is None and journal.effects.is_in_doubt())
+
+
+def _log_away(attempt: Attempt, error: StoreError) -> None:
+    if isinstance(error, StoreLost):
+        log.warning("job %s: stopped; what it came to is not written, since its store is lost", attempt.job.id)
+        return
+    log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", attempt.job.id, error)
