@@ -417,17 +417,17 @@ def _(is_fresh: Any) -> Any:
     return lambda self, look: True
 
 
-@bug("the workers are those of the look before", "S37", Snapshots, "look", drowsy)
-def _(look: Any) -> Any:
+@bug("the workers are those of the look before", "S37", Snapshots, "take", drowsy)
+def _(take: Any) -> Any:
     async def late(self: Any) -> Any:
-        there = await look(self)
+        there = await take(self)
         before, self.before = getattr(self, "before", there), there
         return replace(there, present=before.present)
 
     return late
 
 
-@bug("orphans are left alone", "L1 L3", Rescue, "orphans")
+@bug("orphans are left alone", "L1 L3", Rescue, "rescue_orphans")
 def _(orphans: Any) -> Any:
     async def none(self: Any, by: str, look: Any = None, held: Any = None) -> list[Any]:
         return []
@@ -435,7 +435,7 @@ def _(orphans: Any) -> Any:
     return none
 
 
-@bug("a stale stage is left alone", "L3", Rescue, "stale")
+@bug("a stale stage is left alone", "L3", Rescue, "rescue_stale")
 def _(stale: Any) -> Any:
     async def none(self: Any, by: str, look: Any = None) -> list[Any]:
         return []

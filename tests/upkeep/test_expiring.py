@@ -216,7 +216,7 @@ def test_a_keeper_that_stops_lets_the_round_under_way_end_and_resigns():
 
 
 def test_of_many_undo_jobs_that_wait_for_dead_owners_some_are_looked_at_in_each_look(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rescue, "UNDOS_A_LOOK", 10)
+    monkeypatch.setattr(rescue, "UNDOS_AT_ONCE", 10)
 
     class Counting:
         def __init__(self) -> None:
@@ -239,7 +239,7 @@ def test_of_many_undo_jobs_that_wait_for_dead_owners_some_are_looked_at_in_each_
             await jobs.cancel(one.id)
         await store.engine.beat(Presence("w-2"))
         rescuer = rescue.Rescue(store, lease_seconds=15)  # type: ignore[arg-type]
-        look = await rescuer.looks.look()
+        look = await rescuer.snapshots.take()
         dead = replace(look, present={name: replace(seen, gone=True) for name, seen in look.present.items()})
 
         async def waiting() -> int:
@@ -248,7 +248,7 @@ def test_of_many_undo_jobs_that_wait_for_dead_owners_some_are_looked_at_in_each_
         assert await waiting() == 25
         for still in (15, 5, 0):
             store.read = 0
-            await rescuer.dead("w-1", dead)
+            await rescuer.rescue_dead("w-1", dead)
             assert store.read <= 10
             assert await waiting() == still
 

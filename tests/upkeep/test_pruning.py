@@ -27,7 +27,7 @@ class Full:
         self.engine = MemoryEngine(StoreClock(settable=True))
         self.left = batches * PRUNE_BATCH
         self.prunes: list[tuple[float, float]] = []
-        self.looks: list[float] = []
+        self.snapshots: list[float] = []
         self.trouble = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +35,7 @@ class Full:
 
     async def records(self, prefix: str) -> Any:
         if prefix == "worker/":
-            self.looks.append(asyncio.get_running_loop().time())
+            self.snapshots.append(asyncio.get_running_loop().time())
         return await self.engine.records(prefix)
 
     async def prune(self, limit: int = 1_000) -> int:
@@ -80,7 +80,7 @@ def test_pruning_leaves_the_larger_part_of_the_time_to_others_and_the_keeper_loo
     rest = store.prunes[1:]  # the first one belongs to the round
     busy = sum(end - began for began, end in rest[:-1])
     assert busy <= PRUNE_PART * (rest[-1][0] - rest[0][0]) * 1.01
-    assert sum(rest[0][0] < at < rest[-1][1] for at in store.looks) >= 3
+    assert sum(rest[0][0] < at < rest[-1][1] for at in store.snapshots) >= 3
 
 
 def test_a_keeper_that_stops_prunes_nothing_more():

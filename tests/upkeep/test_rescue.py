@@ -42,11 +42,11 @@ class Store:
         self.do(self.engine.beat(Presence(worker, running=running, **fields)))
 
     def dead(self):
-        return self.do(self.rescue.dead("w-2"))
+        return self.do(self.rescue.rescue_dead("w-2"))
 
     def seen(self, **fields):
         """A look at the workers, as an engine marks them that saw more of them."""
-        look = self.do(self.rescue.looks.look())
+        look = self.do(self.rescue.snapshots.take())
         return replace(look, present={name: replace(one, **fields) for name, one in look.present.items()})
 
     def get(self, one):
@@ -183,9 +183,9 @@ def test_a_stale_stage_is_recovered_though_its_worker_lives_and_the_history_says
         Running(one.id, one.epoch, stage="draw", silent_ms=100, stale_after_ms=5_000),
         Running(other.id, other.epoch, stage="draw"),
     )
-    assert store.do(store.rescue.stale("w-2")) == []
+    assert store.do(store.rescue.rescue_stale("w-2")) == []
     store.clock.advance(5_000)
-    (stale,) = store.do(store.rescue.stale("w-2"))
+    (stale,) = store.do(store.rescue.rescue_stale("w-2"))
     assert stale.id == one.id
     entry = store.last(one)
     assert (entry.event, entry.note["stage"]) == (Event.LAPSE, "draw")
@@ -196,16 +196,16 @@ def test_a_stale_stage_is_recovered_though_its_worker_lives_and_the_history_says
 def test_a_stale_word_about_an_older_lease_touches_nothing(store):
     one = store.claimed()
     store.beat("w-1", Running(one.id, one.epoch - 1, stage="draw", silent_ms=10**6, stale_after_ms=1))
-    assert store.do(store.rescue.stale("w-2")) == []
+    assert store.do(store.rescue.rescue_stale("w-2")) == []
 
 
 def test_a_job_whose_worker_left_no_trace_is_rescued_after_a_lease(store):
     one = store.claimed()
     store.clock.advance(10 * LEASE)  # it may have beaten until now
     for _ in range(4):
-        assert store.do(store.rescue.orphans("w-2")) == []
+        assert store.do(store.rescue.rescue_orphans("w-2")) == []
         store.clock.advance(LEASE // 3)
-    assert [lost.id for lost in store.do(store.rescue.orphans("w-2"))] == [one.id]
+    assert [lost.id for lost in store.do(store.rescue.rescue_orphans("w-2"))] == [one.id]
     assert store.last(one).note["why"] == "its worker left no trace"
 
 
@@ -213,18 +213,18 @@ def test_no_job_is_taken_from_a_worker_whose_trace_was_removed_and_came_back(sto
     one = store.claimed()
     for is_there in (False, False, True, False, False, True) * 3:
         store.beat("w-1", leaving=not is_there)
-        assert store.do(store.rescue.orphans("w-2")) == []
+        assert store.do(store.rescue.rescue_orphans("w-2")) == []
         store.clock.advance(LEASE // 3)
     assert store.get(one).state is State.ACTIVE
 
 
 def test_who_slept_does_not_take_a_missed_worker_for_lost_until_it_had_time_to_come_back(store):
     one = store.claimed()
-    assert store.do(store.rescue.orphans("w-2")) == []
+    assert store.do(store.rescue.rescue_orphans("w-2")) == []
     store.clock.advance(10 * LEASE)
-    assert store.do(store.rescue.orphans("w-2")) == []
+    assert store.do(store.rescue.rescue_orphans("w-2")) == []
     store.clock.advance(LEASE // 2)
-    assert [lost.id for lost in store.do(store.rescue.orphans("w-2"))] == [one.id]
+    assert [lost.id for lost in store.do(store.rescue.rescue_orphans("w-2"))] == [one.id]
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_who_slept_does_not_take_a_missed_worker_for_lost_until_it_had_time_to_c
 def test_a_timeout_that_its_owner_did_not_heed_is_a_failure(store, retries, event, state):
     one = store.claimed(options=Options(timeout_ms=1_000, retry=Retry(retries=retries)))
     store.clock.advance(5_000)
-    assert store.do(store.rescue.overrun("w-2")) == []
+    assert store.do(store.rescue.fail_overrun("w-2")) == []
     store.clock.advance(1_001)
-    assert store.do(store.rescue.overrun("w-2")) != []
+    assert store.do(store.rescue.fail_overrun("w-2")) != []
     ended = store.get(one)
     assert ended.state is state
     assert ended.error.message == "the job took longer than its timeout of 1 s"
@@ -251,7 +251,7 @@ def test_an_effect_in_doubt_needs_a_person_when_its_job_overran_its_timeout(stor
     )
     store.do(store.engine.record([begun]))
     store.clock.advance(10 * SECOND)
-    assert store.do(store.rescue.overrun("w-2")) != []
+    assert store.do(store.rescue.fail_overrun("w-2")) != []
     ended = store.get(one)
     assert ended.state is State.REVIEW
     assert ended.error.type == "EffectInDoubt"
@@ -269,8 +269,8 @@ def keeper(store, worker="w-2"):
 
 def lead(store, one):
     async def ask():
-        look = await one._rescue.looks.look()
-        await one._rescue.dead(one._worker, look)
+        look = await one._rescue.snapshots.take()
+        await one._rescue.rescue_dead(one._worker, look)
         return await one.lead(look)
 
     return store.do(ask())
@@ -357,7 +357,7 @@ def test_a_presence_that_an_engine_saw_die_is_dead_at_once(store):
     store.beat("w-1")
 
     seen = store.seen(gone=True, pid=7, host="h")
-    assert [lost.id for lost in store.do(store.rescue.dead("w-2", seen))] == [one.id]
+    assert [lost.id for lost in store.do(store.rescue.rescue_dead("w-2", seen))] == [one.id]
     assert store.last(one).note["why"] == "process 7 on h ended without a word; last heard of 0 ms ago"
 
 
@@ -407,7 +407,7 @@ def lose(store, one, **seen):
     store.dead()
     store.clock.advance(2)
 
-    assert [lost.id for lost in store.do(store.rescue.dead("w-2", store.seen(**seen)))] == [one.id]
+    assert [lost.id for lost in store.do(store.rescue.rescue_dead("w-2", store.seen(**seen)))] == [one.id]
 
 
 def take(store):
@@ -465,5 +465,5 @@ def test_a_stage_is_not_stale_by_silence_that_is_the_stores(store):
     one = store.claimed()
     store.beat("w-1", Running(one.id, one.epoch, stage="draw", silent_ms=0, stale_after_ms=5_000))
     store.clock.advance(10 * SECOND)
-    assert store.do(store.rescue.stale("w-2", store.seen(store_away=True))) == []
-    assert store.do(store.rescue.stale("w-2", store.seen())) != []
+    assert store.do(store.rescue.rescue_stale("w-2", store.seen(store_away=True))) == []
+    assert store.do(store.rescue.rescue_stale("w-2", store.seen())) != []

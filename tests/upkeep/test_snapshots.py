@@ -16,7 +16,7 @@ from holdfast.jobs.service import Jobs
 from holdfast.upkeep import snapshot as looking
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.rescue import Rescue
-from holdfast.upkeep.snapshot import FRESH_PART, LOOK_TRIES
+from holdfast.upkeep.snapshot import FRESH_PART, REFRESH_TRIES
 
 LEASE = 15 * SECOND
 READS = frozenset({"now", "records", "find", "get", "steps", "history", "missing"})
@@ -72,9 +72,9 @@ class World:
     async def awake(self) -> None:
         """The leader has looked for long enough to judge."""
         for _ in range(3):
-            await self.rescue.looks.look()
+            await self.rescue.snapshots.take()
             self.clock.advance(LEASE // 3)
-        await self.rescue.looks.look()
+        await self.rescue.snapshots.take()
 
 
 class Silent:
@@ -91,7 +91,7 @@ class Silent:
         await world.beat(Running(self.job.id, self.job.epoch))
 
     async def act(self, world: World) -> None:
-        await world.rescue.dead("w-2")
+        await world.rescue.rescue_dead("w-2")
 
     async def is_well(self, world: World) -> bool:
         (job,) = await world.engine.get([self.job.id])
@@ -111,7 +111,7 @@ class Stuck(Silent):
         await world.beat(Running(self.job.id, self.job.epoch, stage="draw", silent_ms=10, stale_after_ms=5_000))
 
     async def act(self, world: World) -> None:
-        await world.rescue.stale("w-2")
+        await world.rescue.rescue_stale("w-2")
 
 
 class Slow(Stuck):
@@ -141,7 +141,7 @@ class New(Silent):
         await world.beat(Running(self.job.id, 1))
 
     async def act(self, world: World) -> None:
-        await world.rescue.orphans("w-2")
+        await world.rescue.rescue_orphans("w-2")
 
     async def is_well(self, world: World) -> bool:
         (job,) = await world.engine.get([self.job.id])
@@ -172,7 +172,7 @@ class Leading(Silent):
         await world.engine.put_record(LEADER, '{"worker":"w-1"}', 0)
 
     async def act(self, world: World) -> None:
-        await world.keeper.lead(await world.rescue.looks.look())
+        await world.keeper.lead(await world.rescue.snapshots.take())
 
     async def is_well(self, world: World) -> bool:
         (record,) = await world.engine.records(LEADER)
@@ -226,13 +226,13 @@ def test_a_store_that_is_too_slow_for_a_look_is_asked_again_in_the_next_round(mo
             return found
 
         world.engine.records = slowly  # type: ignore[method-assign]
-        look = await world.rescue.looks.look()
-        assert not world.rescue.looks.is_fresh(look)
+        look = await world.rescue.snapshots.take()
+        assert not world.rescue.snapshots.is_fresh(look)
         world.drowsy.reads = 0
-        assert await world.rescue.dead("w-2", look) == []
-        assert world.drowsy.reads <= 2 * LOOK_TRIES + 4, "it does not look for ever"
+        assert await world.rescue.rescue_dead("w-2", look) == []
+        assert world.drowsy.reads <= 2 * REFRESH_TRIES + 4, "it does not look for ever"
         slow = 0
-        assert [job.id for job in await world.rescue.dead("w-2")] == [one.job.id]
+        assert [job.id for job in await world.rescue.rescue_dead("w-2")] == [one.job.id]
 
     asyncio.run(play())
 
@@ -258,9 +258,9 @@ def test_a_stage_of_a_worker_that_slept_with_us_is_not_stale(monkeypatch):
         await world.awake()
         await world.beat(Running(held.id, held.epoch, stage="draw", silent_ms=10, stale_after_ms=60_000))
         world.clock.advance(100 * LEASE)
-        assert await world.rescue.stale("w-2") == []
+        assert await world.rescue.rescue_stale("w-2") == []
         await world.beat(Running(held.id, held.epoch, stage="draw", silent_ms=20, stale_after_ms=60_000))
-        assert await world.rescue.stale("w-2") == []
+        assert await world.rescue.rescue_stale("w-2") == []
 
     asyncio.run(play())
 
@@ -279,7 +279,7 @@ def test_a_look_reads_the_time_before_the_workers(monkeypatch):
             return await records(prefix)
 
         world.engine.records = later  # type: ignore[method-assign]
-        look = await world.rescue.looks.look()
+        look = await world.rescue.snapshots.take()
         assert look.now <= look.present["w-1"].beat_at
 
     asyncio.run(play())
@@ -288,8 +288,8 @@ def test_a_look_reads_the_time_before_the_workers(monkeypatch):
 def test_a_copy_of_a_look_is_as_old_as_the_look(monkeypatch):
     async def play() -> None:
         world = World(monkeypatch)
-        look = await world.rescue.looks.look()
+        look = await world.rescue.snapshots.take()
         world.clock.advance(LEASE)
-        assert not world.rescue.looks.is_fresh(replace(look, present={}))
+        assert not world.rescue.snapshots.is_fresh(replace(look, present={}))
 
     asyncio.run(play())

@@ -54,7 +54,7 @@ async def given(number: int = PARENTS) -> tuple[Counting, Wake, list[str]]:
 def test_a_round_looks_at_some_and_the_next_goes_on_behind_them(few):
     async def play() -> None:
         engine, one, parents = await given()
-        woken = [await one.parents("w-1") for _ in range(5)]
+        woken = [await one.wake_waiting("w-1") for _ in range(5)]
         assert woken == [10, 10, 5, 0, 0], "and when all were looked at, it rests"
         assert engine.looked == parents
 
@@ -64,17 +64,17 @@ def test_a_round_looks_at_some_and_the_next_goes_on_behind_them(few):
 def test_a_loss_while_a_walk_is_under_way_finishes_it_and_begins_another(few):
     async def play() -> None:
         engine, one, parents = await given()
-        await one.parents("w-1")
+        await one.wake_waiting("w-1")
         for _ in range(4):  # workers are lost again and again: the last parents still have their turn
-            one.soon()
-            await one.parents("w-1")
+            one.hurry()
+            await one.wake_waiting("w-1")
         assert engine.looked[:PARENTS] == parents
 
         clock = engine.engine._clock
         late = await waiting(engine.engine, clock, 1)  # type: ignore[arg-type]
-        one.soon()
+        one.hurry()
         for _ in range(5):
-            await one.parents("w-1")
+            await one.wake_waiting("w-1")
         (job,) = await engine.engine.get(late)
         assert job.state is State.AVAILABLE
 
@@ -85,10 +85,10 @@ def test_without_a_reason_it_looks_rarely(few):
     async def play() -> None:
         engine, one, _ = await given(A_ROUND)
         for _ in range(3):
-            await one.parents("w-1")
+            await one.wake_waiting("w-1")
         await waiting(engine.engine, engine.engine._clock, 1)  # type: ignore[arg-type]
-        assert await one.parents("w-1") == 0
-        one.soon()
-        assert await one.parents("w-1") == 1
+        assert await one.wake_waiting("w-1") == 0
+        one.hurry()
+        assert await one.wake_waiting("w-1") == 1
 
     asyncio.run(play())

@@ -156,7 +156,7 @@ class Damaged:
 async def test_a_look_sets_aside_what_an_engine_hands_on_unread(engine):
     await engine.beat(Presence("ghost"))
     await engine.beat(Presence("w-1"))
-    look = await Snapshots(Damaged(engine), 15.0).look()  # type: ignore[arg-type]
+    look = await Snapshots(Damaged(engine), 15.0).take()  # type: ignore[arg-type]
     assert set(look.present) == {"ghost", "w-1"}
     assert look.present["ghost"].unreadable
     assert look.present["ghost"].beat_at == look.present["w-1"].beat_at > 0

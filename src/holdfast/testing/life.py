@@ -176,8 +176,8 @@ class Life:
     async def _rescue(self) -> None:
         """What the upkeep of another process does when it sees a worker die."""
         rescue = Rescue(self._store, lease_seconds=self._plan.app.settings.lease_seconds)
-        await rescue.dead(UPKEEP)
-        await Wake(self._store).parents(UPKEEP)
+        await rescue.rescue_dead(UPKEEP)
+        await Wake(self._store).wake_waiting(UPKEEP)
 
     async def _to_the_end(self, worker: Mortal) -> None:
         """Answer what is waited for, let time pass, and say what happened, until all jobs have settled."""

@@ -85,7 +85,7 @@ class Keeper:
         """Apart from the other: a look needs less of the store than a round, and its success is no sign for one."""
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin the rounds."""
         self._join = self._spawn("holdfast-upkeep", self._keep)
 
     async def stop(self) -> None:
@@ -104,16 +104,16 @@ class Keeper:
         tidy_at = loop.time()
         while not self._stopping:
             try:
-                look = await self._rescue.looks.look()
-                gone = {worker for worker, presence in look.present.items() if presence.gone}
+                snapshot = await self._rescue.snapshots.take()
+                gone = {worker for worker, presence in snapshot.present.items() if presence.gone}
                 lost = bool(gone - self._gone)
                 if lost:  # who died may have owed a parent the word that its children are in
-                    self._wake.soon()
+                    self._wake.hurry()
                 self._gone = gone
-                self._tell(await self._rescue.dead(self._worker, look))
+                self._note_rescued(await self._rescue.rescue_dead(self._worker, snapshot))
                 if lost or loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds
-                    await self._round(look)
+                    await self._round(snapshot)
                 self._trouble.recovered()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
@@ -138,7 +138,7 @@ class Keeper:
         except TimeoutError:
             pass
 
-    def _begin(self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
+    def _start_beside(self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
         """Let this go on beside the rounds; False if it is still under way."""
         before = self._beside.get(name)
         if before is not None and not before.done():
@@ -146,54 +146,54 @@ class Keeper:
         self._beside[name] = asyncio.get_running_loop().create_task(work(*args), name=f"holdfast {name}")
         return True
 
-    async def _round(self, look: Snapshot) -> None:
+    async def _round(self, snapshot: Snapshot) -> None:
         try:
-            if await self.lead(look):
-                await self.tidy(look)
+            if await self.lead(snapshot):
+                await self.tidy(snapshot)
             self._tidying.recovered()
         except (StoreLost, Moved):
             raise
         except HoldfastError as error:
             self._tidying.say(error)
 
-    async def lead(self, look: Snapshot) -> bool:
+    async def lead(self, snapshot: Snapshot) -> bool:
         """Whether we lead: we do already, nobody does, the one who did is dead, or nobody can read who that is."""
         records = await self._engine.records(LEADER)
         held = next((record for record in records if record.name == LEADER), None)
         if held is not None and (leader := _leader_in(held)) is not None:
             if leader == self._worker:
                 return True
-            if (fresh := await self._rescue.looks.fresh(look)) is None:
+            if (fresh := await self._rescue.snapshots.refresh(snapshot)) is None:
                 return False
             presence = fresh.present.get(leader)
-            if presence is not None and not self._rescue.looks.is_dead(presence, fresh):
+            if presence is not None and not self._rescue.snapshots.is_dead(presence, fresh):
                 return False
         answer = await self._engine.put_record(
             LEADER, canonical({"worker": self._worker}), 0 if held is None else held.version
         )
         if isinstance(answer, Conflict):
             return False
-        self._wake.soon()
+        self._wake.hurry()
         if held is not None and _leader_in(held) is None:
             log.warning("upkeep: the record of who leads the upkeep can't be read; %s leads now", self._worker)
         log.info("%s leads the upkeep now", self._worker)
         return True
 
-    async def tidy(self, look: Snapshot | None = None) -> None:
+    async def tidy(self, snapshot: Snapshot | None = None) -> None:
         """One round of the leader's work."""
-        look = look or await self._rescue.looks.look()
-        held = await self._rescue.held()
-        self._tell(await self._rescue.orphans(self._worker, look, held))
-        await self._wake.parents(self._worker)
-        self._tell(await self._rescue.stale(self._worker))
-        await self._rescue.overrun(self._worker, held)
+        snapshot = snapshot or await self._rescue.snapshots.take()
+        held = await self._rescue.held_jobs()
+        self._note_rescued(await self._rescue.rescue_orphans(self._worker, snapshot, held))
+        await self._wake.wake_waiting(self._worker)
+        self._note_rescued(await self._rescue.rescue_stale(self._worker))
+        await self._rescue.fail_overrun(self._worker, held)
         await self._in_batches("expire", self._expire, EXPIRE_BATCH)
         await self._in_batches("prune", self._prune, PRUNE_BATCH)
 
     async def _in_batches(self, name: str, act: Callable[[], Awaitable[int]], batch: int) -> None:
         """Do one batch of this. What is more than that goes on beside the rounds."""
         if await act() >= batch:
-            self._begin(name, self._work_off, name, act, batch)
+            self._start_beside(name, self._work_off, name, act, batch)
 
     async def _work_off(self, name: str, act: Callable[[], Awaitable[int]], batch: int) -> None:
         """Go on batch by batch until there is nothing left. The pauses leave the store to those who work."""
@@ -237,9 +237,9 @@ class Keeper:
         except Exception as error:
             log.warning("upkeep: the lead could not be given up: %s", error)
 
-    def _tell(self, rescued: list[Job]) -> None:
+    def _note_rescued(self, rescued: list[Job]) -> None:
         if rescued:
-            self._wake.soon()
+            self._wake.hurry()
 
 
 def _leader_in(record: Record) -> str | None:

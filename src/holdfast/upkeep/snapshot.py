@@ -1,7 +1,7 @@
-"""A look at the workers: who is there, what each said last, and the store's time, read together.
+"""Snapshots of the workers: who is there, what each said last, and the store's time, read together.
 
 Must not act. What was seen gets old while one reads on, waits or sleeps, and the workers go on meanwhile. So whoever
-takes a job from a worker judges by a look that is young, and looks anew right before it acts if it isn't.
+takes a job from a worker judges by a young snapshot, and takes a new one right before it acts if it isn't.
 """
 
 import time
@@ -15,13 +15,13 @@ from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER, worker_in
 
 FRESH_PART = 0.2
-"""For which part of a lease a look may be acted on. Every worker beats three times in a lease or more often."""
+"""For which part of a lease a snapshot may be acted on. Every worker sends three heartbeats in a lease, or more."""
 
-LOOK_TRIES = 3
-"""How often one looks anew before it acts. A store that is too slow even then is asked again in the next round."""
+REFRESH_TRIES = 3
+"""How many snapshots are taken before one acts. A store that is too slow even then is asked again in the next round."""
 
 AWAKE_PART = 0.5
-"""For which part of a lease one must have looked before silence counts: every worker beats three times in a lease."""
+"""For which part of a lease snapshots must have been taken before silence counts: the living need time to be heard."""
 
 Moment = tuple[float, float]
 
@@ -37,7 +37,7 @@ def elapsed(since: Moment) -> float:
 
 
 class Snapshot(Struct, frozen=True):
-    """Who was there, at which time of the store; when it was begun here; since when one has looked without a break."""
+    """Who was there, at which time of the store; when it was begun here; since when they were taken without a break."""
 
     present: Mapping[str, Presence]
     now: Time
@@ -46,61 +46,61 @@ class Snapshot(Struct, frozen=True):
 
 
 class Snapshots:
-    """Looks at the workers of a store again and again. `lease_seconds` is how long a silent worker is believed in."""
+    """Takes snapshots of a store's workers. `lease_seconds` is how long a silent worker is believed in."""
 
     def __init__(self, engine: Engine, lease_seconds: float) -> None:
         self._engine = engine
         self._fresh_seconds = lease_seconds * FRESH_PART
         self.lease_ms = round(lease_seconds * 1_000)
-        self._looked_at: Time | None = None
+        self._taken_at: Time | None = None
         self._awake_since: Time = 0
 
-    async def look(self) -> Snapshot:
-        """Look now. The time is read first: of what is seen later, it makes nobody more silent than it is."""
+    async def take(self) -> Snapshot:
+        """Take one now. The time is read first: of what is seen later, it makes nobody more silent than it is."""
         begun = moment()
         now = await self._engine.now()
         records = await self._engine.records(WORKER)
-        if self._looked_at is None or now - self._looked_at >= self.lease_ms:
+        if self._taken_at is None or now - self._taken_at >= self.lease_ms:
             self._awake_since = now
-        self._looked_at = now
+        self._taken_at = now
         found = [worker_in(record) for record in records]
         # Of some beats that can't be read it isn't known when they were: such a worker counts as missed, not as dead.
         present = {one.worker: one for one in found if one.beat_at or not one.unreadable}
         return Snapshot(present, now, begun, self._awake_since)
 
-    async def fresh(self, look: Snapshot) -> Snapshot | None:
-        """This look while it is young, else a new one; None if the store can't give one that still is. What is done
+    async def refresh(self, snapshot: Snapshot) -> Snapshot | None:
+        """This one while it is young, else a new one; None if the store can't give one that still is. What is done
         next, before anything is awaited, rests on it.
         """
-        for _ in range(LOOK_TRIES):
-            if self.is_fresh(look):
-                return look
-            look = await self.look()
-        return look if self.is_fresh(look) else None
+        for _ in range(REFRESH_TRIES):
+            if self.is_fresh(snapshot):
+                return snapshot
+            snapshot = await self.take()
+        return snapshot if self.is_fresh(snapshot) else None
 
-    def is_fresh(self, look: Snapshot) -> bool:
-        """Whether one may act on this look now."""
-        return elapsed(look.begun) <= self._fresh_seconds
+    def is_fresh(self, snapshot: Snapshot) -> bool:
+        """Whether one may act on this snapshot now."""
+        return elapsed(snapshot.begun) <= self._fresh_seconds
 
-    def is_silent(self, presence: Presence, look: Snapshot) -> bool:
+    def is_silent(self, presence: Presence, snapshot: Snapshot) -> bool:
         """Whether a worker has not been heard of for longer than a lease."""
-        return look.now - presence.beat_at > self.lease_ms
+        return snapshot.now - presence.beat_at > self.lease_ms
 
-    def is_dead(self, presence: Presence, look: Snapshot) -> bool:
+    def is_dead(self, presence: Presence, snapshot: Snapshot) -> bool:
         """Whether a worker was seen to die, or has been silent for longer than a lease.
 
         Who was asleep, or cut off from the store, can't tell silence from death until the living had time to beat.
         """
-        return presence.gone or (self.is_awake(look) and self.is_silent(presence, look))
+        return presence.gone or (self.is_awake(snapshot) and self.is_silent(presence, snapshot))
 
-    def is_awake(self, look: Snapshot) -> bool:
-        """Whether one has looked for so long without a break that the living had time to beat."""
-        return look.now - look.awake_since >= self.lease_ms * AWAKE_PART
+    def is_awake(self, snapshot: Snapshot) -> bool:
+        """Whether snapshots were taken for so long without a break that the living had time to be heard."""
+        return snapshot.now - snapshot.awake_since >= self.lease_ms * AWAKE_PART
 
 
-def how(presence: Presence, look: Snapshot) -> str:
+def describe_death(presence: Presence, snapshot: Snapshot) -> str:
     """How a dead worker was seen to be dead, for the history."""
-    silent = in_words(max(0, look.now - presence.beat_at))
+    silent = in_words(max(0, snapshot.now - presence.beat_at))
     if presence.gone:
         where = f"process {presence.pid} on {presence.host or 'this machine'}"
         return f"{where} ended without a word; last heard of {silent} ago"

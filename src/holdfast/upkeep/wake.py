@@ -29,11 +29,11 @@ class Wake:
         """The last job that was looked at, while a walk over all that wait is under way."""
         self._again = False
 
-    def soon(self) -> None:
+    def hurry(self) -> None:
         """Somebody was lost: look at the next occasion. A walk that is under way is finished first, then begun anew."""
         self._next, self._again = 0.0, self._again or bool(self._after)
 
-    async def parents(self, by: str) -> int:
+    async def wake_waiting(self, by: str) -> int:
         """Wake who waits for jobs that are all in, or for each other, if it is time to look; answer how many."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._next:

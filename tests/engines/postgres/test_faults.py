@@ -382,7 +382,7 @@ def test_a_lapse_after_a_restart_is_no_recovery_however_often_and_a_real_death_i
             while time.monotonic() < end:
                 try:
                     await engine.beat(Presence("w-2", beat_ms=200, lease_ms=1_000))
-                    if await rescue.dead("w-2", await rescue.looks.look()):
+                    if await rescue.rescue_dead("w-2", await rescue.snapshots.take()):
                         break
                 except StoreError:
                     pass
