@@ -94,7 +94,7 @@ def only_recorded(undo_of: Any) -> Any:
     return lambda self, intent, record: nothing if record is None else undo_of(self, intent, record)
 
 
-def never(say_stopped: Any) -> Any:
+def never(announce_stopped: Any) -> Any:
     async def silent(*args: Any, **named: Any) -> None: ...
 
     return silent
@@ -137,7 +137,7 @@ BUGS: dict[str, tuple[Any, str, Any, str, str, tuple[str, ...]]] = {
     ),
     "what may have happened is forgotten": (_Undo, "_undo_of", only_recorded, "forgotten", "line", STRUCK),
     "the oldest is undone first": (holdfast.worker.undo, "reversed", lambda _: list, "order", "line", STRUCK),
-    "an owner doesn't say that it stopped": (settling, "say_stopped", never, "late", "line", STRUCK),
+    "an owner doesn't say that it stopped": (settling, "announce_stopped", never, "late", "line", STRUCK),
     "sys.exit in a step ends the worker": (Watch, "is_stop", exits_too, "ended", "exits", STRUCK),
     "a worker whose loop ends hands its jobs over": (Worker, "_note_cut", nothing, "handed over", "ends", STRUCK),
     "the dead are believed in": (Snapshots, "is_dead", only_told, "forgotten", "dies", STRUCK),

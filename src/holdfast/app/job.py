@@ -261,7 +261,7 @@ class _Job(Generic[P, R]):
             if outcome.job is not None:
                 tally.fail(one, failure_of(outcome.job))
             else:
-                tally.settle(one, self.spec.signature.result.decode(outcome.result or "null"))
+                tally.succeed(one, self.spec.signature.result.decode(outcome.result or "null"))
         return tally.outcome()
 
     def _order(

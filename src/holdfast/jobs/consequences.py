@@ -15,7 +15,7 @@ from holdfast.core.model import Applied, Change, Conflict, Event, Job, Presence,
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER, worker_in
 from holdfast.jobs.status import progress_record
-from holdfast.jobs.waiters import CHANGE_TRIES, has_waiters, tell_waiters
+from holdfast.jobs.waiters import CHANGE_TRIES, has_waiters, notify_waiters
 
 UNDO_TYPE = "holdfast.undo"
 """The type of the jobs that undo what a stopped job made. Every worker knows it."""
@@ -74,37 +74,37 @@ async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:
             cancelled += len(applied)
             for change, answer in zip(changes, answers, strict=True):
                 if isinstance(answer, Applied) and has_waiters(change, answer):
-                    await tell_waiters(engine, change.job.id, by=by)
+                    await notify_waiters(engine, change.job.id, by=by)
             if len(applied) == len(live):  # else somebody was faster with one of them: look again
                 parents += [job.id for job in page if job.epoch > 0]
                 after = page[-1].id
     return cancelled
 
 
-async def tell_others(engine: Engine, change: Change, answer: Applied | Conflict, *, by: str) -> None:
-    """A job has settled by this change, or may have: wake its parent, and whoever else waits for its end."""
+async def notify_others(engine: Engine, change: Change, answer: Applied | Conflict, *, by: str) -> None:
+    """Wake the parent of a job that has settled by this change, or may have, and whoever else waits for its end."""
     if change.arrives:
         await wake_parent(engine, change.job, answer, by=by)
     if has_waiters(change, answer):
-        await tell_waiters(engine, change.job.id, by=by)
+        await notify_waiters(engine, change.job.id, by=by)
 
 
-def concerns_others(change: Change, answer: Applied) -> bool:
-    """Whether there may be somebody to tell of a change. Asked at every end, so it is quick and costs no call."""
+def may_concern_others(change: Change, answer: Applied) -> bool:
+    """Whether others may wait for this change. Asked at every end, so it is quick and costs no call."""
     job = change.job
     return change.arrives or answer.version != job.version + 1 or (bool(job.inbox) and has_waiters(change, answer))
 
 
 async def wake_parent(engine: Engine, child: Job, answer: Applied | Conflict, *, by: str) -> None:
-    """A child has settled: wake its parent if that waits for its group, and this was the last one out."""
+    """Wake the parent of a child that has settled, if it waits for the child's group and this was the last one."""
     assert child.parent is not None
     missing = answer.missing if isinstance(answer, Applied) else await engine.missing(child.parent, child.group or "")
     if missing == 0:
-        await wake_if_in(engine, child.parent, by=by)
+        await wake_if_children_ended(engine, child.parent, by=by)
 
 
-async def wake_if_in(engine: Engine, id: str, *, by: str) -> bool:
-    """Wake a job that waits for children who have all arrived; whether it was so."""
+async def wake_if_children_ended(engine: Engine, id: str, *, by: str) -> bool:
+    """Wake a job that waits for children which have all arrived; whether it was woken."""
     for _ in range(CHANGE_TRIES):
         (job,) = await engine.get([id])
         if job is None or job.state is not State.PENDING:
@@ -125,8 +125,8 @@ async def wake_if_in(engine: Engine, id: str, *, by: str) -> bool:
     return False
 
 
-async def say_stopped(engine: Engine, job: Job, *, by: str, doubts: Sequence[str] = ()) -> None:
-    """The owner of a cancelled job has stopped: its undo may begin. The word of an earlier owner counts for nothing.
+async def announce_stopped(engine: Engine, job: Job, *, by: str, doubts: Sequence[str] = ()) -> None:
+    """Let the undo of a cancelled job begin, because its owner has stopped. An earlier owner's stop counts for nothing.
     `doubts` are the effects that the stop has cut off: the undo's history names them.
     """
     cancelled, undo = await engine.get([job.id, derived_id(job.id, "undo")])
@@ -140,7 +140,7 @@ async def say_stopped(engine: Engine, job: Job, *, by: str, doubts: Sequence[str
 
 
 async def wake_now(engine: Engine, id: str, *, by: str, why: str) -> None:
-    """Let a job that waits run again now, if it still waits. Who was faster has done it."""
+    """Let a job that waits run again now, if it still waits."""
     (job,) = await engine.get([id])
     if job is not None and job.state in (State.PENDING, State.SCHEDULED):
         wake, now = activate if job.state is State.PENDING else promote, await engine.now()

@@ -50,12 +50,12 @@ class Past(Struct, frozen=True):
         return [step for step in self.records if not step.path.startswith("~")]
 
 
-async def past_of(engine: Engine, job: str) -> Past:
+async def read_past(engine: Engine, job: str) -> Past:
     """Read what is recorded of a job, then its history."""
     return Past(await engine.steps(job), await history_of(engine, job))
 
 
-def lost(
+def decide_loss(
     job: Job,
     past: Past,
     now: Time,
@@ -92,8 +92,8 @@ def lost(
         error = Error("EffectInDoubt", doubt_text(job.id, doubts, next(iter(causes), "")))
         note["in_doubt"] = doubts
     elif event is Event.ABANDON:
-        told = f"{job.recoveries + 1} workers in a row were lost over this job: {why}"
-        error = Error(WORKERS_LOST, f"{told}; {SILENCED}" if silent else told)
+        text = f"{job.recoveries + 1} workers in a row were lost over this job: {why}"
+        error = Error(WORKERS_LOST, f"{text}; {SILENCED}" if silent else text)
     cargo = Cargo(steps=progress_record(job, running, now), drops=tuple(drops), note=note)
     if error is not None:
         return abandon(job, now, by=by, error=error, **cargo)

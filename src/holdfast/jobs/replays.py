@@ -50,7 +50,7 @@ def said_of(job: Job) -> dict[str, Said]:
     return found
 
 
-def spoken_of(history: Iterable[Entry]) -> dict[str, str]:
+def words_spoken(history: Iterable[Entry]) -> dict[str, str]:
     """What was said of steps, in words, by the step's path: all that replays have carried out. The last word counts."""
     said: dict[str, str] = {}
     for entry in history:
@@ -64,7 +64,7 @@ def misfits(job: Job, steps: Iterable[Step], history: Iterable[Entry]) -> list[S
     """The steps whose result a person gave, where the job has then failed because a value did not fit its type."""
     if job.error is None or job.error.type.rpartition(".")[2] != BadValue.__name__:
         return []
-    said = spoken_of(history)
+    said = words_spoken(history)
     return [step for step in steps if step.state is StepState.DONE and said.get(step.path) == HAPPENED]
 
 
@@ -99,7 +99,7 @@ class Failures(Struct, frozen=True):
     children: tuple[str, ...]
 
 
-def failures_told(steps: Iterable[Step]) -> Failures:
+def recorded_failures(steps: Iterable[Step]) -> Failures:
     """The failures of children, the waits that were late, and what failed inside steps that were tried again: as a
     failed step, a replay does not keep them.
     """

@@ -36,7 +36,7 @@ from holdfast.core.outcome import in_doubt
 from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import PAUSE, WORKER, worker_in
-from holdfast.jobs.consequences import cancel_children, end_change, presence_of, running_of, tell_others
+from holdfast.jobs.consequences import cancel_children, end_change, notify_others, presence_of, running_of
 from holdfast.jobs.pauses import Pause, pause_text, read_pauses
 from holdfast.jobs.questions import (
     ASK,
@@ -48,7 +48,7 @@ from holdfast.jobs.questions import (
     signal_text,
     untaken,
 )
-from holdfast.jobs.replays import Said, doubts_left, failures_told, keep_word, said_of, spoken_of, with_words
+from holdfast.jobs.replays import Said, doubts_left, keep_word, recorded_failures, said_of, with_words, words_spoken
 from holdfast.jobs.requests import Ids, JobRequest, new_job, random_ids
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.waiters import CHANGE_TRIES
@@ -236,7 +236,7 @@ class Jobs:
     async def _replayed(self, change: Change, said: Mapping[str, Said], reason: str) -> Change:
         """A replay with all that goes with it. The children go first: a job that runs before them would fail again."""
         job, steps = change.job, {step.path: step for step in await self.engine.steps(change.job.id)}
-        failures = failures_told(steps.values())
+        failures = recorded_failures(steps.values())
         for start in range(0, len(failures.children), PAGE_LIMIT):
             for child in await self.engine.get(failures.children[start : start + PAGE_LIMIT]):
                 if child is not None and child.parent == job.id and child.state is State.REVIEW:
@@ -261,7 +261,7 @@ class Jobs:
         steps = {step.path: step for step in await self.engine.steps(_known(id))}
         doubts = in_doubt(steps.values())
         # What a person said of it before may be corrected: it may not have fitted the step's type.
-        before = spoken_of(await self.history(id))
+        before = words_spoken(await self.history(id))
         if path not in doubts and not (path in before and path in steps):
             known = f"in doubt: {', '.join(doubts)}" if doubts else "no step of it is in doubt"
             raise NotFound(f"job {id}: step {path!r} is not in doubt; {known}")
@@ -293,7 +293,7 @@ class Jobs:
             change = chosen if isinstance(chosen, Change) else await chosen
             (answer,) = await self.engine.commit([change])
             if isinstance(answer, Applied):
-                await tell_others(self.engine, change, answer, by=change.by)
+                await notify_others(self.engine, change, answer, by=change.by)
                 return await self.get(id)
         raise Outrun(
             f"job {id}: changed by others {CHANGE_TRIES} times while we tried; look what drives it, then repeat"

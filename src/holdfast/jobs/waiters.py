@@ -1,8 +1,8 @@
-"""Jobs that wait for a job which is not their child: each is noted with the one that it waits for, and told of its end.
+"""Jobs that wait for a job which is not their child: each is noted with that one, and notified of its end.
 
 Must not decide what an end is (`lifecycle`). Both notes are signals. The waiting job puts one into the other's inbox,
 before it looks at it for the last time. Whoever commits that job's end puts one into the waiting job's inbox. It wakes
-the job, or makes the store refuse a suspend that was decided before. If the teller dies in between, upkeep looks.
+the job, or makes the store refuse a suspend that was decided before. Should nobody live to do that, upkeep does.
 """
 
 from collections.abc import Iterable
@@ -84,21 +84,21 @@ def has_waiters(change: Change, answer: Applied | Conflict) -> bool:
     return not is_known or any(signal.name == WAITER for signal in change.job.inbox)
 
 
-async def tell_waiters(engine: Engine, id: str, *, by: str) -> None:
-    """A job has settled: tell those who wait for it. May be repeated."""
+async def notify_waiters(engine: Engine, id: str, *, by: str) -> None:
+    """Notify the jobs that wait for a job which has settled. May be repeated."""
     (job,) = await engine.get([id])
     if job is None or job.state not in SETTLED:
         return
     waiters = waiters_of(job)
     for start in range(0, len(waiters), PAGE_LIMIT):
-        await _tell(engine, id, waiters[start : start + PAGE_LIMIT], by)
+        await _notify(engine, id, waiters[start : start + PAGE_LIMIT], by)
 
 
-async def _tell(engine: Engine, id: str, waiters: list[str], by: str) -> None:
+async def _notify(engine: Engine, id: str, waiters: list[str], by: str) -> None:
     left = waiters
     for _ in range(CHANGE_TRIES):
         now = await engine.now()
-        jobs = [job for job in await engine.get(left) if job is not None and _needs_word(job, id)]
+        jobs = [job for job in await engine.get(left) if job is not None and _needs_notice(job, id)]
         if not jobs:
             return
         changes = [replace(deliver(job, ENDED + id, "null", now, by=by), note={"ended": id}) for job in jobs]
@@ -106,18 +106,18 @@ async def _tell(engine: Engine, id: str, waiters: list[str], by: str) -> None:
         left = [job.id for job, answer in zip(jobs, answers, strict=True) if isinstance(answer, Conflict)]
 
 
-def _needs_word(job: Job, ended: str) -> bool:
-    """Whether a job waits for the end of this one, or may be about to. Who is to run looks by itself."""
+def _needs_notice(job: Job, ended: str) -> bool:
+    """Whether a job waits for the end of this one, or may be about to. A job that is yet to run finds out by itself."""
     if job.state is State.PENDING:
         return any(awaited(wait) == ended for wait in job.waits)
     return job.state is State.ACTIVE
 
 
-# For upkeep, should whoever had to tell have died.
+# For upkeep, should whoever had to notify them have died.
 
 
 async def wake_if_ended(engine: Engine, job: Job, *, by: str) -> bool:
-    """Wake a job that waits for the end of one that has settled, or is gone; whether it was so."""
+    """Wake a job that waits for the end of one that has settled, or is gone; whether it was woken."""
     ids = [id for id in map(awaited, job.waits) if id is not None]
     for id, one in zip(ids, await engine.get(ids) if ids else (), strict=True):
         if one is None or one.state in SETTLED:

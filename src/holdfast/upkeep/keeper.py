@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError, Moved, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Job, Record, Where
 from holdfast.core.unreadable import told
 from holdfast.engines.contract import Engine
-from holdfast.jobs.consequences import cancel_children, end_change, tell_others
+from holdfast.jobs.consequences import cancel_children, end_change, notify_others
 from holdfast.jobs.service import Jobs
 from holdfast.safe_text import logger
 from holdfast.upkeep.rescue import Rescue
@@ -221,7 +221,7 @@ class Keeper:
         answers = await self._engine.commit(changes) if changes else []
         applied = [(one, answer) for one, answer in zip(changes, answers, strict=True) if isinstance(answer, Applied)]
         for change, answer in applied:
-            await tell_others(self._engine, change, answer, by=self._worker)
+            await notify_others(self._engine, change, answer, by=self._worker)
             if change.job.epoch:  # who never ran has submitted nothing
                 await cancel_children(self._engine, change.job.id, by=self._worker)
             log.info("job %s expired before anybody could run it", change.job.id)

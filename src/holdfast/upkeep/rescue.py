@@ -25,8 +25,8 @@ from holdfast.core.model import (
 )
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
 from holdfast.engines.contract import Engine
-from holdfast.jobs.consequences import UNDO_TYPE, presence_of, running_of, tell_others
-from holdfast.jobs.lost_workers import Past, lost, past_of
+from holdfast.jobs.consequences import UNDO_TYPE, notify_others, presence_of, running_of
+from holdfast.jobs.lost_workers import Past, decide_loss, read_past
 from holdfast.jobs.service import Jobs, history_of
 from holdfast.jobs.status import progress_record
 from holdfast.safe_text import logger
@@ -181,7 +181,7 @@ class Rescue:
         for job in jobs:
             if judge(job, snapshot) is None:
                 continue
-            past = await past_of(self._engine, job.id)
+            past = await read_past(self._engine, job.id)
             if (fresh := await self.snapshots.refresh(snapshot)) is None:
                 log.info("job %s: its worker may be lost; the store is too slow to be sure just now", job.id)
                 continue
@@ -192,7 +192,7 @@ class Rescue:
 
     async def _rescue(self, job: Job, past: Past, now: Time, by: str, why: str, presence: Presence | None) -> bool:
         """Take a job from its worker: back to the queue, or to a person. The history tells what survived."""
-        change = lost(
+        change = decide_loss(
             job,
             past,
             now,
@@ -215,7 +215,7 @@ class Rescue:
     async def _commit(self, change: Change) -> bool:
         (answer,) = await self._engine.commit([change])
         if isinstance(answer, Applied):
-            await tell_others(self._engine, change, answer, by=change.by)
+            await notify_others(self._engine, change, answer, by=change.by)
         return isinstance(answer, Applied)
 
 

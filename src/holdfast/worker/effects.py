@@ -151,14 +151,14 @@ class Effects:
 
     def note_not_begun(self, path: str) -> None:
         """An effect whose intent is written, or may be, has not begun and won't: there is nothing to ask about."""
-        self.settle(path)
+        self.clear_doubt(path)
         self.drops.append(path)
 
     def note_failed(self, path: str) -> None:
         """The code hears the effect's own exception: it may answer for it."""
         self.heard.add(path)
 
-    def settle(self, path: str) -> None:
+    def clear_doubt(self, path: str) -> None:
         """There is no doubt about this effect any more, if there was one."""
         if path in self.doubts:
             self.doubts.remove(path)

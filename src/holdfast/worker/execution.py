@@ -12,7 +12,7 @@ from holdfast.core.errors import BadValue, HoldfastError, StoreError
 from holdfast.core.model import Job
 from holdfast.core.unreadable import set_aside, unreadable_parts
 from holdfast.engines.contract import Engine
-from holdfast.jobs.consequences import UNDO_TYPE, tell_others
+from holdfast.jobs.consequences import UNDO_TYPE, notify_others
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.foreign_undo import ForeignUndo
@@ -120,6 +120,6 @@ class Execution:
         try:
             change = set_aside(job, parts, await self._engine.now(), by=self._worker)
             (answer,) = await self._engine.commit([change])
-            await tell_others(self._engine, change, answer, by=self._worker)
+            await notify_others(self._engine, change, answer, by=self._worker)
         except HoldfastError as error:  # a heartbeat says that it is ours still, and it is handed over
             log.warning("job %s: %s", job.id, error)

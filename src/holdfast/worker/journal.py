@@ -104,7 +104,7 @@ class Journal:
     def note_recorded(self, standing: Step) -> None:
         """The record of a step is in the store: from now on it answers."""
         self.records.steps[standing.path] = standing
-        self.effects.settle(standing.path)
+        self.effects.clear_doubt(standing.path)
         self._progress.note_recorded(standing.name)
 
     # Waits.
@@ -171,5 +171,5 @@ class Journal:
         if self.effects.doubts:  # whoever waits for these records may have been cancelled
             for step, answer in zip(steps, answers, strict=True):
                 if step.state is StepState.DONE and isinstance(answer, Recorded):
-                    self.effects.settle(step.path)
+                    self.effects.clear_doubt(step.path)
         return answers

@@ -87,7 +87,7 @@ class Tally(Generic[T]):
             self._attempt.tasks.add(walker)
             walker.add_done_callback(self._attempt.tasks.discard)
 
-    def settle(self, taken: Taken[T], value: Any) -> None:
+    def succeed(self, taken: Taken[T], value: Any) -> None:
         """One item is done."""
         self._results[taken.index] = value
         self._count()
@@ -136,7 +136,7 @@ async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -
         watch = Watch(None, asyncio.current_task(), caller)
         while (taken := tally.take()) is not None:
             try:
-                tally.settle(taken, await taken.run())
+                tally.succeed(taken, await taken.run())
             except BaseException as raised:
                 try:
                     tally.fail(taken, watch.error(raised))
@@ -157,7 +157,7 @@ def map_sync(tally: Tally[Any], at_once: int, watch: Watch) -> list[Any]:
         while (taken := tally.take()) is not None:
             try:
                 with watch:
-                    tally.settle(taken, taken.run())
+                    tally.succeed(taken, taken.run())
             except Exception as error:
                 tally.fail(taken, error)
             except BaseException as error:

@@ -46,11 +46,11 @@ def contained(error: BaseException) -> Exception:
 
 
 class Reported(Exception):
-    """An error of code that ran in another process, as it was told there."""
+    """An error of code that ran in another process, as data."""
 
-    def __init__(self, told: Error, *, is_final: bool) -> None:
-        super().__init__(told.message)
-        self.told = told
+    def __init__(self, error: Error, *, is_final: bool) -> None:
+        super().__init__(error.message)
+        self.error = error
         self.is_final = is_final
 
 
@@ -64,7 +64,7 @@ def error_of(error: BaseException) -> Error:
     if isinstance(error, Escaped):
         error = error.error
     if isinstance(error, Reported):
-        return error.told
+        return error.error
     try:
         lines = "".join(traceback.format_exception(error))
     except Exception:

@@ -1,6 +1,6 @@
 """Giving up a job that no attempt speaks for: it is released, or counted as lost with this worker.
 
-Must not decide what becomes of it (`jobs.lost`, `outcomes`). Each act looks first whether the job is still ours.
+Must not decide what becomes of it (`jobs.lost_workers`, `outcomes`). Each act checks first that the job is still ours.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import RELEASE_LIMIT
 from holdfast.core.model import Applied, Change, Job, Lease, State
 from holdfast.engines.contract import Engine
-from holdfast.jobs.consequences import presence_of, running_of, tell_others
-from holdfast.jobs.lost_workers import HANDED_OVER, lost, past_of, releases_in_a_row
+from holdfast.jobs.consequences import notify_others, presence_of, running_of
+from holdfast.jobs.lost_workers import HANDED_OVER, decide_loss, read_past, releases_in_a_row
 from holdfast.safe_text import logger
 from holdfast.worker.outcomes import decide_release
 
@@ -31,10 +31,10 @@ class GivingUp:
     async def release(self, lease: Lease, why: str, *, begun: bool = False) -> None:
         """Release a job that we don't run, or, if it has `begun`, that we can't stop."""
         try:
-            if (job := await self._ours(lease)) is not None:
+            if (job := await self._read_ours(lease)) is not None:
                 now, note, releases = await self._engine.now(), dict[str, Any](why=why), 0
                 if begun:
-                    past = await past_of(self._engine, job.id)
+                    past = await read_past(self._engine, job.id)
                     note[HANDED_OVER], releases = len(past.steps), releases_in_a_row(past) + 1
                 await self._commit(decide_release(job, releases, now, by=self._worker, note=note))
         except HoldfastError as error:
@@ -44,21 +44,22 @@ class GivingUp:
         """Count a job as lost with this worker. If that can't be written, others find it when this process is gone."""
         try:
             for _ in range(TRIES):
-                if (job := await self._ours(lease)) is None:
+                if (job := await self._read_ours(lease)) is None:
                     return
-                past, now = await past_of(self._engine, job.id), await self._engine.now()
+                past, now = await read_past(self._engine, job.id), await self._engine.now()
                 running = running_of(await presence_of(self._engine, job), job)
-                if await self._commit(lost(job, past, now, by=self._worker, why=why, running=running, drops=drops)):
+                change = decide_loss(job, past, now, by=self._worker, why=why, running=running, drops=drops)
+                if await self._commit(change):
                     return
         except HoldfastError as error:
             log.warning("job %s: could not be counted as lost; others find it: %s", lease.job, error)
 
     async def count_releases(self, job: Job) -> int:
         """How often in a row a job was released, if it is released now. One that was seldom claimed needs no call."""
-        return 1 if job.epoch < RELEASE_LIMIT else releases_in_a_row(await past_of(self._engine, job.id)) + 1
+        return 1 if job.epoch < RELEASE_LIMIT else releases_in_a_row(await read_past(self._engine, job.id)) + 1
 
-    async def _ours(self, lease: Lease) -> Job | None:
-        """The job as it is now, if this is still its lease."""
+    async def _read_ours(self, lease: Lease) -> Job | None:
+        """Read the job as it is now, if this is still its lease."""
         (job,) = await self._engine.get([lease.job])
         ours = job is not None and job.state is State.ACTIVE and job.lease == lease and job.worker == self._worker
         return job if ours else None
@@ -66,5 +67,5 @@ class GivingUp:
     async def _commit(self, change: Change) -> bool:
         (answer,) = await self._engine.commit([change])
         if isinstance(answer, Applied):
-            await tell_others(self._engine, change, answer, by=self._worker)
+            await notify_others(self._engine, change, answer, by=self._worker)
         return isinstance(answer, Applied)

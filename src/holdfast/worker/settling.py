@@ -12,7 +12,7 @@ from typing import cast
 from holdfast.core.errors import HoldfastError, StoreError, StoreLost
 from holdfast.core.model import Applied, Change, Conflict, Job
 from holdfast.engines.contract import Engine
-from holdfast.jobs.consequences import concerns_others, say_stopped, tell_others, wake_now
+from holdfast.jobs.consequences import announce_stopped, may_concern_others, notify_others, wake_now
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claiming import CLAIM_LIMIT, Claiming
@@ -107,7 +107,7 @@ class Settling:
                 slots.occupy(attempt.lease, self._commit_alone(attempt, change))
             return []
         for (attempt, _, _), change, answer in zip(ended, changes, answers, strict=True):
-            if not isinstance(answer, Applied) or concerns_others(change, answer):
+            if not isinstance(answer, Applied) or may_concern_others(change, answer):
                 slots.occupy(attempt.lease, self._notify(attempt, change, answer))
             else:
                 slots.forget(attempt)
@@ -158,7 +158,7 @@ class Settling:
             if not isinstance(answer, Applied) and not await attempt.is_in_history(change):
                 log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
                 self._slots.spawn(self._announce_stop(attempt))
-            await attempt.persist(lambda: tell_others(self._engine, change, answer, by=self._worker))
+            await attempt.persist(lambda: notify_others(self._engine, change, answer, by=self._worker))
         except StoreError as away:
             _log_away(attempt, away)
         finally:
@@ -196,7 +196,7 @@ class Settling:
         doubts = tuple(attempt.journal.effects.doubts)
         try:
             await attempt.wait_until_still()
-            await say_stopped(self._engine, attempt.job, by=self._worker, doubts=doubts)
+            await announce_stopped(self._engine, attempt.job, by=self._worker, doubts=doubts)
         except HoldfastError as error:
             log.warning("job %s: its undo begins a little later: %s", attempt.job.id, error)
 

@@ -115,17 +115,17 @@ class _Undo:
 
         return undo
 
-    async def _try(self, path: str, work: Callable[[], Awaitable[Any]], told: Mapping[str, str] | None = None) -> None:
+    async def _try(self, path: str, work: Callable[[], Awaitable[Any]], info: Mapping[str, str] | None = None) -> None:
         """Run one undo as a step of this job, of the same kind as the step that it takes back. A failure is remembered,
         and the next one has its turn.
         """
         attempt = attempt_here()
         assert attempt is not None
-        told = told or {}
-        call = make_call(attempt, _TRANSACTION if told.get("effect") == TRANSACTION else _SPEC, (path,), {}, path)
+        info = info or {}
+        call = make_call(attempt, _TRANSACTION if info.get("effect") == TRANSACTION else _SPEC, (path,), {}, path)
 
         async def within(_: Call) -> None:
-            token = UNDONE.set((self._id, path if path != "cleanup" else "", told.get("first", "")))
+            token = UNDONE.set((self._id, path if path != "cleanup" else "", info.get("first", "")))
             try:
                 await work()
             finally:

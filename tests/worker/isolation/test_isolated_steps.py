@@ -46,9 +46,9 @@ def call_of(function, *args, memory_mb=None, **kwargs):
     return IsolatedCall(step=function.__name__, function=function, args=text, current=CURRENT, memory_mb=memory_mb)
 
 
-async def run(pool, function, *args, timeout=20.0, told=pools.as_here, **kwargs):
+async def run(pool, function, *args, timeout=20.0, told=pools.report_here, **kwargs):
     """Run it over there; the result by the function's own signature."""
-    text = await pool.run(call_of(function, *args, **kwargs), timeout=timeout, told=told)
+    text = await pool.run(call_of(function, *args, **kwargs), timeout=timeout, on_news=told)
     return Signature(getattr(function, "__wrapped__", function)).result.decode(text)
 
 

@@ -48,8 +48,8 @@ from holdfast.worker.isolation.messages import (
     Ready,
     Told,
     Warm,
-    frame,
-    told,
+    make_frame,
+    read_told,
 )
 from holdfast.worker.recorded_errors import error_of, storable
 
@@ -141,7 +141,7 @@ class Link(forking.Forkable):
             if self._line is None:
                 return
             try:
-                self._line.sendall(frame(word))
+                self._line.sendall(make_frame(word))
             except OSError:
                 os._exit(1)
 
@@ -151,7 +151,7 @@ class Link(forking.Forkable):
         while not parts or len(parts[-1]) == FRAME_LIMIT:
             (size,) = HEAD.unpack(self._read(HEAD.size))
             parts.append(self._read(size))
-        return told(b"".join(parts))
+        return read_told(b"".join(parts))
 
     def leave_behind(self) -> None:
         """See Forkable. What the step's code forks is no part of the talk, and must not keep the line open."""
@@ -200,7 +200,7 @@ def _answer(call: Call | Host, link: Link) -> None:
             forking.end_copy(error)
         is_short = isinstance(error, MemoryError)
         teller.close()
-        link.send(Failed(_told_error(error, word.memory_mb), worn=is_short or _left_threads(before)))
+        link.send(Failed(_make_error(error, word.memory_mb), worn=is_short or _left_threads(before)))
     else:
         if forking.copies != copies:
             forking.end_copy()
@@ -210,7 +210,7 @@ def _run(call: Call | Host, link: Link, teller: "Teller", before: set[threading.
     if isinstance(call, Host):
         _attend(call, link, teller, before)
         return
-    function, signature = _known(call.target)
+    function, signature = _find_function(call.target)
     args, kwargs = signature.decode(bytes(call.args))
     before.update(threading.enumerate())  # What a module starts when it is imported belongs to it.
     link.send(Began())
@@ -223,32 +223,32 @@ def _run(call: Call | Host, link: Link, teller: "Teller", before: set[threading.
 
 def _attend(host: Host, link: Link, teller: "Teller", before: set[threading.Thread]) -> None:
     """Run a job's attempt. Its end is told before the loop ends, which may have to wait for what the job left."""
-    function, signature = _known(host.word.target)
+    function, signature = _find_function(host.word.target)
     before.update(threading.enumerate())
     link.send(Began())
-    is_told = False
+    is_sent = False
 
     async def run() -> None:
-        nonlocal is_told
+        nonlocal is_sent
         ended = await host.run(function, signature, link.send, teller)
         teller.close()
         error = ended.error
         if error is not None and error.type == "MemoryError":
-            error = _limited(error, host.word.memory_mb)
+            error = _name_limit(error, host.word.memory_mb)
         worn = ended.worn or _left_threads(before)
-        is_told = True
+        is_sent = True
         link.send(msgspec.structs.replace(ended, error=error, worn=worn))
 
     try:
         with _memory_limit(host.word.memory_mb):
             asyncio.run(run())
     except BaseException:
-        if is_told:  # the loop did not end well, and there is nothing more to say: this process is of no use
+        if is_sent:  # the loop did not end well, and there is nothing more to say: this process is of no use
             os._exit(DEAF)
         raise
 
 
-def _known(target: Target) -> tuple[Callable[..., Any], Signature]:
+def _find_function(target: Target) -> tuple[Callable[..., Any], Signature]:
     if target not in _functions:
         function = found(target)
         _functions[target] = (function, Signature(function))
@@ -258,12 +258,12 @@ def _known(target: Target) -> tuple[Callable[..., Any], Signature]:
 _functions: dict[Target, tuple[Callable[..., Any], Signature]] = {}
 
 
-def _told_error(error: BaseException, memory_mb: int | None) -> Error:
-    told = error_of(error)
-    return _limited(told, memory_mb) if isinstance(error, MemoryError) else told
+def _make_error(error: BaseException, memory_mb: int | None) -> Error:
+    data = error_of(error)
+    return _name_limit(data, memory_mb) if isinstance(error, MemoryError) else data
 
 
-def _limited(error: Error, memory_mb: int | None) -> Error:
+def _name_limit(error: Error, memory_mb: int | None) -> Error:
     """A MemoryError, with the limit that it ran into."""
     if memory_mb is None:
         return error
@@ -313,7 +313,7 @@ class Teller:
         self._lines = 0
         self._left_out = 0
 
-    def say(self, done: int | None, total: int | None, text: str) -> None:
+    def report(self, done: int | None, total: int | None, text: str) -> None:
         """Tell progress, now or a little later; a newer word takes the place of an older one."""
         word = Progress(done, total, storable(str(text)[:PROGRESS_CHARACTERS]))
         msgspec.json.encode(word)  # A number that can't be written is told to the code that gave it.
@@ -382,7 +382,7 @@ def _progress(done: int | None = None, total: int | None = None, text: str = "")
     if attempt is not None:
         attempt.progress.report(done, total, text)
     elif teller is not None:
-        teller.say(done, total, text)
+        teller.report(done, total, text)
 
 
 class Forward(logging.Handler):
@@ -412,7 +412,7 @@ def _prepare(warm: Told) -> None:
     root.setLevel(warm.level)
     for target in warm.known:
         try:
-            _known(target)
+            _find_function(target)
         except Exception as error:
             root.debug("%s can't be imported ahead: %s", target.module, error)
 

@@ -1,7 +1,7 @@
 """A whole job in a process of its own: the attempt runs here as it would in its worker, which does its acts for it.
 
-Must not be imported by a worker. It holds no lease: what it writes goes over the line (`line`), under the epoch that
-its worker got, and no step starts here after the worker's own fence has closed.
+Must not be imported by a worker. It holds no lease: what it writes goes over the line (`remote_engine`), under the
+epoch that its worker got, and no step starts here after the worker's own fence has closed.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The worker's side of a job that runs in a process of its own: it holds the lease, and does what the process asks.
 
-Must not run the job's code. The attempt itself, its steps and its waits, is in the process (`host`); here is what must
-outlive it: who owns the job, what it was seen to do, which effects it has begun, and how it is stopped.
+Must not run the job's code. The attempt itself, its steps and its waits, is in the process (`child_job`); here is what
+must outlive it: who owns the job, what it was seen to do, which effects it has begun, and how it is stopped.
 """
 
 import asyncio
@@ -101,7 +101,7 @@ class IsolatedAttempt(Attempt):
         # From here on the process knows better: it sees which of them are asked for.
         self.journal.effects.unsettled.clear()
         try:
-            answer = await self.pool.attend(self.job.type, word, told=self._hear, begun=self._note_process)
+            answer = await self.pool.attend(self.job.type, word, on_news=self._hear, on_begin=self._note_process)
         except ProcessDied:
             if self.stop is not None:  # it was killed because it did not stop
                 raise Stopped(f"job {self.job.id}: {self.stop}") from None
@@ -118,14 +118,14 @@ class IsolatedAttempt(Attempt):
     def renew(self) -> None:
         """A heartbeat was answered: the process may go on. On the loop."""
         if self._process is not None and self.stop is None:
-            self._process.tell(Fence(self.fence()))
+            self._process.send(Fence(self.fence()))
 
     def cancel(self) -> None:
         """Tell the process to stop, and kill it if it doesn't. One that has not begun is not needed any more."""
         if self._process is None:
             super().cancel()
         elif self._kill is None:
-            self._process.tell(Stop(self.stop or ""))
+            self._process.send(Stop(self.stop or ""))
             self._kill_later(self._process)
 
     def _kill_later(self, process: Process) -> None:
@@ -177,7 +177,7 @@ class IsolatedAttempt(Attempt):
         try:
             word = await answered(ask, self._act(ask.act))
             if self._process is not None:
-                self._process.tell(word)
+                self._process.send(word)
         finally:
             self._asked.pop(ask.number, None)
 
@@ -246,7 +246,7 @@ class IsolatedAttempt(Attempt):
         if begun and step.path not in effects.doubts:
             effects.doubts += begun
         elif step.state is not StepState.STARTED:
-            effects.settle(step.path)
+            effects.clear_doubt(step.path)
 
     async def _put_record(self, name: str, value: str | None, expected: int | None) -> Reply:
         return reply(await self.engine.put_record(name, value, expected))
@@ -259,13 +259,13 @@ class IsolatedAttempt(Attempt):
     ) -> str:
         """An isolated step of this job: in yet another process, so that its end is not the job's."""
         call = IsolatedCall(step=step, function=target, args=args, current=current, memory_mb=memory_mb)
-        return await self.pool.run(call, timeout=timeout, told=self._hear_step)
+        return await self.pool.run(call, timeout=timeout, on_news=self._hear_step)
 
     def _hear_step(self, news: News) -> None:
         if isinstance(news, Logged):
             log_here(news)
         elif isinstance(news, ProgressNews) and self._process is not None:
-            self._process.tell(news)
+            self._process.send(news)
 
 
 def _slim(step: Step) -> Step:

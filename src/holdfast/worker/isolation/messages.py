@@ -184,8 +184,8 @@ _heard: msgspec.json.Decoder[Heard] = msgspec.json.Decoder(Heard)
 _told: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
 
 
-def frame(word: Told | Heard) -> bytes:
-    """A word, ready to be sent."""
+def make_frame(word: Told | Heard) -> bytes:
+    """Make a word ready to be sent."""
     body = _encode(word)
     if len(body) < FRAME_LIMIT:
         return HEAD.pack(len(body)) + body
@@ -193,11 +193,11 @@ def frame(word: Told | Heard) -> bytes:
     return b"".join(HEAD.pack(len(part)) + part for part in parts)
 
 
-def heard(body: bytes) -> Heard:
-    """What a process said."""
+def read_heard(body: bytes) -> Heard:
+    """Read a frame that a process has sent."""
     return _heard.decode(body)
 
 
-def told(body: bytes) -> Told:
-    """What a process is told."""
+def read_told(body: bytes) -> Told:
+    """Read a frame that a process was sent."""
     return _told.decode(body)

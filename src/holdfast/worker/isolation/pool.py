@@ -80,8 +80,8 @@ class Errand(Struct, frozen=True):
         return f"{self.kind} {self.name}"
 
 
-def as_here(news: News) -> None:
-    """Let what the step's code told count as told here, in the context of the task that awaits it."""
+def report_here(news: News) -> None:
+    """Report here what the step's code said, in the context of the task that awaits it."""
     if isinstance(news, Progress):
         progress(news.done, news.total, news.text)
     elif isinstance(news, Logged):
@@ -125,33 +125,33 @@ class Pool:
         self._is_closed = False
 
     async def run(
-        self, call: IsolatedCall, *, timeout: float | None = None, told: Callable[[News], None] = as_here
+        self, call: IsolatedCall, *, timeout: float | None = None, on_news: Callable[[News], None] = report_here
     ) -> str:
         """The canonical text of a step's result.
 
-        Raises what the function raised, as a failed record does (`faults.raised_again`); ProcessDied when its process
-        died; TimeoutError when it took longer than `timeout` seconds, and was killed; Invalid when another process
-        couldn't find the function. When this is cancelled, the process is killed at once. `told` hears what the
-        function tells with `progress()` and `logging`, and must not raise.
+        Raises what the function raised, as a failed record does (`recorded_errors.raised_again`); ProcessDied when its
+        process died; TimeoutError when it took longer than `timeout` seconds, and was killed; Invalid when another
+        process couldn't find the function. When this is cancelled, the process is killed at once. `on_news` hears what
+        the function says with `progress()` and `logging`, and must not raise.
         """
         target = call.function if isinstance(call.function, Target) else target_of(call.function)
         word = Call(target, Raw(call.args.encode()), call.current, call.memory_mb)
         errand = Errand("step", call.step, word)
         async with self._turn:
-            answer = await self._done(errand, told, timeout)
+            answer = await self._run(errand, on_news, timeout)
         if isinstance(answer, Failed):
             raise raised_here(answer.error, call)
         assert isinstance(answer, Done)
         return bytes(answer.result).decode()
 
     async def attend(
-        self, name: str, word: Attend, *, told: Callable[[News], None], begun: Callable[[Process], None]
+        self, name: str, word: Attend, *, on_news: Callable[[News], None], on_begin: Callable[[Process], None]
     ) -> Ended | Failed:
         """Run a job's attempt in a process. Failed: it could not begin. Raises ProcessDied; cancelling this kills it.
 
-        `begun` is given the process once the job's function runs there, to talk to it.
+        `on_begin` is given the process once the job's function runs there, to talk to it.
         """
-        answer = await self._done(Errand("job", name, word), told, None, begun)
+        answer = await self._run(Errand("job", name, word), on_news, None, on_begin)
         assert isinstance(answer, Ended | Failed)
         return answer
 
@@ -177,21 +177,21 @@ class Pool:
 
     # One call.
 
-    async def _done(
+    async def _run(
         self,
         errand: Errand,
-        told: Callable[[News], None],
+        on_news: Callable[[News], None],
         timeout: float | None,
-        begun: Callable[[Process], None] = lambda process: None,
+        on_begin: Callable[[Process], None] = lambda process: None,
     ) -> Done | Failed | Ended:
-        """What came of an errand."""
+        """Run an errand; what came of it."""
         answer: Done | Failed | Ended | None
-        process, answer = await self._begun(errand, told)
+        process, answer = await self._begin(errand, on_news)
         try:
             if answer is None:
-                begun(process)
+                on_begin(process)
                 async with asyncio.timeout(timeout):
-                    answer = await process.answer(told)
+                    answer = await process.answer(on_news)
             return answer
         except TimeoutError:
             limit = in_words(round((timeout or 0) * 1_000))
@@ -201,15 +201,15 @@ class Pool:
         finally:
             self._return(process, answer)
 
-    async def _begun(self, errand: Errand, told: Callable[[News], None]) -> tuple[Process, Failed | None]:
+    async def _begin(self, errand: Errand, on_news: Callable[[News], None]) -> tuple[Process, Failed | None]:
         """A process in which the function runs, or could not be called. What dies before that is replaced."""
         death: ProcessDied | None = None
         for _ in range(START_TRIES):
-            process = await self._taken(errand)
+            process = await self._take(errand)
             began: Began | Failed | None = None
             try:
                 async with asyncio.timeout(START_SECONDS):
-                    began = await process.begin(errand.word, told)
+                    began = await process.begin(errand.word, on_news)
             except TimeoutError:
                 limit = in_words(round(START_SECONDS * 1_000))
                 raise TimeoutError(f"{errand.what}: its module could not be imported within {limit}") from None
@@ -226,7 +226,7 @@ class Pool:
         assert death is not None
         raise death
 
-    async def _taken(self, errand: Errand) -> Process:
+    async def _take(self, errand: Errand) -> Process:
         self.warm()
         self._nudge.set()
         while self._idle:

@@ -33,8 +33,8 @@ from holdfast.worker.isolation.messages import (
     Ready,
     Told,
     Warm,
-    frame,
-    heard,
+    make_frame,
+    read_heard,
 )
 
 log = logger("holdfast.worker")
@@ -104,43 +104,43 @@ class Process:
             popen.wait()
             raise
         process = cls(popen, lifeline, reader, writer)
-        process.tell(Warm(list(known), logging.getLogger().getEffectiveLevel()))
+        process.send(Warm(list(known), logging.getLogger().getEffectiveLevel()))
         return process
 
     # Talking.
 
-    async def begin(self, call: Call | Attend, told: Callable[[News], None]) -> Began | Failed:
+    async def begin(self, call: Call | Attend, on_news: Callable[[News], None]) -> Began | Failed:
         """Hand over a call. Began: the function runs. Raises Gone."""
         if not self.is_ready:
-            word = await self._next(told)
+            word = await self._next(on_news)
             assert isinstance(word, Ready)
             self.is_ready = True
-        self.tell(call)
-        word = await self._next(told)
+        self.send(call)
+        word = await self._next(on_news)
         assert isinstance(word, Began | Failed)
         return word
 
-    async def answer(self, told: Callable[[News], None]) -> Done | Failed | Ended:
+    async def answer(self, on_news: Callable[[News], None]) -> Done | Failed | Ended:
         """What came of the call. Raises Gone."""
-        word = await self._next(told)
+        word = await self._next(on_news)
         assert isinstance(word, Done | Failed | Ended)
         return word
 
-    def tell(self, word: Told) -> None:
+    def send(self, word: Told) -> None:
         """Say something to it, if it still listens. Returns at once."""
         if not self._writer.transport.is_closing():
-            self._writer.write(frame(word))
+            self._writer.write(make_frame(word))
 
-    async def _next(self, told: Callable[[News], None]) -> Heard:
+    async def _next(self, on_news: Callable[[News], None]) -> Heard:
         """The next word that isn't news of the code that runs; those are passed on."""
         while True:
             try:
-                word = heard(await self._body())
+                word = read_heard(await self._body())
             except (asyncio.IncompleteReadError, OSError, msgspec.DecodeError) as error:
                 raise Gone from error
             if not isinstance(word, News):
                 return word
-            told(word)
+            on_news(word)
 
     async def _body(self) -> bytes:
         parts: list[bytes] = []
