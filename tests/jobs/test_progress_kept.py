@@ -27,6 +27,17 @@ async def shows(run, *numbers):
     await until(does)
 
 
+def hanging(app):
+    """A job that says how far it is, and stays there."""
+
+    @app.job
+    async def film() -> None:
+        progress(3, 7)
+        await asyncio.Event().wait()
+
+    return film
+
+
 async def test_what_a_job_said_last_is_told_after_it_has_completed(app):
     gate = asyncio.Event()
 
@@ -88,12 +99,7 @@ async def test_what_a_failed_attempt_said_is_not_told_of_one_that_completed(app)
 
 
 async def test_a_job_that_is_cancelled_while_it_runs_tells_how_far_it_was(app):
-    @app.job
-    async def film() -> None:
-        progress(3, 7)
-        await asyncio.Event().wait()
-
-    run = await film.submit()
+    run = await hanging(app).submit()
     async with app.worker():
         await shows(run, 3, 7)
         await run.cancel()
@@ -135,12 +141,7 @@ async def test_a_job_that_told_how_far_it_was_waits_and_resumes_as_any_other(app
 
 
 async def test_a_job_that_is_handed_over_tells_how_far_it_was(app):
-    @app.job
-    async def film() -> None:
-        progress(3, 7)
-        await asyncio.Event().wait()
-
-    run = await film.submit()
+    run = await hanging(app).submit()
     async with app.worker():
         await shows(run, 3, 7)
     assert (await run.status()).state is State.AVAILABLE

@@ -318,21 +318,27 @@ async def test_an_effect_that_is_asked_for_twice_at_once_happens_once(app, how):
     assert SENT == ["a"]
 
 
-async def test_a_person_who_resolves_all_steps_in_doubt_needs_one_replay(app, engine):
+async def sent_and_not_recorded(app, engine, number):
+    """A job whose worker went away after it had sent so many at once, and before any was recorded."""
+
     @app.job(retries=0)
     async def order() -> list[str]:
-        return list(await asyncio.gather(send("1"), send("2"), send("3")))
-
-    run = await order.submit()
+        return list(await asyncio.gather(*(send(str(n)) for n in range(1, number + 1))))
 
     async def before(name, args):
         if name == "record" and args[0][0].state == "done":
             await asyncio.sleep(30)
 
+    run = await order.submit()
     engine.before = before
     async with app.worker():
-        await until(lambda: len(SENT) == 3)
+        await until(lambda: len(SENT) == number)
     engine.before = None
+    return run
+
+
+async def test_a_person_who_resolves_all_steps_in_doubt_needs_one_replay(app, engine):
+    run = await sent_and_not_recorded(app, engine, 3)
     job = await app.jobs.get(run.id)
     assert job.state is State.REVIEW
     await run.resolve_step("send#2", "two", reason="seen in the outbox")
@@ -356,20 +362,7 @@ async def said_events(run):
 
 
 async def test_what_was_said_of_some_steps_goes_with_a_plain_replay(app, engine):
-    @app.job(retries=0)
-    async def order() -> list[str]:
-        return list(await asyncio.gather(send("1"), send("2")))
-
-    run = await order.submit()
-
-    async def before(name, args):
-        if name == "record" and args[0][0].state == "done":
-            await asyncio.sleep(30)
-
-    engine.before = before
-    async with app.worker():
-        await until(lambda: len(SENT) == 2)
-    engine.before = None
+    run = await sent_and_not_recorded(app, engine, 2)
     await run.resolve_step("send#2", "two")
     async with app.worker():
         await run.replay()

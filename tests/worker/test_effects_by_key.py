@@ -12,7 +12,7 @@ from holdfast.core.errors import Invalid
 from holdfast.core.keys import derived_id
 from holdfast.core.model import Event, State
 from tests.support.given import entry_of, finished, in_state, paths, until
-from tests.worker.test_effects_in_changed_code import deploy
+from tests.worker.effects import deploy, waiting
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
@@ -181,10 +181,7 @@ def taken_out():
 
 
 def effect_removed():
-    @step(name="charge", key=lambda order: order)
-    async def plain(order: str) -> str:
-        CHARGED.append(order)
-        return "charged again"
+    plain = charge_without_effect()
 
     @step(name="renamed")
     async def renamed(order: str) -> str:
@@ -218,6 +215,15 @@ async def test_a_deploy_that_changes_the_step_around_a_recorded_effect_does_not_
     assert CHARGED == ["42"]
 
 
+def charge_without_effect():
+    @step(name="charge", key=lambda order: order)
+    async def plain(order: str) -> str:
+        CHARGED.append(order)
+        return "charged again"
+
+    return plain
+
+
 @pytest.mark.parametrize("how", ["twice", "in another step"])
 async def test_removing_the_effect_in_a_deploy_does_not_run_a_recorded_one_again(app, how):
     async def order() -> str:
@@ -225,14 +231,9 @@ async def test_removing_the_effect_in_a_deploy_does_not_run_a_recorded_one_again
         await charge("42")
         return await wait_for("go")
 
-    run = await deploy(app, order).submit()
-    async with app.worker():
-        await in_state(app, run, State.PENDING)
+    run = await waiting(app, order)
 
-    @step(name="charge", key=lambda order: order)
-    async def plain(order: str) -> str:
-        CHARGED.append(order)
-        return "charged again"
+    plain = charge_without_effect()
 
     @step(name="around")
     async def around(order: str) -> str:
@@ -262,14 +263,9 @@ async def test_removing_the_effect_does_not_run_again_what_is_in_doubt_in_an_ans
         await deliver("42")
         return await wait_for("go")
 
-    run = await deploy(app, order).submit()
-    async with app.worker():
-        await in_state(app, run, State.PENDING)
+    run = await waiting(app, order)
 
-    @step(name="charge", key=lambda order: order)
-    async def plain(order: str) -> str:
-        CHARGED.append(order)
-        return "charged again"
+    plain = charge_without_effect()
 
     async def later() -> str:
         await deliver("42")

@@ -10,6 +10,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State, StepState
 from holdfast.worker.registry import STEPS
 from tests.support.given import AT_ONCE_RETRY, entry_of, in_state
+from tests.worker.effects import deploy, waiting
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
@@ -27,12 +28,6 @@ def fresh(monkeypatch):
     STEPS.update(known)
 
 
-def deploy(app, handler):
-    """Let another version of the code run this app's job from now on."""
-    app.registry._jobs.clear()
-    return app.job(name="order", retries=0)(handler)
-
-
 def old_version():
     @step(name="send", effect="once", key=lambda order: order)
     async def send(order: str) -> str:
@@ -42,57 +37,44 @@ def old_version():
     return send
 
 
-def effect_dropped(app):
+def by_order(order):
+    return order
+
+
+def new_version(name="send", **options):
+    """Another version of the step, in a process that knows only this one."""
     STEPS.clear()
 
-    @step(name="send", key=lambda order: order, retries=AT_ONCE_RETRY)
+    @step(name=name, **options)
     async def send(order: str) -> str:
         SENT.append(f"{order} again")
         return "sent"
 
+    return send
+
+
+def effect_dropped(app):
+    send = new_version(key=by_order, retries=AT_ONCE_RETRY)
     return lambda: send("42")
 
 
 def key_dropped(app):
-    STEPS.clear()
-
-    @step(name="send")
-    async def send(order: str) -> str:
-        SENT.append(f"{order} again")
-        return "sent"
-
+    send = new_version()
     return lambda: send("42")
 
 
 def key_changed(app):
-    STEPS.clear()
-
-    @step(name="send", effect="once", key=lambda order: f"order-{order}")
-    async def send(order: str) -> str:
-        SENT.append(f"{order} again")
-        return "sent"
-
+    send = new_version(effect="once", key=lambda order: f"order-{order}")
     return lambda: send("42")
 
 
 def renamed(app):
-    STEPS.clear()
-
-    @step(name="post", effect="once", key=lambda order: order)
-    async def post(order: str) -> str:
-        SENT.append(f"{order} again")
-        return "sent"
-
+    post = new_version("post", effect="once", key=by_order)
     return lambda: post("42")
 
 
 def put_into_another_step(app):
-    STEPS.clear()
-
-    @step(name="send", effect="once", key=lambda order: order)
-    async def send(order: str) -> str:
-        SENT.append(f"{order} again")
-        return "sent"
+    send = new_version(effect="once", key=by_order)
 
     @step(name="deliver")
     async def deliver(order: str) -> str:
@@ -101,38 +83,32 @@ def put_into_another_step(app):
     return lambda: deliver("42")
 
 
-def made_def(app):
+def new_def_version(**options):
+    """As `new_version`, in the other colour."""
     STEPS.clear()
 
-    @step(name="send", key=lambda order: order)
+    @step(name="send", key=by_order, **options)
     def send(order: str) -> str:
         SENT.append(f"{order} again")
         return "sent"
 
+    return send
+
+
+def made_def(app):
+    send = new_def_version()
     return lambda: send.aio("42")
 
 
 def made_undoable(app):
-    STEPS.clear()
-
-    @step(name="send", key=lambda order: order, undo=lambda result: None)
-    async def send(order: str) -> str:
-        SENT.append(f"{order} again")
-        return "sent"
-
+    send = new_version(key=by_order, undo=lambda result: None)
     return lambda: send("42")
 
 
 def made_transaction(app):
     if app.engine.guarantees.transactions == "no":
         pytest.skip("this store has no transactions")
-    STEPS.clear()
-
-    @step(name="send", effect="transaction", key=lambda order: order)
-    def send(order: str) -> str:
-        SENT.append(f"{order} again")
-        return "sent"
-
+    send = new_def_version(effect="transaction")
     return lambda: send.aio("42")
 
 
@@ -146,6 +122,18 @@ def removed(app):
 
 SAME_CALL = [effect_dropped, made_def, made_undoable, made_transaction]
 OTHER_CALL = [key_dropped, key_changed, renamed, put_into_another_step, removed]
+
+
+def delivery(send):
+    """A step around the effect, which answers although that failed."""
+
+    @step(name="deliver")
+    async def deliver(order: str) -> str:
+        with contextlib.suppress(ConnectionError):
+            await send(order)
+        return "left at the door"
+
+    return deliver
 
 
 async def begun(app, how="cut off"):
@@ -176,9 +164,7 @@ async def suspended(app):
             await send("42")
         return await wait_for("go")
 
-    run = await deploy(app, order).submit()
-    async with app.worker():
-        await in_state(app, run, State.PENDING)
+    run = await waiting(app, order)
     assert SENT == ["42"]
     return run
 
@@ -266,13 +252,7 @@ async def test_a_caught_failure_that_the_code_does_not_ask_for_any_more_needs_a_
 
 
 async def test_a_caught_failure_inside_a_recorded_step_is_settled_by_that_record(app):
-    send = old_version()
-
-    @step(name="deliver")
-    async def deliver(order: str) -> str:
-        with contextlib.suppress(ConnectionError):
-            await send(order)
-        return "left at the door"
+    deliver = delivery(old_version())
 
     async def order() -> list[str]:
         return [await deliver("42"), await wait_for("go")]
@@ -286,13 +266,7 @@ async def test_a_caught_failure_inside_a_recorded_step_is_settled_by_that_record
 
 
 async def test_an_effect_that_a_recorded_step_has_answered_for_holds_up_no_later_attempt(app):
-    send = old_version()
-
-    @step(name="deliver")
-    async def deliver(order: str) -> str:
-        with contextlib.suppress(ConnectionError):
-            await send(order)
-        return "left at the door"
+    deliver = delivery(old_version())
 
     async def order() -> str:
         word = await deliver("42")
@@ -312,20 +286,13 @@ async def test_an_effect_that_a_recorded_step_has_answered_for_holds_up_no_later
 
 async def test_a_renamed_step_around_an_effect_in_doubt_does_not_run_it(app):
     send = old_version()
-
-    @step(name="deliver")
-    async def deliver(order: str) -> str:
-        with contextlib.suppress(ConnectionError):
-            await send(order)
-        return "left at the door"
+    deliver = delivery(send)
 
     async def order() -> str:
         await deliver("42")
         return await wait_for("go")
 
-    run = await deploy(app, order).submit()
-    async with app.worker():
-        await in_state(app, run, State.PENDING)
+    run = await waiting(app, order)
 
     @step(name="hand_over")
     async def hand_over(order: str) -> str:
@@ -376,9 +343,7 @@ async def test_a_transaction_that_becomes_once_runs_once(app):
             await book.aio("42")
         return await wait_for("go")
 
-    run = await deploy(app, order).submit()
-    async with app.worker():
-        await in_state(app, run, State.PENDING)
+    run = await waiting(app, order)
     (failed,) = [one for one in await app.engine.steps(run.id) if one.path == "book#42"]
     assert failed.state is StepState.FAILED  # it happened not at all, and everybody knows
 

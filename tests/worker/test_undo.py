@@ -66,6 +66,33 @@ async def undone(app, run, *states):
     return await until(there)
 
 
+def cutting(app, undo):
+    """A job that makes one thing, which this undoes, and sleeps."""
+
+    @step(name="cut", undo=undo)
+    async def cut() -> str:
+        return "cut.mp4"
+
+    @app.job
+    async def film() -> None:
+        await cut()
+        await sleep("1h")
+
+    return film
+
+
+async def given_up(app, run, clock):
+    """The undo job of a run, once it is left to a person. Its backoffs are over at once."""
+
+    async def in_review():
+        (job,) = await app.engine.get([derived_id(run.id, "undo")])
+        if job is not None and job.state in (State.SCHEDULED, State.RETRYABLE):
+            clock.advance(400)
+        return job if job is not None and job.state is State.REVIEW else None
+
+    return await until(in_review, 25)
+
+
 def deletes():
     return [one[1] for one in DID if one[0] == "delete"]
 
@@ -293,16 +320,7 @@ async def test_an_undo_is_stopped_with_its_worker_and_goes_on_with_the_next(app)
             stopped.append(value)
             raise
 
-    @step(name="cut", undo=slow)
-    async def cut() -> str:
-        return "cut.mp4"
-
-    @app.job
-    async def film() -> None:
-        await cut()
-        await sleep("1h")
-
-    run = await film.submit()
+    run = await cutting(app, slow).submit()
     async with app.worker():
         await in_state(app, run, State.SCHEDULED)
         await run.cancel()
@@ -328,13 +346,7 @@ async def test_a_failing_undo_holds_up_no_other_and_names_what_is_left(app, cloc
     async with app.worker():
         await in_state(app, run, State.SCHEDULED)
         await run.cancel()
-
-        async def in_review():
-            clock.advance(400)
-            (job,) = await app.engine.get([derived_id(run.id, "undo")])
-            return job if job is not None and job.state is State.REVIEW else None
-
-        job = await until(in_review, 25)
+        job = await given_up(app, run, clock)
         assert "draw#" in job.error.message
         assert "ConnectionError: no network" in job.error.message
         assert deletes() == ["2.png"]
@@ -446,16 +458,7 @@ class Deletes:
 
 @pytest.mark.parametrize("undo", [lambda value: Deletes()(value), Deletes()], ids=["a lambda", "an object"])
 async def test_what_an_undo_gives_to_await_is_awaited(app, undo):
-    @step(name="cut", undo=undo)
-    async def cut() -> str:
-        return "cut.mp4"
-
-    @app.job
-    async def film() -> None:
-        await cut()
-        await sleep("1h")
-
-    run = await film.submit()
+    run = await cutting(app, undo).submit()
     async with app.worker():
         await in_state(app, run, State.SCHEDULED)
         await run.cancel()
@@ -468,16 +471,7 @@ async def test_what_an_undo_gives_to_await_is_awaited(app, undo):
 async def test_an_undo_that_comes_back_with_a_generator_has_failed(app, monkeypatch, function):
     monkeypatch.setattr(undo_module, "_SPEC", replace(undo_module._SPEC, retry=Retry(retries=0)))
 
-    @step(name="cut", undo=lambda value: function(value))
-    async def cut() -> str:
-        return "cut.mp4"
-
-    @app.job
-    async def film() -> None:
-        await cut()
-        await sleep("1h")
-
-    run = await film.submit()
+    run = await cutting(app, lambda value: function(value)).submit()
     async with app.worker():
         await in_state(app, run, State.SCHEDULED)
         await run.cancel()
@@ -575,13 +569,7 @@ async def test_a_cleanup_that_nobody_here_knows_is_left_over(app, engine, clock)
     await run.cancel()
     other = App("memory:", settings=QUICK, engine=engine)
     async with other.worker(queues=["default"]):
-
-        async def in_review():
-            clock.advance(400)
-            (job,) = await app.engine.get([derived_id(run.id, "undo")])
-            return job if job is not None and job.state is State.REVIEW else None
-
-        job = await until(in_review, 20)
+        job = await given_up(app, run, clock)
     assert "cleanup (no job 'film' with a cleanup is known to this worker)" in job.error.message
 
 
@@ -613,14 +601,7 @@ async def test_what_a_deploy_removed_is_named_at_once_among_what_is_left(app, en
         monkeypatch.delitem(registry.STEPS, "cut")
     await run.cancel()
     async with deployed.worker():
-
-        async def in_review():
-            (job,) = await app.engine.get([derived_id(run.id, "undo")])
-            if job is not None and job.state is State.RETRYABLE:
-                clock.advance(400)
-            return job if job is not None and job.state is State.REVIEW else None
-
-        job = await until(in_review, 25)
+        job = await given_up(app, run, clock)
     history = await app.engine.history(job.id)
     assert Event.REST not in [entry.event for entry in history]
     left, kept = ("cleanup (", "cut#") if gone == "the cleanup" else ("cut#", "cleanup")

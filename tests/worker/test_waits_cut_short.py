@@ -37,6 +37,40 @@ class Held:
         self.here.set()
         await self.free.wait()
 
+    async def cut_off(self, wait):
+        """Cancel a wait whose record is held up, in a job that goes on from here as it did after a crash."""
+
+        @step(name="cut")
+        async def cut() -> None:
+            await self.here.wait()
+
+        await cut()
+        await turns()
+        came = "in time" if wait.done() else "too late"
+        wait.cancel()
+        return came
+
+
+class Crash:
+    """The end of a job that is taken from its worker once it has its answer, and then runs again."""
+
+    def __init__(self):
+        self.answers = []
+        self._here = asyncio.Event()
+
+    async def point(self, answer):
+        """Where the first run ends. The second goes on."""
+        self.answers.append(answer)
+        if len(self.answers) == 1:
+            self._here.set()
+            await asyncio.sleep(30)
+        return answer
+
+    async def strike(self, app, run):
+        """Take the job from its worker at that point."""
+        await self._here.wait()
+        await lapse(app, run)
+
 
 @pytest.fixture(params=["before", "after"])
 def moment(request):
@@ -102,17 +136,10 @@ async def test_a_wait_may_be_cancelled_at_any_turn_of_the_loop(app):
 async def test_a_cancelled_wait_stays_cancelled_when_the_job_goes_on_after_a_suspend(app, engine, moment):
     held, gone_on = Held(engine, moment), asyncio.Event()
 
-    @step(name="cut")
-    async def cut() -> None:
-        await held.here.wait()
-
     @app.job(retries=0)
     async def film() -> str:
         first = asyncio.ensure_future(wait_for("s", as_=str))
-        await cut()
-        await turns()
-        came = "in time" if first.done() else "too late"
-        first.cancel()
+        came = await held.cut_off(first)
         gone_on.set()
         await wait_for("go")
         return f"{came} {await wait_for('s', as_=str)}"
@@ -130,34 +157,21 @@ async def test_a_cancelled_wait_stays_cancelled_when_the_job_goes_on_after_a_sus
 
 
 async def test_a_cancelled_wait_stays_cancelled_after_a_crash_once_another_has_its_signal(app, engine, moment):
-    held, delivered, ran = Held(engine, moment), asyncio.Event(), []
-
-    @step(name="cut")
-    async def cut() -> None:
-        await held.here.wait()
+    held, crash = Held(engine, moment), Crash()
 
     @app.job(retries=0)
     async def film() -> str:
         first = asyncio.ensure_future(wait_for("s", as_=str))
-        await cut()
-        await turns()
-        came = "in time" if first.done() else "too late"
-        first.cancel()
+        came = await held.cut_off(first)
         held.free.set()
-        told = f"{came} {await wait_for('s', as_=str)}"
-        ran.append(told)
-        if len(ran) == 1:
-            delivered.set()
-            await asyncio.sleep(30)
-        return told
+        return await crash.point(f"{came} {await wait_for('s', as_=str)}")
 
     run = await film.submit()
     await run.signal("s", "now")
     async with app.worker():
-        await delivered.wait()
-        await lapse(app, run)
+        await crash.strike(app, run)
         assert await run.result(10) == "too late now"
-    assert ran == ["too late now"] * 2
+    assert crash.answers == ["too late now"] * 2
     assert await alarms(run) == set()
 
 
@@ -191,36 +205,23 @@ async def test_a_signal_that_no_code_got_before_a_crash_is_delivered_after_it(ap
 @pytest.mark.parametrize("taker", ["first", "second"])
 async def test_of_two_waits_at_once_the_other_one_gets_it(app, engine, moment, taker):
     """Whichever of them took it; and a crash doesn't change that."""
-    held, delivered, ran = Held(engine, moment), asyncio.Event(), []
-
-    @step(name="cut")
-    async def cut() -> None:
-        await held.here.wait()
+    held, crash = Held(engine, moment), Crash()
 
     @app.job(retries=0)
     async def film() -> str:
         waits = [wait_for("s", as_=str), wait_for("s", as_=str)]
         order = [0, 1] if taker == "first" else [1, 0]
         one, other = (asyncio.ensure_future(waits[place]) for place in order)
-        await cut()
-        await turns()
-        came = "in time" if one.done() else "too late"
-        one.cancel()
+        came = await held.cut_off(one)
         held.free.set()
-        told = f"{came} {await other}"
-        ran.append(told)
-        if len(ran) == 1:
-            delivered.set()
-            await asyncio.sleep(30)
-        return told
+        return await crash.point(f"{came} {await other}")
 
     run = await film.submit()
     await run.signal("s", "now")
     async with app.worker():
-        await delivered.wait()
-        await lapse(app, run)
+        await crash.strike(app, run)
         assert await run.result(10) == "too late now"
-    assert ran == ["too late now"] * 2
+    assert crash.answers == ["too late now"] * 2
 
 
 async def test_a_signal_that_several_waits_in_a_row_did_not_deliver_is_delivered_once(app, engine):
@@ -269,17 +270,10 @@ async def test_a_signal_that_several_waits_in_a_row_did_not_deliver_is_delivered
 async def test_an_answer_that_came_as_the_question_was_given_up_stays_in_the_inbox(app, engine, moment):
     held, gone_on = Held(engine, moment), asyncio.Event()
 
-    @step(name="cut")
-    async def cut() -> None:
-        await held.here.wait()
-
     @app.job(retries=0)
     async def film() -> str:
         first = asyncio.ensure_future(ask("Publish?", form=str))
-        await cut()
-        await turns()
-        came = "in time" if first.done() else "too late"
-        first.cancel()
+        came = await held.cut_off(first)
         gone_on.set()
         return f"{came} {await ask('Publish?', form=str)}"
 
@@ -299,14 +293,17 @@ async def test_an_answer_that_came_as_the_question_was_given_up_stays_in_the_inb
 # As many signals as it takes to hit every moment, on real stores.
 
 
-async def by_timeout():
-    async with asyncio.timeout(0.02):
+SHORT_SECONDS = 0.02
+
+
+async def by_timeout(seconds):
+    async with asyncio.timeout(seconds):
         return await wait_for("s", as_=int)
 
 
-async def by_cancel():
+async def by_cancel(seconds):
     task = asyncio.create_task(wait_for("s", as_=int))
-    await asyncio.wait([task], timeout=0.02)
+    await asyncio.wait([task], timeout=seconds)
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
@@ -315,8 +312,8 @@ async def by_cancel():
     return task.result()
 
 
-async def by_wait_for():
-    return await asyncio.wait_for(wait_for("s", as_=int), 0.02)
+async def by_wait_for(seconds):
+    return await asyncio.wait_for(wait_for("s", as_=int), seconds)
 
 
 @pytest.mark.parametrize("way", [by_timeout, by_cancel, by_wait_for])
@@ -324,11 +321,13 @@ async def test_a_job_that_listens_with_short_timers_hears_every_signal_once(app,
     @app.job(retries=0)
     async def film() -> list[int]:
         heard: list[int] = []
+        missed = 0  # in a row: on a slow machine no signal may come in so short a time
         while len(heard) < SIGNALS:
             try:
-                heard.append(await way())
+                heard.append(await way(SHORT_SECONDS * (1 + missed)))
+                missed = 0
             except TimeoutError:
-                pass
+                missed += 1
         return heard
 
     chance = random.Random(7)
@@ -337,7 +336,7 @@ async def test_a_job_that_listens_with_short_timers_hears_every_signal_once(app,
         for number in range(SIGNALS):
             await asyncio.sleep(chance.random() * 0.03)
             await run.signal("s", number)
-        assert await run.result(15) == list(range(SIGNALS))
+        assert await run.result(20) == list(range(SIGNALS))
 
 
 # Timers of threads.

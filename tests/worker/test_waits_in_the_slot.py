@@ -5,6 +5,7 @@ Timers of asyncio and steps beside a wait keep a job in its slot; `test_timers` 
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -313,7 +314,9 @@ def small(monkeypatch):
     monkeypatch.setattr(lifecycle, "INBOX_SIGNALS", SOME)
 
 
-async def test_a_flood_of_other_signals_keeps_no_job_in_its_slot_from_the_one_it_waits_for(app, small):
+async def flooded(app):
+    """A job that will wait for a signal in its slot, and whose inbox is full of others."""
+
     @app.job
     async def film() -> int:
         return await asyncio.wait_for(wait_for("go", as_=int), HOUR)
@@ -321,12 +324,17 @@ async def test_a_flood_of_other_signals_keeps_no_job_in_its_slot_from_the_one_it
     run = await film.submit()
     for n in range(SOME):
         await run.signal("other", n)
+    return run
+
+
+async def waits(run):
+    return (await run.status()).waits
+
+
+async def test_a_flood_of_other_signals_keeps_no_job_in_its_slot_from_the_one_it_waits_for(app, small):
+    run = await flooded(app)
     async with app.worker():
-
-        async def waits():
-            return (await run.status()).waits
-
-        await until(waits)
+        await until(partial(waits, run))
         with pytest.raises(NotAllowed, match="its inbox is full"):
             await run.signal("other", 0)
         await run.signal("go", 42)
@@ -334,19 +342,9 @@ async def test_a_flood_of_other_signals_keeps_no_job_in_its_slot_from_the_one_it
 
 
 async def test_a_flood_of_the_signal_that_a_job_in_its_slot_waits_for_has_a_bound(app, small):
-    @app.job
-    async def film() -> int:
-        return await asyncio.wait_for(wait_for("go", as_=int), HOUR)
-
-    run = await film.submit()
-    for n in range(SOME):
-        await run.signal("other", n)
+    run = await flooded(app)
     async with app.worker():
-
-        async def waits():
-            return (await run.status()).waits
-
-        await until(waits)
+        await until(partial(waits, run))
     # Nobody takes anything now, and what it waits for is known.
     await run.signal("go", 1)
     with pytest.raises(NotAllowed, match="its inbox is full"):
