@@ -274,3 +274,11 @@ def test_a_run_may_come_through_a_pipe(cli: Cli, ids: dict[State, str], elsewher
 @pytest.mark.parametrize("at", [0, 1, 999, 1_760_000_000_123, 4_102_444_800_001])
 def test_a_time_is_exact_in_text(at: int):
     assert parse_time(time_text(at)) == at
+
+
+def test_a_file_that_cant_be_read_or_written_is_told_as_such(cli: Cli, ids: dict[State, str], tmp_path: Path):
+    read = cli("import", str(tmp_path / "nowhere.json"))
+    written = cli("export", ids[State.COMPLETED], "--output", str(tmp_path / "nowhere" / "run.json"))
+
+    assert read.stderr == f"holdfast: {tmp_path}/nowhere.json: can't be read: No such file or directory\n"
+    assert written.stderr == f"holdfast: {tmp_path}/nowhere/run.json: can't be written: No such file or directory\n"

@@ -83,7 +83,7 @@ def _text_of(file: str) -> str:
     try:
         raw = sys.stdin.buffer.read(FILE_LIMIT + 1) if file == "-" else _read(Path(file))
     except OSError as error:
-        raise Invalid(f"{file}: can't be parse_run: {error.strerror}") from None
+        raise Invalid(f"{file}: can't be read: {error.strerror}") from None
     if len(raw) > FILE_LIMIT:
         raise Invalid(f"{file}: larger than {FILE_LIMIT // 1024**2} MiB; that is no exported run")
     try:
@@ -98,7 +98,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file that only its owner may parse_run, and never over another one."""
+    """Write a file that only its owner may read, and never over another one."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
@@ -106,4 +106,4 @@ def _write_new(path: Path, text: str) -> None:
     except FileExistsError:
         raise Refused(f"{path} is there already and was left as it is; name another file") from None
     except OSError as error:
-        raise Refused(f"{path}: can't be dump_run: {error.strerror}") from None
+        raise Refused(f"{path}: can't be written: {error.strerror}") from None

@@ -24,7 +24,7 @@ Examples:
 
 \b
 A full page says how to get the next one: holdfast jobs --after ID.
-The short_id ids are the last characters of the whole ones; every verb takes them.
+The short ids are the last characters of the whole ones; every verb takes them.
 """
 )
 @click.option(
