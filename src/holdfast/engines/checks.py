@@ -194,11 +194,3 @@ def check_record(name: str, value: str | None) -> None:
         raise Invalid(f"record {name}: a worker's presence is written by its beat")
     if value == "":
         raise Invalid(f"record {name}: an empty text means nothing; give None to remove it")
-
-
-def key_conflict(job: Job, holder: str) -> str:
-    """The words for a key that stands for other arguments."""
-    return (
-        f"key {job.key!r} of {job.type} stands for job {holder} with other arguments; "
-        "give the same arguments, or another key"
-    )

@@ -11,12 +11,8 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.errors import KeyConflict, LeaseLost, NotFound
 from holdfast.core.lifecycle import TERMINAL, applied, decide, entry_of, refusal, submit_entry
 from holdfast.core.model import (
-    CHILDREN_ARE_IN,
-    LEASE_LOST,
-    NO_SUCH_JOB,
     OUTRUN,
     PAGE_LIMIT,
     Applied,
@@ -35,13 +31,21 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
-    WaitKind,
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole
-from holdfast.engines.checks import key_conflict
 from holdfast.engines.contract import PROMOTE_LIMIT
-from holdfast.engines.records import PAUSE, QUIET, WORKER
+from holdfast.engines.liveness import beat_answer, beat_records, worker_records
+from holdfast.engines.records import PAUSE
+from holdfast.engines.refusals import (
+    awaited_groups,
+    children_are_in,
+    holds,
+    key_taken,
+    lease_over,
+    no_job_before,
+    step_refusal,
+)
 from holdfast.engines.topics import DUE_WINDOW_MS, job_topic, loser_of, queue_topic, worker_topic
 from holdfast.engines.wakeups import EVERYTHING
 
@@ -100,8 +104,8 @@ class Tables:
 
     def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
         """Insert jobs, or none of them."""
-        if parent is not None and not self.holds(parent):
-            raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
+        if parent is not None and not holds(self.jobs.get(parent.job), parent.epoch):
+            raise lease_over(parent)
         answers: list[Inserted] = []
         fresh: dict[str, Job] = {}
         keys: dict[tuple[str, str], Key] = {}
@@ -114,7 +118,7 @@ class Tables:
                 key = keys.get(name) or self._live_key(name, job.created_at)
                 if key is not None:
                     if key.digest != job.digest:
-                        raise KeyConflict(key_conflict(job, key.job))
+                        raise key_taken(job, key.job)
                     answers.append(Inserted(key.job, False))
                     continue
                 keys[name] = Key(job.id, job.digest, job.key_until)
@@ -149,23 +153,16 @@ class Tables:
         if conflict is not None:
             return conflict
         assert head is not None
-        if change.event == Event.SUSPEND:
-            for wait in change.job.waits:
-                if wait.kind is WaitKind.CHILDREN and not self.missing(head.id, wait.name):
-                    return Conflict(head.id, CHILDREN_ARE_IN, head.state, head.version, head.epoch)
-        if (loser := loser_of(head, change)) is not None:
+        if not all(self.missing(head.id, group) for group in awaited_groups(change)):
+            return children_are_in(head)
+        if (loser := loser_of(head.worker, change)) is not None:
             self.news.add(worker_topic(loser))
         job = self._apply(head, change)
         return Applied(job.version, self._arrive(head) if change.arrives and not head.arrived else None)
 
     def record(self, step: Step) -> Recorded | Conflict:
         """Record one step."""
-        if not self.holds(Lease(step.job, step.epoch)):
-            head = self.jobs.get(step.job)
-            if head is None:
-                return Conflict(step.job, NO_SUCH_JOB)
-            return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
-        return self._record(step)
+        return step_refusal(self.jobs.get(step.job), step) or self._record(step)
 
     def prune(self, limit: int, now: Time) -> int:
         """Remove jobs that need not be kept any longer."""
@@ -222,25 +219,16 @@ class Tables:
             self.presences.pop(worker, None)
         else:
             self.presences[worker] = replace(presence, beat_at=now)
-        named = {running.job: running.epoch for running in presence.running}
-        held = {id: self.jobs[id].epoch for id in sorted(self._held[worker])}
-        gone = [id for id, epoch in named.items() if held.get(id) != epoch]
-        cancelled = tuple(id for id in gone if id in self.jobs and self.jobs[id].state is State.CANCELLED)
-        return Beat(
-            now=now,
-            cancelled=cancelled,
-            lost=tuple(id for id in gone if id not in cancelled),
-            stray=tuple(Lease(id, epoch) for id, epoch in held.items() if named.get(id) != epoch),
-            paused=tuple(queue for queue in presence.queues if self._exists(PAUSE + queue)),
-            quiet=self._exists(QUIET + worker),
-        )
+        held = {id: self.jobs[id].epoch for id in self._held[worker]}
+        cancelled = [
+            running.job
+            for running in presence.running
+            if running.job in self.jobs and self.jobs[running.job].state is State.CANCELLED
+        ]
+        records = [name for name in beat_records(presence) if self._exists(name)]
+        return beat_answer(presence, now, held, cancelled, records)
 
     # Reads.
-
-    def holds(self, lease: Lease) -> bool:
-        """Whether this lease is current."""
-        job = self.jobs.get(lease.job)
-        return job is not None and job.epoch == lease.epoch and job.state is State.ACTIVE
 
     def find(self, where: Where, after: str, limit: int) -> list[Job]:
         """Find a page of jobs."""
@@ -258,7 +246,7 @@ class Tables:
     def page_in_order(self, after: str, limit: int) -> list[Job]:
         """List a page of jobs as they were inserted."""
         if after and after not in self.jobs:
-            raise NotFound(f"there is no job {after} to go on after")
+            raise no_job_before(after)
         start = self._order[after] if after else -1
         ids = sorted((id for id in self.jobs if self._order[id] > start), key=self._order.__getitem__)
         return [self.jobs[id] for id in ids[:limit]]
@@ -303,11 +291,7 @@ class Tables:
     def list_records(self, prefix: str) -> list[Record]:
         """List records."""
         found = [r for r in self.records.values() if r.name.startswith(prefix) and r.value != ""]
-        for presence in self.presences.values():
-            name = WORKER + presence.worker
-            if name.startswith(prefix):
-                found.append(Record(name, msgspec.json.encode(presence).decode(), 0, presence.beat_at))
-        return sorted(found, key=lambda record: record.name)
+        return sorted([*found, *worker_records(self.presences.values(), prefix)], key=lambda record: record.name)
 
     # Writes, all through `_set` and its kin, so that the journal sees each of them.
 

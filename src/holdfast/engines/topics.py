@@ -5,7 +5,7 @@ Must not know any store.
 
 from collections.abc import Collection
 
-from holdfast.core.model import Change, Head, Job, Time
+from holdfast.core.model import Change, Time
 
 
 def queue_topic(queue: str) -> str:
@@ -45,9 +45,9 @@ def worker_topic(worker: str) -> str:
     return f"worker:{worker}"
 
 
-def loser_of(head: Head | Job, change: Change) -> str | None:
-    """The worker that a change takes a job from.
+def loser_of(owner: str | None, change: Change) -> str | None:
+    """The worker that a change takes a job from, if somebody else made the change.
 
     What an owner does itself is no news to it: told of each, it would beat for every job that it ends.
     """
-    return head.worker if change.job.worker is None and change.epoch is None else None
+    return owner if change.job.worker is None and change.epoch is None else None

@@ -9,9 +9,7 @@ from holdfast.conformance.given import HOUR, step
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import Event, Options, State, Where
 from holdfast.engines.file import FileEngine
-from holdfast.engines.file.reopen import PRIORITY_LIMIT
 from holdfast.engines.file.schema import EDIT, shown
-from holdfast.jobs import requests as orders
 from tests.engines.file.given import Desk, status
 
 # What may be edited.
@@ -166,10 +164,6 @@ def test_a_job_that_waits_for_its_time_needs_one(desk):
     line = desk.refused((f'"run_at": "{shown(job.run_at)}"', '"run_at": null'))
 
     assert 'is scheduled and has no "run_at"' in line
-
-
-def test_the_priorities_that_a_person_may_give_are_those_of_a_caller():
-    assert PRIORITY_LIMIT == orders.PRIORITY_LIMIT
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.REVIEW])

@@ -24,7 +24,6 @@ from msgspec import Struct
 from holdfast.core.errors import (
     BadValue,
     StoreBusy,
-    StoreClosed,
     StoreDamaged,
     StoreError,
     StoreForeign,
@@ -55,6 +54,7 @@ from holdfast.engines.file.reopen import Reopened, reopen
 from holdfast.engines.file.scan import Damage
 from holdfast.engines.file.writer import Rows, Sheet
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.refusals import not_open
 from holdfast.engines.tables import Tables
 from holdfast.engines.topics import job_topic
 from holdfast.engines.urls import path_of
@@ -165,8 +165,7 @@ class FileEngine(MemoryEngine):
 
     async def _hand_in(self, work: Work) -> Any:
         if self._lane is None or self._pid != os.getpid():
-            why = "is not open" if self._lane is None else "was opened before this process was forked"
-            raise StoreClosed(f"{self.path} {why}; open it here first")
+            raise not_open(self.path, is_forked=self._lane is not None)
         return await self._lane.do(work)
 
     # All below runs on the lane's thread, one batch at a time.
@@ -233,7 +232,7 @@ class FileEngine(MemoryEngine):
 
     def _try(self, ticket: Ticket[Work]) -> None:
         if self._held is None and not ticket.work.gate:
-            ticket.error = StoreClosed(f"{self.path} is not open; open it here first")
+            ticket.error = not_open(self.path, is_forked=False)
             return
         try:
             ticket.answer = ticket.work.call(self._rows)

@@ -23,6 +23,7 @@ from holdfast.core.canonical import canonical, parse
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import check_queue, check_type, digest
 from holdfast.core.lifecycle import STATE_ROWS, STATES, TERMINAL, WORKERS_LOST, decide, lost_event, submit_entry
+from holdfast.core.limits import PRIORITIES
 from holdfast.core.model import Applied, Change, Error, Event, Job, State, StepState, Time, WaitKind
 from holdfast.engines.file.checkpoint import Checkpoint, Row
 from holdfast.engines.file.checksum import FREE, OTHERS
@@ -35,9 +36,6 @@ HAND = "hand"
 
 FILE = "file"
 """Who recovered a job that was running when the process died."""
-
-PRIORITY_LIMIT = 100
-"""A person may give a priority from minus this to this, as a caller may."""
 
 TIMED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
 """The states whose `run_at` alone says when a job is due."""
@@ -141,8 +139,8 @@ def _check_ranges(row: Row) -> None:
                 check(getattr(job, name))
         except Invalid as error:
             raise row.spot.damage(f"job {job.id}: {name}: {error}", name) from None
-    if "priority" in asked and not -PRIORITY_LIMIT <= job.priority <= PRIORITY_LIMIT:
-        what = f"job {job.id}: priority {job.priority}: give a number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
+    if "priority" in asked and not -PRIORITIES <= job.priority <= PRIORITIES:
+        what = f"job {job.id}: priority {job.priority}: give a number from {-PRIORITIES} to {PRIORITIES}"
         raise row.spot.damage(what, "priority")
     if "run_at" in asked and job.run_at is None and job.state in TIMED:
         raise row.spot.damage(f'job {job.id} is {job.state} and has no "run_at"', "run_at")

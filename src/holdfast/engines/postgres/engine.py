@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast import forking
-from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreError
+from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreError
 from holdfast.core.model import (
     OUTRUN,
     Applied,
@@ -48,6 +48,7 @@ from holdfast.engines.postgres.store import Connection, Texts, drop, is_elsewher
 from holdfast.engines.postgres.transactions import Transactions
 from holdfast.engines.postgres.url import StoreUrl, place_of, with_schema
 from holdfast.engines.postgres.writes import Writes, is_turn
+from holdfast.engines.refusals import not_open
 from holdfast.engines.rows import job_of
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import DUE_WINDOW_MS, queue_topic, queues_of, until_due
@@ -223,8 +224,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
     def _check_open(self) -> None:
         if self._pid is None or self._hub.is_left_behind:
-            why = "not open" if self._pid is None else "was opened before this process was forked"
-            raise StoreClosed(f"{self._place.shown}: {why}; open it here first")
+            raise not_open(self._place.shown, is_forked=self._pid is not None)
 
     def _do(self, line: str, work: Any) -> Awaitable[Any]:
         self._check_open()

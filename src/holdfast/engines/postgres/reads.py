@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Where
 from holdfast.core.moves import HeldKey, Whole, put_together
@@ -18,6 +17,7 @@ from holdfast.engines.liveness import worker_records
 from holdfast.engines.postgres.liveness import Liveness
 from holdfast.engines.postgres.store import Connection
 from holdfast.engines.records import WORKER
+from holdfast.engines.refusals import no_job_before
 from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.traits import Movable
 
@@ -120,7 +120,7 @@ class Reads(Movable):
     async def _in_order(self, after: str, limit: int) -> list[Job]:
         found = await self._fetch(self._sql.number, after) if after else [(0,)]
         if not found:
-            raise NotFound(f"there is no job {after} to go on after")
+            raise no_job_before(after)
         return [job_of(row) for row in await self._fetch(self._sql.in_order, found[0][0], limit)]
 
     async def _wholes(self, jobs: Sequence[Job]) -> list[Whole]:

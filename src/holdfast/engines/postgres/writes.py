@@ -16,9 +16,6 @@ from msgspec.structs import astuple
 from holdfast.core.errors import KeyConflict, LeaseLost
 from holdfast.core.lifecycle import applied, refusal
 from holdfast.core.model import (
-    CHILDREN_ARE_IN,
-    LEASE_LOST,
-    NO_SUCH_JOB,
     Applied,
     Change,
     Conflict,
@@ -31,14 +28,20 @@ from holdfast.core.model import (
     Recorded,
     State,
     Step,
-    WaitKind,
 )
 from holdfast.core.moves import HeldKey, Whole, check_marked
-from holdfast.engines.checks import key_conflict
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection
+from holdfast.engines.refusals import (
+    awaited_groups,
+    children_are_in,
+    key_taken,
+    lease_lost,
+    lease_over,
+    step_refusal,
+)
 from holdfast.engines.rows import Row, head_of, step_of
-from holdfast.engines.topics import job_topic, queue_topic, worker_topic
+from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
 
 FEW = 50
 """So few new jobs are not worth a savepoint, which costs two ways to the server and back."""
@@ -100,7 +103,7 @@ class Writes:
         """One order in a transaction of its own, taken back as a whole when a lease is over or a key is taken."""
         async with self._db.transaction():
             if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
-                raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
+                raise lease_over(parent)
             return await self.insert_within(jobs)
 
     async def insert_within(self, jobs: Sequence[Job]) -> list[Inserted]:
@@ -209,8 +212,11 @@ class Writes:
         heads = await self._heads(self._sql.heads, changes)
         for change in changes:
             head = heads.get(change.job.id)
-            # By now it may look as if it could go ahead; it was refused all the same, so somebody was faster.
-            answers[change.job.id] = refusal(head, change) or _lost(head)
+            conflict = refusal(head, change)
+            if conflict is None:  # by now it could go ahead; it was refused all the same, so somebody was faster
+                assert head is not None
+                conflict = lease_lost(head)
+            answers[change.job.id] = conflict
         return answers
 
     async def _carry(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
@@ -223,7 +229,9 @@ class Writes:
         going: list[tuple[Change, Head, Job]] = []
         for change in changes:
             head = heads.get(change.job.id)
-            conflict = refusal(head, change) or await self._too_late_to_wait(head, change)
+            conflict = refusal(head, change)
+            if conflict is None and head is not None and await self._waits_for_nobody(head.id, change):
+                conflict = children_are_in(head)
             if conflict is not None:
                 answers.append(conflict)
                 continue
@@ -283,16 +291,12 @@ class Writes:
                 missing[id] = left.get(family, 0) + place if family in left else 0
         return missing
 
-    async def _too_late_to_wait(self, head: Head | None, change: Change) -> Conflict | None:
-        """Suspending on children who have all arrived would be a wait for nobody."""
-        if change.event != Event.SUSPEND or head is None:
-            return None
-        for wait in sorted(change.job.waits, key=lambda wait: wait.name):
-            if wait.kind is WaitKind.CHILDREN:
-                missing = await self._db.fetchval(self._sql.lock_family, head.id, wait.name)
-                if not missing:
-                    return Conflict(head.id, CHILDREN_ARE_IN, head.state, head.version, head.epoch)
-        return None
+    async def _waits_for_nobody(self, parent: str, change: Change) -> bool:
+        """Whether all children of a group that a change waits for have arrived. Locks the groups until the end."""
+        for group in awaited_groups(change):
+            if not await self._db.fetchval(self._sql.lock_family, parent, group):
+                return True
+        return False
 
     async def _heads(self, statement: str, changes: Sequence[Change]) -> dict[str, Head]:
         ids = [change.job.id for change in changes]
@@ -302,8 +306,8 @@ class Writes:
         """Who is to hear of a change."""
         job = change.job
         self.news.add(job_topic(job.id))
-        if owner is not None and job.worker is None and change.epoch is None:  # see `contract.loser_of`
-            self.news.add(worker_topic(owner))
+        if (loser := loser_of(owner, change)) is not None:
+            self.news.add(worker_topic(loser))
         if job.state is State.AVAILABLE or (job.state in _DUE and job.run_at is not None):
             self.news.add(queue_topic(job.queue))
 
@@ -329,13 +333,13 @@ class Writes:
         answers: dict[tuple[str, str], Recorded | Conflict] = {}
         for step in steps:
             head, standing = heads.get(step.job), found.get((step.job, step.path))
-            if head is None:
-                answers[step.job, step.path] = Conflict(step.job, NO_SUCH_JOB)
-            elif head.epoch != step.epoch or head.state is not State.ACTIVE or standing is None:
-                lost = Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
-                answers[step.job, step.path] = lost
-            else:
+            if (refused := step_refusal(head, step)) is not None:
+                answers[step.job, step.path] = refused
+            elif standing is not None:
                 answers[step.job, step.path] = Recorded(standing, standing == step)
+            else:  # by now it could be written; it was refused all the same, so somebody was faster
+                assert head is not None
+                answers[step.job, step.path] = lease_lost(head)
         return answers
 
     # load
@@ -365,11 +369,6 @@ class Writes:
             told = [rows.step_row(step, numbers[step.job]) for step in group]
             await self._db.execute(self._sql.set_steps, *rows.columns(told, rows.STEP_WIDTH))
         return numbers
-
-
-def _lost(head: Head | None) -> Conflict:
-    assert head is not None
-    return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
 
 
 def is_turn(changes: Sequence[Change]) -> bool:
@@ -423,7 +422,7 @@ def _answer(jobs: Sequence[Job], found: Known) -> list[Inserted] | Exception:
             continue
         holder, digest = found[job.id]
         if holder is not None and digest != job.digest:
-            return KeyConflict(key_conflict(job, holder))
+            return key_taken(job, holder)
         answer.append(Inserted(job.id if holder is None else holder, new=False))
     return answer
 

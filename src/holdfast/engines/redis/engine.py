@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from holdfast import forking
-from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreClosed, StoreError
+from holdfast.core.errors import HoldfastError, StoreBusy, StoreError
 from holdfast.core.model import (
     OUTRUN,
     Applied,
@@ -37,7 +37,6 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import HeldKey, Whole
 from holdfast.engines.batch_thread import Ticket
-from holdfast.engines.checks import key_conflict
 from holdfast.engines.contract import PROMOTE_LIMIT, Clock, Guarantees
 from holdfast.engines.liveness import TIDY_SECONDS, is_past
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
@@ -47,6 +46,7 @@ from holdfast.engines.redis.liveness import News, beat_of, beat_words
 from holdfast.engines.redis.reads import PAGE, Reads
 from holdfast.engines.redis.store import Health, Store, check_server, health_of, translate_error
 from holdfast.engines.redis.url import StoreUrl, place_of, with_app
+from holdfast.engines.refusals import key_taken, lease_over, not_open
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import queues_of, until_due
 from holdfast.engines.traits import Movable
@@ -211,8 +211,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():
-            why = "not open" if self._pid is None else "was opened before this process was forked"
-            raise StoreClosed(f"{self._place.shown}: {why}; open it here first")
+            raise not_open(self._place.shown, is_forked=self._pid is not None)
         if self._store.lost is not None:
             raise self._store.lost
 
@@ -281,11 +280,9 @@ class RedisEngine(Reads, Movable, forking.Forkable):
                 continue
             match answer[0]:
                 case 0:
-                    ticket.error = LeaseLost(
-                        f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted"
-                    )
+                    ticket.error = lease_over(parent)
                 case 1:
-                    ticket.error = KeyConflict(key_conflict(jobs[answer[1] - 1], answer[2].decode()))
+                    ticket.error = key_taken(jobs[answer[1] - 1], answer[2].decode())
                 case _:
                     ticket.answer = [
                         Inserted(id.decode(), new == 1) for id, new in zip(answer[1::2], answer[2::2], strict=True)

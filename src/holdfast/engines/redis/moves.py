@@ -13,6 +13,7 @@ from holdfast.core.lifecycle import submit_entry
 from holdfast.core.model import Entry, Job, Record
 from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.redis import rows
+from holdfast.engines.refusals import no_job_before
 
 PAGE = 25
 """How many jobs or keys one call reads at most."""
@@ -49,7 +50,7 @@ async def in_order(look: Look, after: str, limit: int) -> list[Job]:
         last = jobs[-1].id if jobs else after
         there, *found = await look("in_order", last, most)
         if not there:
-            raise NotFound(f"there is no job {last} to go on after")
+            raise no_job_before(last)
         jobs += map(rows.job_of, found)
         if len(found) < most:
             break

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import forking
-from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreLost
+from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreDamaged, StoreError, StoreLost
 from holdfast.core.model import (
     PAGE_LIMIT,
     Applied,
@@ -43,6 +43,7 @@ from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.held_transaction import HeldTransaction
 from holdfast.engines.liveness import worker_records
 from holdfast.engines.records import WORKER
+from holdfast.engines.refusals import not_open
 from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.sqlite import reads
 from holdfast.engines.sqlite.files import ALL, BESIDE, DATABASE, Files, Loss, abandon, read_loss, write_loss
@@ -564,8 +565,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():
-            why = "not open" if self._pid is None else "was opened before this process was forked"
-            raise StoreClosed(f"{self.path}: {why}; open it here first")
+            raise not_open(self.path, is_forked=self._pid is not None)
 
 
 def _is_hold(act: Act) -> bool:

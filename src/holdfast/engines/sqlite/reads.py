@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import NotFound
-from holdfast.core.model import Beat, Job, Lease, Presence, State, Time, Where
+from holdfast.core.model import Beat, Job, Presence, State, Time, Where
 from holdfast.core.moves import Whole, put_together
+from holdfast.engines.liveness import beat_answer
 from holdfast.engines.records import PAUSE, QUIET
+from holdfast.engines.refusals import no_job_before
 from holdfast.engines.rows import entry_of, head_of, job_of, step_of
 from holdfast.engines.sql import queries
 from holdfast.engines.sqlite import rows
@@ -57,7 +58,7 @@ def in_order(db: sqlite3.Connection, after: str, limit: int) -> list[Job]:
     """A page of all jobs, as they were inserted."""
     row = db.execute(SQL.number, {"id": after}).fetchone() if after else (0,)
     if row is None:
-        raise NotFound(f"there is no job {after} to go on after")
+        raise no_job_before(after)
     return [job_of(one) for one in db.execute(SQL.in_order, {"after": row[0], "limit": limit})]
 
 
@@ -69,22 +70,17 @@ def wholes(db: sqlite3.Connection, jobs: Sequence[Job]) -> list[Whole]:
 
 
 def beat(db: sqlite3.Connection, presence: Presence, now: Time) -> Beat:
-    """What a worker must know of the jobs it named, and of those it didn't."""
-    named = {running.job: running.epoch for running in presence.running}
+    """Answer a heartbeat."""
     held = dict(db.execute(SQL.held, {"worker": presence.worker}).fetchall())
-    gone = [id for id, epoch in named.items() if held.get(id) != epoch]
-    heads = [head_of(row) for row in db.execute(SQL.heads, {"ids": msgspec.json.encode(gone).decode()})]
+    gone = [running.job for running in presence.running if held.get(running.job) != running.epoch]
+    heads = map(head_of, db.execute(SQL.heads, {"ids": msgspec.json.encode(gone).decode()})) if gone else ()
     cancelled = {head.id for head in heads if head.state is State.CANCELLED}
-    paused = {row[0] for row in db.execute(SQL.records, {"prefix": PAUSE})}
-    quiet = db.execute(SQL.record, {"name": QUIET + presence.worker}).fetchone()
-    return Beat(
-        now=now,
-        cancelled=tuple(id for id in gone if id in cancelled),
-        lost=tuple(id for id in gone if id not in cancelled),
-        stray=tuple(Lease(id, epoch) for id, epoch in held.items() if named.get(id) != epoch),
-        paused=tuple(queue for queue in presence.queues if PAUSE + queue in paused),
-        quiet=quiet is not None and quiet[0] is not None,
-    )
+    records = {name for prefix in (PAUSE, QUIET + presence.worker) for name, *_ in _records(db, prefix)}
+    return beat_answer(presence, now, held, cancelled, records)
+
+
+def _records(db: sqlite3.Connection, prefix: str) -> sqlite3.Cursor:
+    return db.execute(SQL.records, {"prefix": prefix})
 
 
 def next_due(db: sqlite3.Connection, queues: Sequence[str], now: Time) -> Time | None:

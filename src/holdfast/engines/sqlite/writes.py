@@ -18,9 +18,6 @@ from msgspec.structs import asdict
 from holdfast.core.errors import KeyConflict, LeaseLost
 from holdfast.core.lifecycle import applied, decide, entry_of, refusal, submit_entry
 from holdfast.core.model import (
-    CHILDREN_ARE_IN,
-    LEASE_LOST,
-    NO_SUCH_JOB,
     OUTRUN,
     Applied,
     Change,
@@ -35,12 +32,11 @@ from holdfast.core.model import (
     State,
     Step,
     Time,
-    WaitKind,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
-from holdfast.engines.checks import key_conflict
 from holdfast.engines.contract import PROMOTE_LIMIT
 from holdfast.engines.records import PAUSE
+from holdfast.engines.refusals import awaited_groups, children_are_in, holds, key_taken, lease_over, step_refusal
 from holdfast.engines.rows import Row, head_of, job_of, step_of
 from holdfast.engines.sqlite import rows
 from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
@@ -93,8 +89,8 @@ class Writes:
 
     def _sift(self, jobs: Sequence[Job], parent: Lease | None, known: set[str]) -> tuple[list[Inserted], list[Job]]:
         """Which of one caller's jobs are new. Claims their keys, after everything has been checked."""
-        if parent is not None and not self._holds(parent):
-            raise LeaseLost(f"job {parent.job}: its lease (epoch {parent.epoch}) is over; nothing was inserted")
+        if parent is not None and not holds(self._head(parent.job), parent.epoch):
+            raise lease_over(parent)
         answer: list[Inserted] = []
         new: dict[str, Job] = {}
         keys: dict[tuple[str, str], Job] = {}
@@ -124,7 +120,7 @@ class Writes:
                 return None
             holder, digest = row[0], row[1]
         if digest != job.digest:
-            raise KeyConflict(key_conflict(job, holder))
+            raise key_taken(job, holder)
         return holder
 
     def _add(self, jobs: Sequence[Job]) -> dict[str, int]:
@@ -225,14 +221,16 @@ class Writes:
         answers: list[Applied | Conflict] = []
         for change in changes:
             head = heads.get(change.job.id)
-            conflict = refusal(head, change) or self._too_late_to_wait(head, change)
+            conflict = refusal(head, change)
+            if conflict is None and head is not None and not all(self._missing(head.id, change)):
+                conflict = children_are_in(head)
             if conflict is not None:
                 answers.append(conflict)
                 continue
             assert head is not None
             job = applied(head, change)
             self._note(change, job, head.n, head.state, updates, entries)
-            if (loser := loser_of(head, change)) is not None:
+            if (loser := loser_of(head.worker, change)) is not None:
                 self.news.add(worker_topic(loser))
             heads[job.id] = Head(job.id, job.state, job.version, job.epoch, job.inbox, job.arrived, job.worker, head.n)
             if change.steps or change.drops or change.drops_failed or change.edits or change.inserts:
@@ -264,16 +262,10 @@ class Writes:
         self._db.executemany(self._sql.update_job, updates)
         self._db.executemany(self._sql.add_entry, entries)
 
-    def _too_late_to_wait(self, head: Head | None, change: Change) -> Conflict | None:
-        """Suspending on children who have all arrived would be a wait for nobody."""
-        if change.event != Event.SUSPEND or head is None:
-            return None
-        for wait in change.job.waits:
-            if wait.kind is WaitKind.CHILDREN:
-                (missing,) = self._db.execute(self._sql.missing, {"parent": head.id, "name": wait.name}).fetchone()
-                if not missing:
-                    return Conflict(head.id, CHILDREN_ARE_IN, head.state, head.version, head.epoch)
-        return None
+    def _missing(self, parent: str, change: Change) -> Iterator[int]:
+        """How many children are missing of each group that a change waits for."""
+        for group in awaited_groups(change):
+            yield self._db.execute(self._sql.missing, {"parent": parent, "name": group}).fetchone()[0]
 
     def _carry(self, change: Change, n: int, heads: dict[str, Head]) -> None:
         """Write what goes with a change: dropped and new step records, edited arguments, new jobs."""
@@ -315,11 +307,8 @@ class Writes:
 
     def standing(self, step: Step) -> Recorded | Conflict | None:
         """What there is against a record: a lease that isn't current, or one that is there already."""
-        head = self._heads([step.job]).get(step.job)
-        if head is None:
-            return Conflict(step.job, NO_SUCH_JOB)
-        if head.epoch != step.epoch or head.state is not State.ACTIVE:
-            return Conflict(head.id, LEASE_LOST, head.state, head.version, head.epoch)
+        if (refused := step_refusal(self._head(step.job), step)) is not None:
+            return refused
         row = self._db.execute(self._sql.step, {"job": step.job, "path": step.path}).fetchone()
         if row is None:
             return None
@@ -412,9 +401,8 @@ class Writes:
     def _heads(self, ids: Iterable[str]) -> dict[str, Head]:
         return {row[0]: head_of(row) for row in self._db.execute(self._sql.heads, {"ids": _ids(ids)})}
 
-    def _holds(self, lease: Lease) -> bool:
-        head = self._heads([lease.job]).get(lease.job)
-        return head is not None and head.epoch == lease.epoch and head.state is State.ACTIVE
+    def _head(self, id: str) -> Head | None:
+        return self._heads([id]).get(id)
 
 
 _DUE_EVENT = {State.SCHEDULED: Event.PROMOTE, State.RETRYABLE: Event.PROMOTE, State.PENDING: Event.ACTIVATE}
