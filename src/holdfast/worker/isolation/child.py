@@ -17,10 +17,8 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -28,10 +26,10 @@ import msgspec
 from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.errors import Invalid
-from holdfast.core.limits import LOG_LINE_CHARACTERS, PROGRESS_CHARACTERS
 from holdfast.core.model import Error
 from holdfast.worker import context
 from holdfast.worker.isolation.child_job import Host
+from holdfast.worker.isolation.child_reports import TELLER, Forward, Teller, report_progress
 from holdfast.worker.isolation.import_target import Target, found
 from holdfast.worker.isolation.messages import (
     FRAME_LIMIT,
@@ -39,25 +37,16 @@ from holdfast.worker.isolation.messages import (
     Attend,
     Began,
     Call,
-    Doing,
     Done,
     Failed,
     Heard,
-    Logged,
-    Progress,
     Ready,
     Told,
     Warm,
     make_frame,
     read_told,
 )
-from holdfast.worker.recorded_errors import error_of, storable
-
-PROGRESS_SECONDS = 0.05
-"""Progress is told at most this often; in between only the last word counts."""
-
-LINES_PER_SECOND = 200
-"""More log lines are left out, and counted: a flood here must not keep the worker busy."""
+from holdfast.worker.recorded_errors import error_of
 
 DEAF = 70
 """The code with which this process ends when it can't serve its worker any more, as for lack of memory."""
@@ -71,7 +60,7 @@ def serve(line: int, lifeline: int) -> None:
     link = Link(socket.socket(fileno=line))
     # A crash writes where it happened into the line: no frame begins like that, and none follows.
     faulthandler.enable(file=line)
-    context.progress = _progress  # No user's module is loaded yet: all that ask for it get this one.
+    context.progress = report_progress  # No user's module is loaded yet: all that ask for it get this one.
     with suppress(EOFError):
         _prepare(link.receive())
         link.send(Ready())
@@ -157,7 +146,7 @@ class Link(forking.Forkable):
         """See Forkable. What the step's code forks is no part of the talk, and must not keep the line open."""
         self._lock = threading.RLock()
         self.close()
-        _TELLER.set(None)
+        TELLER.set(None)
 
     def close(self) -> None:
         """Hang up. What is sent from now on is dropped."""
@@ -186,9 +175,9 @@ class Link(forking.Forkable):
 
 def _answer(call: Call | Host, link: Link) -> None:
     """Run the function, and say what came of it, whatever that is."""
-    teller = Teller(link)
+    teller = Teller(link.send)
     here = contextvars.copy_context()
-    here.run(_TELLER.set, teller)
+    here.run(TELLER.set, teller)
     before, copies = set(threading.enumerate()), forking.copies
     word = call if isinstance(call, Call) else call.word
     if isinstance(call, Call):
@@ -206,7 +195,7 @@ def _answer(call: Call | Host, link: Link) -> None:
             forking.end_copy()
 
 
-def _run(call: Call | Host, link: Link, teller: "Teller", before: set[threading.Thread]) -> None:
+def _run(call: Call | Host, link: Link, teller: Teller, before: set[threading.Thread]) -> None:
     if isinstance(call, Host):
         _attend(call, link, teller, before)
         return
@@ -221,7 +210,7 @@ def _run(call: Call | Host, link: Link, teller: "Teller", before: set[threading.
     link.send(Done(msgspec.Raw(text.encode()), worn=_left_threads(before)))
 
 
-def _attend(host: Host, link: Link, teller: "Teller", before: set[threading.Thread]) -> None:
+def _attend(host: Host, link: Link, teller: Teller, before: set[threading.Thread]) -> None:
     """Run a job's attempt. Its end is told before the loop ends, which may have to wait for what the job left."""
     function, signature = _find_function(host.word.target)
     before.update(threading.enumerate())
@@ -294,110 +283,6 @@ def _memory_limit(megabytes: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-# What the code tells while it runs.
-
-
-class Teller:
-    """Passes on the progress and the log lines of one call, and no more of them than a worker can bear."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._lock = threading.RLock()
-        self._open = True
-        self._latest: Callable[[], Progress | Doing] | None = None
-        self._due = 0.0
-        self._timer: threading.Timer | None = None
-        self._second = 0
-        self._lines = 0
-        self._left_out = 0
-
-    def report(self, done: int | None, total: int | None, text: str) -> None:
-        """Tell progress, now or a little later; a newer word takes the place of an older one."""
-        word = Progress(done, total, storable(str(text)[:PROGRESS_CHARACTERS]))
-        msgspec.json.encode(word)  # A number that can't be written is told to the code that gave it.
-        self.latest(lambda: word)
-
-    def latest(self, word: Callable[[], Progress | Doing]) -> None:
-        """Say what this gives, now or a little later; a newer one takes the place of an older one."""
-        with self._lock:
-            if not self._open:
-                return
-            self._latest = word
-            wait = self._due - time.monotonic()
-            if wait <= 0:
-                self._flush()
-            elif self._timer is None:
-                self._timer = threading.Timer(wait, self._flush)
-                self._timer.daemon = True
-                self._timer.start()
-
-    def log(self, record: logging.LogRecord, text: str) -> None:
-        """Pass on a log line, unless there were too many in this second."""
-        with self._lock:
-            if not self._open:
-                return
-            second = int(time.monotonic())
-            if second != self._second:
-                self._own_up()
-                self._second, self._lines = second, 0
-            self._lines += 1
-            if self._lines > LINES_PER_SECOND:
-                self._left_out += 1
-                return
-            line = storable(text[:LOG_LINE_CHARACTERS])
-            self._link.send(Logged(storable(record.name), record.levelno, line, record.created))
-
-    def close(self) -> None:
-        """The call has ended. What it left running tells nothing more: the next call is another job's."""
-        with self._lock:
-            self._flush()
-            self._own_up()
-            self._open = False
-
-    def _flush(self) -> None:
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            if self._open and self._latest is not None:
-                self._link.send(self._latest())
-                self._latest = None
-                self._due = time.monotonic() + PROGRESS_SECONDS
-
-    def _own_up(self) -> None:
-        if self._left_out:
-            line = f"{self._left_out} log lines left out: more than {LINES_PER_SECOND} in a second"
-            self._link.send(Logged("isolation", logging.WARNING, line, time.time()))
-            self._left_out = 0
-
-
-_TELLER: ContextVar[Teller | None] = ContextVar("holdfast_teller", default=None)
-
-
-def _progress(done: int | None = None, total: int | None = None, text: str = "") -> None:
-    """Tell how far the job has come. Outside a job it does nothing."""
-    attempt, teller = context.attempt_here(), _TELLER.get()
-    if attempt is not None:
-        attempt.progress.report(done, total, text)
-    elif teller is not None:
-        teller.report(done, total, text)
-
-
-class Forward(logging.Handler):
-    """Passes log lines on. What comes from outside a call, such as a stray thread, goes where Python sends it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler.emit."""
-        teller = _TELLER.get()
-        try:
-            if teller is not None:
-                teller.log(record, self.format(record))
-            elif logging.lastResort is not None and record.levelno >= logging.lastResort.level:
-                logging.lastResort.handle(record)
-        except Exception:
-            self.handleError(record)
 
 
 # Beginning and ending.
