@@ -132,7 +132,7 @@ async def test_each_hears_the_answer_to_its_own_first_record_and_no_call_is_with
 
     together = RecordBatcher(write)
     futures = [together.add([record(n), record(-n)]) for n in range(RECORD_BATCH_LIMIT + 1)]
-    await together.done()
+    await together.wait_until_written()
     answers = [future.result() for future in futures]
     assert calls == [2 * RECORD_BATCH_LIMIT, 2]
     assert [n for n, answer in enumerate(answers) if isinstance(answer, Conflict)] == [3]

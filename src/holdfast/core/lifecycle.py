@@ -215,7 +215,7 @@ def decide(
     if before not in row.sources:
         raise NotAllowed(f"job {job.id}: {event} is not possible while it is {standing(before)}; {_ways_out(before)}")
     after = row.targets[0]
-    new = _made_of(job, event, after, now, by, result, error, run_at, waits, progressed, recovery, args)
+    new = _fields_after(job, event, after, now, by, result, error, run_at, waits, progressed, recovery, args)
     owner = event in _OWNERS
     return Change(
         event=event,
@@ -225,7 +225,7 @@ def decide(
         by=by,
         epoch=job.epoch if owner else None,
         version=None if owner and event not in _OWNER_AND_VERSION else job.version,
-        note=_bounded(note) if note else {},
+        note=_bound(note) if note else {},
         steps=steps,
         drops=drops,
         drops_failed=event in _DROP_FAILED,
@@ -237,20 +237,20 @@ def decide(
     )
 
 
-def _bounded(value: Any) -> Any:
+def _bound(value: Any) -> Any:
     """A note without more than the history keeps of a text or a list."""
     if isinstance(value, str):
         rest = len(value) - NOTE_CHARACTERS
         return value if rest <= 0 else f"{value[:NOTE_CHARACTERS]} … and {rest:,} characters more"
     if isinstance(value, Mapping):
-        return {name: _bounded(one) for name, one in value.items()}
+        return {name: _bound(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         more = [f"… and {len(value) - NOTE_ITEMS:,} more"] if len(value) > NOTE_ITEMS else []
-        return [*map(_bounded, value[:NOTE_ITEMS]), *more]
+        return [*map(_bound, value[:NOTE_ITEMS]), *more]
     return value
 
 
-def _made_of(
+def _fields_after(
     job: Job,
     event: Event,
     after: State,

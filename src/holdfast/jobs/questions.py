@@ -142,7 +142,7 @@ def open_waits(job: Job, steps: Iterable[Step]) -> list[tuple[Step, dict[str, An
     names = {wait.name for wait in job.waits if wait.kind is WaitKind.SIGNAL}
     coming = [signal.name for signal in untaken(job, steps)]
     found: list[tuple[Step, dict[str, Any]]] = []
-    for step, info in _begun(steps):
+    for step, info in _open_records(steps):
         name = info["name"]
         if WITHDRAWN in info or (job.state is State.PENDING and name not in names):
             continue
@@ -159,10 +159,10 @@ def untaken(job: Job, steps: Iterable[Step]) -> list[Signal]:
         return []
     steps = list(steps)
     taken = {told(step.result).get("signal") for step in steps if step.state is StepState.DONE}
-    taken |= {version for _, info in _begun(steps) for version in info.get("refused", {}).get("signals", ())}
+    taken |= {version for _, info in _open_records(steps) for version in info.get("refused", {}).get("signals", ())}
     return [one for one in job.inbox if one.version not in taken]
 
 
-def _begun(steps: Iterable[Step]) -> list[tuple[Step, dict[str, Any]]]:
+def _open_records(steps: Iterable[Step]) -> list[tuple[Step, dict[str, Any]]]:
     begun = [(step, told(step.result)) for step in steps if step.state is StepState.STARTED]
     return [(step, info) for step, info in begun if "name" in info]

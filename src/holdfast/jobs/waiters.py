@@ -36,7 +36,7 @@ def wait_for_end(id: str, until: Time | None = None) -> Wait:
     return Wait(WaitKind.SIGNAL, ENDED + id, until)
 
 
-def awaited(wait: Wait) -> str | None:
+def awaited_job(wait: Wait) -> str | None:
     """The id of the job for whose end this is a wait, if it is one."""
     is_one = wait.kind is WaitKind.SIGNAL and wait.name.startswith(ENDED)
     return wait.name.removeprefix(ENDED) if is_one else None
@@ -109,7 +109,7 @@ async def _notify(engine: Engine, id: str, waiters: list[str], by: str) -> None:
 def _needs_notice(job: Job, ended: str) -> bool:
     """Whether a job waits for the end of this one, or may be about to. A job that is yet to run finds out by itself."""
     if job.state is State.PENDING:
-        return any(awaited(wait) == ended for wait in job.waits)
+        return any(awaited_job(wait) == ended for wait in job.waits)
     return job.state is State.ACTIVE
 
 
@@ -118,7 +118,7 @@ def _needs_notice(job: Job, ended: str) -> bool:
 
 async def wake_if_ended(engine: Engine, job: Job, *, by: str) -> bool:
     """Wake a job that waits for the end of one that has settled, or is gone; whether it was woken."""
-    ids = [id for id in map(awaited, job.waits) if id is not None]
+    ids = [id for id in map(awaited_job, job.waits) if id is not None]
     for id, one in zip(ids, await engine.get(ids) if ids else (), strict=True):
         if one is None or one.state in SETTLED:
             change = activate(job, await engine.now(), by=by, note={"ended": id})
@@ -162,10 +162,10 @@ async def break_circle(engine: Engine, id: str, *, by: str) -> bool:
     (job,) = await engine.get([id])
     if job is None or job.state is not State.PENDING:
         return False
-    for other in [awaited(wait) for wait in job.waits if wait.until is None]:
+    for other in [awaited_job(wait) for wait in job.waits if wait.until is None]:
         chain = [] if other is None else await chain_between(engine, other, id)
         circle = [*chain, *chain[:1]]
-        by_end = [one for one, following in pairwise(circle) if any(awaited(w) == following.id for w in one.waits)]
+        by_end = [one for one, following in pairwise(circle) if any(awaited_job(w) == following.id for w in one.waits)]
         if by_end:
             chosen = min(by_end, key=lambda one: one.id)
             change = activate(chosen, await engine.now(), by=by, note={"why": circle_in_words(chain)})
@@ -191,7 +191,8 @@ def _is_stuck(job: Job, target: Job) -> bool:
     return any(
         wait.until is None
         and (
-            awaited(wait) == target.id or (wait.kind is WaitKind.CHILDREN and group is not None and wait.name == group)
+            awaited_job(wait) == target.id
+            or (wait.kind is WaitKind.CHILDREN and group is not None and wait.name == group)
         )
         for wait in job.waits
     )

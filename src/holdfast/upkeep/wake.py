@@ -10,7 +10,7 @@ import asyncio
 from holdfast.core.model import State, WaitKind, Where
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import wake_if_children_ended
-from holdfast.jobs.waiters import awaited, break_circle, waiters_of, wake_if_ended
+from holdfast.jobs.waiters import awaited_job, break_circle, waiters_of, wake_if_ended
 
 RARELY_SECONDS = 60.0
 """How often it looks through all that waits, without a reason."""
@@ -48,7 +48,7 @@ class Wake:
         for job in page:
             if any(wait.kind is WaitKind.CHILDREN or wait.is_unreadable for wait in job.waits):
                 woken += await wake_if_children_ended(self._engine, job.id, by=by)
-            if any(awaited(wait) for wait in job.waits):
+            if any(awaited_job(wait) for wait in job.waits):
                 woken += await wake_if_ended(self._engine, job, by=by)
                 if job.parent is not None or waiters_of(job):
                     woken += await break_circle(self._engine, job.id, by=by)

@@ -22,9 +22,9 @@ from holdfast.jobs.consequences import UNDO_PATH
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import PATH, check_no_tx, loop_here
-from holdfast.worker.drift import arguments_key, differing, read_tags, tags, tags_text
+from holdfast.worker.drift import arguments_key, name_differing, read_tags, tags, tags_text
 from holdfast.worker.held_job import FENCE_SECONDS
-from holdfast.worker.recorded_errors import error_of, module_of, raised_again, type_name
+from holdfast.worker.recorded_errors import error_of, module_of, rebuild_error, type_name
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.tries import TRY, Try
 
@@ -147,12 +147,12 @@ class Call:
             if is_begun and self.path not in effects.doubts:
                 effects.doubts.append(self.path)
             effects.note_failed(self.path)
-            raise raised_again(failed)
+            raise rebuild_error(failed)
 
     def read_result(self, step: Step) -> Any:
         """A record's value in the type that the function promises, or its error."""
         if step.state is StepState.FAILED:
-            raise raised_again(step)
+            raise rebuild_error(step)
         if step is self._done or step == self._done:
             return self._value
         try:
@@ -166,7 +166,7 @@ class Call:
         if stored is None or (there := read_tags(stored)) == mine:
             return
         names = list(inspect.signature(self.spec.function).parameters)
-        which = differing(names, there, mine)
+        which = name_differing(names, there, mine)
         self.journal.calls.note_drift(f"{self.path} was answered from its record, which was made with another {which}")
 
     # Running it.

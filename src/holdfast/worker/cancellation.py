@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.recorded_errors import contained
+from holdfast.worker.recorded_errors import contain
 from holdfast.worker.tries import Stopped
 
 
@@ -48,7 +48,7 @@ class Watch:
             # The code cancelled our task. What runs in it next must not take that for a cancel of its own.
             while self._task.cancelling() > self._cancels:
                 self._task.uncancel()
-        return contained(raised)
+        return contain(raised)
 
     def is_stopped(self) -> bool:
         """Whether somebody has stopped the code since it began."""

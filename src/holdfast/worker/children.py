@@ -61,7 +61,7 @@ def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[
             return await _subscribe(attempt, id, until, outcome)
         return found, Wait(WaitKind.CHILDREN, id, until)
 
-    return _bounded(attempt, id, within_ms, poll)
+    return _make_wait(attempt, id, within_ms, poll)
 
 
 def check_other(attempt: Attempt, id: str) -> None:
@@ -82,7 +82,7 @@ def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Ou
             await _check_circle(attempt, id)
         return await _subscribe(attempt, id, until, partial(_outcome, attempt, id))
 
-    return _bounded(attempt, id, within_ms, poll)
+    return _make_wait(attempt, id, within_ms, poll)
 
 
 def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[list[Outcome]]:
@@ -106,7 +106,7 @@ def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[
     return pending
 
 
-def _bounded(
+def _make_wait(
     attempt: Attempt,
     id: str,
     within_ms: int | None,
@@ -186,7 +186,7 @@ async def _outcome(attempt: Attempt, id: str) -> Outcome | None:
             raise NotFound(f"there is no job {id} in this store; it may have been pruned, or the store is another one")
         if job.state not in SETTLED:
             return None
-        failed = {} if job.state is State.COMPLETED else {id: msgspec.to_builtins(_failure_kept(job))}
+        failed = {} if job.state is State.COMPLETED else {id: msgspec.to_builtins(_shorten_failure(job))}
         info: dict[str, Any] = {"failed": failed} if failed else {"result": job.result or "null", "type": job.type}
         record = await attempt.journal.record_wait(path, info)
     told = record_info(record)
@@ -203,7 +203,7 @@ async def _outcomes(attempt: Attempt, path: str, ids: Sequence[str]) -> list[Out
     if told is None:
         failed = {id: job for id, job in found.items() if job.state in SETTLED and job.state is not State.COMPLETED}
         settled = sum(job.state in SETTLED for job in found.values()) == len(ids)
-        told = {id: msgspec.to_builtins(_failure_kept(job)) for id, job in failed.items()}
+        told = {id: msgspec.to_builtins(_shorten_failure(job)) for id, job in failed.items()}
         if settled and told:
             info: dict[str, Any] = {"failed": told}
             told = record_info(await attempt.journal.record_wait(path, info))["failed"]
@@ -223,16 +223,16 @@ async def _read(attempt: Attempt, ids: Sequence[str]) -> dict[str, Job]:
     for start in range(0, len(unsettled), PAGE_LIMIT):
         page = unsettled[start : start + PAGE_LIMIT]
         jobs = await attempt.persist(partial(attempt.engine.get, page))
-        known.update({id: job or _gone(id) for id, job in zip(page, jobs, strict=True)})
+        known.update({id: job or _missing_job(id) for id, job in zip(page, jobs, strict=True)})
     return {id: known[id] for id in ids}
 
 
-def _failure_kept(job: Job) -> Job:
+def _shorten_failure(job: Job) -> Job:
     """What the parent is told of a child's failure, and what is kept of it."""
     error = job.error and replace(job.error, message=job.error.message[:TOLD_CHARACTERS], traceback="")
     return Job(id=job.id, type=job.type, created_at=job.created_at, state=job.state, error=error)
 
 
-def _gone(id: str) -> Job:
+def _missing_job(id: str) -> Job:
     error = Error("NotFound", "it is no longer in the store; was it removed by hand?")
     return Job(id=id, type="gone", created_at=0, state=State.DISCARDED, error=error)

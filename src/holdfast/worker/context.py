@@ -159,11 +159,11 @@ def progress(done: int | None = None, total: int | None = None, text: str = "") 
     attempt = attempt_here()
     if attempt is not None:
         attempt.progress.report(
-            _counted("done", done), _counted("total", total), storable(str(text)[:PROGRESS_CHARACTERS])
+            _check_count("done", done), _check_count("total", total), storable(str(text)[:PROGRESS_CHARACTERS])
         )
 
 
-def _counted(name: str, number: Any) -> int | None:
+def _check_count(name: str, number: Any) -> int | None:
     """A number that a heartbeat can carry."""
     if number is None:
         return None

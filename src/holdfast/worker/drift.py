@@ -55,7 +55,7 @@ def is_once(stored: str | None) -> bool:
     return stored is not None and stored.endswith(f'"{ONCE_TAG}"]')
 
 
-def differing(names: Sequence[str], old: Sequence[str], new: Sequence[str]) -> str:
+def name_differing(names: Sequence[str], old: Sequence[str], new: Sequence[str]) -> str:
     """Which arguments differ, in words. `names` are the function's parameters, in order."""
     places = [
         place
@@ -67,7 +67,7 @@ def differing(names: Sequence[str], old: Sequence[str], new: Sequence[str]) -> s
     return ", ".join(repr(names[place]) if place < len(names) else "a keyword argument" for place in places)
 
 
-def not_asked(path: str, names: Sequence[str], left: Sequence[str]) -> str | None:
+def describe_unasked(path: str, names: Sequence[str], left: Sequence[str]) -> str | None:
     """What to tell about a new call at `path`, given the paths of its name that are recorded and nobody asked for."""
     parent, new = _split(path)
     siblings = [
@@ -81,11 +81,11 @@ def not_asked(path: str, names: Sequence[str], left: Sequence[str]) -> str | Non
 
     recorded, nearest = min(siblings, key=lambda sibling: distance(sibling[1]))
     # A single argument has no tag: where there is only one, it is the one that differs.
-    which = differing(names, nearest, new) if nearest or new else repr(names[0]) if names else "its arguments"
+    which = name_differing(names, nearest, new) if nearest or new else repr(names[0]) if names else "its arguments"
     return f"{path} ran: it differs in {which} from {recorded}, which is recorded and was not asked for"
 
 
-def other_key(path: str, left: Sequence[str]) -> str | None:
+def describe_other_key(path: str, left: Sequence[str]) -> str | None:
     """The same for a call with `key=`, of whose arguments nothing can be told."""
     parent, _ = _split(path)
     siblings = [old for old in left if old.rpartition("/")[0] == parent]

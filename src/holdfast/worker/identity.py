@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import quoted_name, step_path
 from holdfast.core.model import Step
-from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, not_asked, other_key
+from holdfast.worker.drift import DRIFT_LINES, VANISHED_NAMES, describe_other_key, describe_unasked
 from holdfast.worker.records import Records, paths_above
 from holdfast.worker.registry import StepSpec, place_of
 from holdfast.worker.tries import TRY
@@ -133,7 +133,7 @@ class Calls:
         for path, spec, keyed in self._new:
             names = list(inspect.signature(spec.function).parameters)
             left = [old for name in spec.names for old in self._unasked.get(name, ())]
-            line = other_key(path, left) if keyed else not_asked(path, names, left)
+            line = describe_other_key(path, left) if keyed else describe_unasked(path, names, left)
             if line is not None:
                 self.note_drift(line)
         return self._drift

@@ -145,7 +145,7 @@ class Journal:
         are being stopped have said whether they had begun; but not for long.
         """
         if self._batcher is not None:
-            await self._batcher.done()
+            await self._batcher.wait_until_written()
         end = time.monotonic() + DONE_SECONDS
         while self.effects.under_way and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(FENCE_SECONDS / 10)

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from holdfast.core.errors import ItemFailure, ItemsFailed
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cancellation import Watch
-from holdfast.worker.recorded_errors import contained, text_of, type_name
+from holdfast.worker.recorded_errors import contain, text_of, type_name
 from holdfast.worker.tries import Stopped
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Taken(Generic[T]):
         except Stopped:
             raise
         except BaseException as error:
-            self._trouble = contained(error)
+            self._trouble = contain(error)
 
     def run(self) -> T:
         """Call it. An item that doesn't fit the step fails here, like any other."""
@@ -76,7 +76,7 @@ class Tally(Generic[T]):
             except StopIteration:
                 return None
             except BaseException as error:
-                self._broken = error if isinstance(error, Stopped) else contained(error)
+                self._broken = error if isinstance(error, Stopped) else contain(error)
                 return None
             self._results.append(None)
             return taken

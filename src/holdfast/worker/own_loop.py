@@ -25,7 +25,7 @@ def run_on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
     try:
         return _send(attempt, work, is_own=threading.get_ident() == attempt.own_thread).result()
     except concurrent.futures.CancelledError as error:
-        raise _cancelled(attempt, error) from None
+        raise _cancel_error(attempt, error) from None
     except RuntimeError:
         if attempt.loop.is_closed():
             raise Stopped(f"job {attempt.job.id}: its worker has ended") from None
@@ -48,7 +48,7 @@ async def await_on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError as error:
         if cancels_of(here) > cancels and not attempt.is_stopping():
             raise
-        raise _cancelled(attempt, error) from None
+        raise _cancel_error(attempt, error) from None
 
 
 def _send(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = False) -> "concurrent.futures.Future[T]":
@@ -61,7 +61,7 @@ def _send(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = Fals
         work.close()
         raise
 
-    async def adopted() -> T:
+    async def run_adopted() -> T:
         task = asyncio.current_task()
         assert task is not None
         attempt.tasks.add(task)
@@ -74,7 +74,7 @@ def _send(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = Fals
             if is_own:
                 attempt.own_call = None
 
-    sent = adopted()
+    sent = run_adopted()
     try:
         return asyncio.run_coroutine_threadsafe(sent, attempt.loop)
     except RuntimeError:
@@ -83,6 +83,6 @@ def _send(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = Fals
         raise
 
 
-def _cancelled(attempt: Attempt, error: BaseException) -> BaseException:
+def _cancel_error(attempt: Attempt, error: BaseException) -> BaseException:
     """What work that was cancelled there raises here: a stop, or an error of its own code."""
     return attempt.stop_error() if attempt.is_stopping() else Escaped(asyncio.CancelledError(*error.args))

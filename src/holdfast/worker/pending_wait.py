@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.core.durations import in_words
 from holdfast.core.model import StepState, Time, Wait, WaitKind
-from holdfast.jobs.waiters import awaited
+from holdfast.jobs.waiters import awaited_job
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.records import record_info
 
@@ -55,12 +55,12 @@ def until_of(attempt: Attempt, path: str, milliseconds: int | None) -> Time | No
 
 def is_for_jobs(wait: Wait) -> bool:
     """Whether other jobs must end before this wait does."""
-    return wait.kind is WaitKind.CHILDREN or awaited(wait) is not None
+    return wait.kind is WaitKind.CHILDREN or awaited_job(wait) is not None
 
 
 def describe_wait(wait: Wait, now: Time) -> str:
     """What a job waits for, in words for the history."""
-    other = awaited(wait)
+    other = awaited_job(wait)
     what = (
         f"job {other}"
         if other is not None

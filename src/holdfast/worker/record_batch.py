@@ -41,7 +41,7 @@ class RecordBatcher:
         self._waiting.append((steps, future))
         return future
 
-    async def done(self) -> None:
+    async def wait_until_written(self) -> None:
         """Wait until all that was handed in is written, also what nobody waits for any more; but not for long."""
         self._send()
         if self._under_way:
@@ -53,17 +53,17 @@ class RecordBatcher:
             self._begin(waiting[start : start + RECORD_BATCH_LIMIT])
 
     def _begin(self, waiting: "list[tuple[list[Step], asyncio.Future[Answer]]]") -> None:
-        task = self._loop.create_task(self._written(waiting))
+        task = self._loop.create_task(self._write_batch(waiting))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    async def _written(self, waiting: "list[tuple[list[Step], asyncio.Future[Answer]]]") -> None:
+    async def _write_batch(self, waiting: "list[tuple[list[Step], asyncio.Future[Answer]]]") -> None:
         try:
             answers = iter(await self._write([step for steps, _ in waiting for step in steps]))
         except BaseException as error:
             if isinstance(error, Invalid) and len(waiting) > 1:  # one of them is to blame, and only that one
                 for one in waiting:
-                    await self._written([one])
+                    await self._write_batch([one])
                 return
             for _, future in waiting:
                 if not future.done():

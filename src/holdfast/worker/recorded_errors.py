@@ -35,7 +35,7 @@ class Escaped(StepFailed):
         self.__cause__ = error
 
 
-def contained(error: BaseException) -> Exception:
+def contain(error: BaseException) -> Exception:
     """An error of user code in a form that can travel through tasks and futures, and that `except Exception` catches.
 
     `sys.exit` would end the worker's event loop, and a task that ends in CancelledError has not failed to asyncio.
@@ -116,14 +116,14 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
-def raised_again(step: Step) -> Exception:
+def rebuild_error(step: Step) -> Exception:
     """The error of a failed record. A class that this process has already loaded is used, so that `except` still works.
 
     Nothing is imported or called: only a subclass of Exception is taken, and made without its `__init__`. What could
-    not travel as it is (`contained`) comes back as the StepFailed that it was the first time.
+    not travel as it is (`contain`) comes back as the StepFailed that it was the first time.
     """
     error = step.error or Error("Exception", "")
-    kind = _loaded(error.type)
+    kind = _find_class(error.type)
     made = None
     if kind is not None:
         try:
@@ -142,7 +142,7 @@ def raised_again(step: Step) -> Exception:
     return made
 
 
-def _loaded(name: str) -> type[Exception] | None:
+def _find_class(name: str) -> type[Exception] | None:
     """The exception class of this name, if this process has it already."""
     module, _, path = name.rpartition(".")
     while module and module not in sys.modules:  # a class inside a class

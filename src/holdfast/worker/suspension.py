@@ -28,7 +28,7 @@ from holdfast.core.model import (
 )
 from holdfast.engines.topics import job_topic
 from holdfast.jobs.consequences import wake_now
-from holdfast.jobs.waiters import awaited, break_circle, waiters_of
+from holdfast.jobs.waiters import awaited_job, break_circle, waiters_of
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import ATTEMPT, PATH
@@ -349,7 +349,7 @@ class Suspension:
     async def _break_circles(self, waits: tuple[Wait, ...]) -> None:
         """We wait, from now on: should others wait for us for whom we wait, one of us is woken, to be refused."""
         job, engine = self._attempt.job, self._attempt.engine
-        concerned = [job.id] if any(awaited(wait) for wait in waits) else []
+        concerned = [job.id] if any(awaited_job(wait) for wait in waits) else []
         try:
             for id in (*concerned, *waiters_of(job)):
                 await break_circle(engine, id, by=job.worker or "")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from holdfast import forking
 from holdfast.worker.context import ATTEMPT
-from holdfast.worker.recorded_errors import contained
+from holdfast.worker.recorded_errors import contain
 from holdfast.worker.tries import Stopped
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def _answer(
         if error is None:
             future.set_result(value)
         else:
-            future.set_exception(error if isinstance(error, Stopped) else contained(error))
+            future.set_exception(error if isinstance(error, Stopped) else contain(error))
 
     try:
         loop.call_soon_threadsafe(answer)

@@ -93,7 +93,7 @@ class _Undo:
                 self._left.append(f"cleanup (no job {job.type!r} with a cleanup is known to this worker)")
         else:
             args, kwargs = spec.signature.decode(job.args)
-            await self._try("cleanup", lambda: _called(spec.cleanup, *args, **kwargs))
+            await self._try("cleanup", lambda: _call(spec.cleanup, *args, **kwargs))
         if self._left:
             raise UndoFailed(f"could not be undone: {'; '.join(self._left)}")
         return self._undone
@@ -111,7 +111,7 @@ class _Undo:
                 raise NotFound(f"no step {name!r} of {place} with an undo is known to this worker; {where}")
             done = record is not None and record.state is StepState.DONE
             value = spec.signature.result.decode(record.result or "null") if done and record is not None else None
-            await _called(spec.undo, value)
+            await _call(spec.undo, value)
 
         return undo
 
@@ -138,7 +138,7 @@ class _Undo:
             self._left.append(f"{path} ({type_name(error)}: {text_of(error)})")
 
 
-async def _called(function: Any, *args: Any, **kwargs: Any) -> None:
+async def _call(function: Any, *args: Any, **kwargs: Any) -> None:
     """Call an undo or a cleanup of either colour, in a task of its own: one that cancels its own task must not cancel
     those that follow.
     """

@@ -20,7 +20,7 @@ from holdfast.core.errors import HoldfastError, Invalid, StepFailed
 from holdfast.core.keys import idempotency_key
 from holdfast.worker.context import Current
 from holdfast.worker.isolation import pool as pools
-from holdfast.worker.isolation.import_target import check_importable, found, target_of
+from holdfast.worker.isolation.import_target import check_importable, find_function, target_of
 from holdfast.worker.isolation.messages import Logged, Progress
 from holdfast.worker.isolation.pool import IsolatedCall, Pool, ProcessDied
 from holdfast.worker.recorded_errors import error_of, type_name
@@ -527,7 +527,7 @@ def test_a_function_that_no_other_process_could_find_is_refused():
 
 def test_a_function_is_found_by_its_name_through_what_lies_around_it():
     for function in (steps.plain, steps.whose.spec.function, steps.shifted.spec.function):
-        assert found(target_of(function)) is function
+        assert find_function(target_of(function)) is function
 
 
 def test_a_function_that_was_typed_in_is_refused():

@@ -9,7 +9,7 @@ from holdfast.core.model import Entry, Event, Job, State, Time, Wait, WaitKind
 from holdfast.jobs.questions import ASK, Refusal
 from holdfast.jobs.status import Status
 from holdfast.jobs.views.text import ago, error_line, one_line, plural, short_id, span, time_left, utc_clock
-from holdfast.jobs.waiters import awaited
+from holdfast.jobs.waiters import awaited_job
 from holdfast.safe_text import clean
 
 TEXT_SHOWN = 60
@@ -113,7 +113,7 @@ def wait_words(wait: Wait, now: Time) -> str:
     }[wait.kind]
     if wait.kind is WaitKind.SIGNAL and wait.name.startswith(ASK):
         words = "waits for a person's answer"
-    elif (other := awaited(wait)) is not None:
+    elif (other := awaited_job(wait)) is not None:
         words = f"waits for job {short_id(other)}"
     return words if wait.until is None else f"{words}, {time_left(wait.until, now)}"
 

@@ -30,7 +30,7 @@ from holdfast.core.model import Error
 from holdfast.worker import context
 from holdfast.worker.isolation.child_job import Host
 from holdfast.worker.isolation.child_reports import TELLER, Forward, Teller, report_progress
-from holdfast.worker.isolation.import_target import Target, found
+from holdfast.worker.isolation.import_target import Target, find_function
 from holdfast.worker.isolation.messages import (
     FRAME_LIMIT,
     HEAD,
@@ -239,7 +239,7 @@ def _attend(host: Host, link: Link, teller: Teller, before: set[threading.Thread
 
 def _find_function(target: Target) -> tuple[Callable[..., Any], Signature]:
     if target not in _functions:
-        function = found(target)
+        function = find_function(target)
         _functions[target] = (function, Signature(function))
     return _functions[target]
 

@@ -180,13 +180,13 @@ class Host:
             chance=random.random,
         )
         attempt.send = send
-        attempt.isolate = lambda call, timeout=None: _isolated(asking, call, timeout)
+        attempt.isolate = lambda call, timeout=None: _run_isolated(asking, call, timeout)
         attempt.journal.load(self.word.steps)
         self.word = replace(self.word, steps=[])  # They may be many, and this process may idle for long.
         return attempt
 
 
-async def _isolated(asking: Asking, call: IsolatedCall, timeout: float | None) -> str:
+async def _run_isolated(asking: Asking, call: IsolatedCall, timeout: float | None) -> str:
     """A step in yet another process, of the worker's: its crash or its timeout is not this process's end."""
     assert callable(call.function)
     target = target_of(call.function)

@@ -53,7 +53,7 @@ def target_of(function: Callable[..., Any]) -> Target:
     """Where another process finds this function, or Invalid: what its module holds under its name must be it."""
     check_importable(function)
     module = sys.modules.get(function.__module__)
-    file, found = _file_of(module), _named(module, function.__qualname__)
+    file, found = _file_of(module), _find_name(module, function.__qualname__)
     for wrappers in range(WRAPPERS_LIMIT):
         if found is function:
             name = function.__module__
@@ -68,9 +68,9 @@ def target_of(function: Callable[..., Any]) -> Target:
     )
 
 
-def found(target: Target) -> Callable[..., Any]:
+def find_function(target: Target) -> Callable[..., Any]:
     """The function that a target stands for. Imports its module."""
-    function: Any = _named(load(target), target.name)
+    function: Any = _find_name(load(target), target.name)
     for _ in range(target.wrappers):
         function = getattr(function, "__wrapped__", None)
     if not callable(function):
@@ -85,10 +85,10 @@ def load(target: Target) -> ModuleType:
     if there is not None and _file_of(there) == target.file:
         return there
     with loading(target.file or target.module):
-        return _loaded(target)
+        return _load_module(target)
 
 
-def _loaded(target: Target) -> ModuleType:
+def _load_module(target: Target) -> ModuleType:
     if target.file is None or _is_found_by_name(target):
         return importlib.import_module(target.module)
     loader = SourceFileLoader(target.module, target.file)
@@ -119,7 +119,7 @@ def _file_of(module: ModuleType | None) -> str | None:
     return os.path.abspath(file) if isinstance(file, str) and os.path.isfile(file) else None
 
 
-def _named(module: ModuleType | None, name: str) -> Any:
+def _find_name(module: ModuleType | None, name: str) -> Any:
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)

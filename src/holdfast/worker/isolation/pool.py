@@ -19,7 +19,7 @@ from holdfast.worker.context import Current, progress
 from holdfast.worker.isolation.import_target import Target, target_of
 from holdfast.worker.isolation.messages import Attend, Began, Call, Done, Ended, Failed, Logged, News, Progress
 from holdfast.worker.isolation.process import GONE_SECONDS, Gone, Process, how
-from holdfast.worker.recorded_errors import raised_again
+from holdfast.worker.recorded_errors import rebuild_error
 
 log = logger("holdfast.worker")
 
@@ -337,7 +337,7 @@ def raised_here(error: Error, call: IsolatedCall) -> Exception:
         started_at=0,
         error=error,
     )
-    made = raised_again(step)
+    made = rebuild_error(step)
     made.__notes__ = [f"in the step's own process:\n{error.traceback}"]
     if isinstance(made, StepFailed):
         made.args = (f"step {call.step} failed in its own process: {error.type}: {error.message}",)

@@ -94,7 +94,7 @@ class Process:
     @classmethod
     async def start(cls, known: Sequence[Target]) -> "Process":
         """Start one. It imports these modules ahead, and says Ready after that."""
-        popen, lifeline, line = _started()
+        popen, lifeline, line = _start_process()
         try:
             reader, writer = await asyncio.open_unix_connection(sock=line)
         except BaseException:
@@ -206,7 +206,7 @@ def how(code: int | None, when: str) -> str:
     return f"died with {number.name} {when}{_HINTS.get(number, '')}"
 
 
-def _started() -> "tuple[subprocess.Popen[bytes], int, socket.socket]":
+def _start_process() -> "tuple[subprocess.Popen[bytes], int, socket.socket]":
     """A fresh interpreter with our flags, environment, path and standard streams, in a session of its own.
 
     In a session of its own Ctrl-C in the terminal doesn't reach it, and what it starts can be killed with it. It lives
