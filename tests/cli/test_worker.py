@@ -143,7 +143,7 @@ def test_a_worker_ends_although_a_job_will_not(kind: str, cli: Cli, tmp_path: Pa
 
 
 STARTING = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 from holdfast import App
 app = App()
 opened = app.engine.open
@@ -163,7 +163,7 @@ async def tell() -> str:
 if __name__ == "__main__":
     app.sync.submit(tell)
 elif IMPORTING:
-    print("importing", flush=True)
+    os.write(1, b"importing\\n")
     time.sleep(300)
 """
 
@@ -237,7 +237,7 @@ def test_a_worker_whose_app_is_still_imported_stops_at_once(
 BOOTING = """
 import os, sys, time
 if "worker" in sys.orig_argv and "HOLDFAST_LIFELINE" in os.environ:
-    print("booting", flush=True)
+    os.write(1, b"booting\\n")  # in one write: that of another process may come in between two
     time.sleep(300)
 """
 
