@@ -71,6 +71,17 @@ def targets(path: Path) -> set[str]:
     return {name.removeprefix("holdfast.") for name in found if name.startswith("holdfast.")}
 
 
+def outsiders(path: Path) -> set[str]:
+    """The packages of others that a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    return found - {"holdfast"}
+
+
 def cycle_in(edges: dict[str, set[str]]) -> list[str] | None:
     """A way from a module back to itself, or None."""
     done: set[str] = set()
@@ -122,6 +133,18 @@ def test_a_module_of_an_engine_names_the_module_it_means(module: str, path: Path
     """What a package shows to others is made of its modules: one of these that imports it closes a circle."""
     if within(module, "engines") and module not in PACKAGES:
         assert not targets(path) & PACKAGES - SHOWN_ENGINES.get(module, set())
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_what_every_caller_asks_knows_no_terminal(module: str, path: Path):
+    if within(module, "jobs") or within(module, "core"):
+        assert not outsiders(path) & {"rich", "click"}
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=lambda value: value if isinstance(value, str) else "")
+def test_no_verb_knows_another_one_and_no_drawing_knows_a_verb(module: str, path: Path):
+    if within(module, "cli.verbs") or within(module, "cli.render"):
+        assert not [name for name in targets(path) if within(name, "cli.verbs") and name != module]
 
 
 def test_no_module_imports_itself_by_way_of_others():

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.verbs import dev as dev_module
-from holdfast.cli.verbs.dev import changed, files_below, folder_of, url_of
+from holdfast.cli import source_files
+from holdfast.cli.job_news import url_of
+from holdfast.cli.source_files import changed_files, files_below, folder_of
 from holdfast.core.errors import Invalid
 from tests.cli.conftest import Cli
 
@@ -36,14 +37,14 @@ def test_only_python_files_are_watched_and_none_that_are_not_the_users(tmp_path:
 def test_the_walk_is_bounded(tmp_path: Path, monkeypatch):
     for number in range(9):
         (tmp_path / f"{number}.py").touch()
-    monkeypatch.setattr(dev_module, "FILES_LIMIT", 5)
+    monkeypatch.setattr(source_files, "FILES_LIMIT", 5)
 
     assert len(files_below(tmp_path)) == 5
 
 
 def test_a_file_that_came_went_or_was_written_is_a_change():
-    assert changed({"a": 1, "b": 1, "c": 1}, {"b": 2, "c": 1, "d": 1}) == ["a", "b", "d"]
-    assert changed({"a": 1}, {"a": 1}) == []
+    assert changed_files({"a": 1, "b": 1, "c": 1}, {"b": 2, "c": 1, "d": 1}) == ["a", "b", "d"]
+    assert changed_files({"a": 1}, {"a": 1}) == []
 
 
 def test_the_folder_of_an_app_is_found_without_importing_it(tmp_path: Path, monkeypatch):

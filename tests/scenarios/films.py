@@ -39,8 +39,8 @@ async def film(n: int) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", filename=f"log-{os.getpid()}")
-    from holdfast.cli.verbs.worker import _work
-    asyncio.run(_work(app, None, 4))
+    from holdfast.cli.worker_process import run_worker
+    asyncio.run(run_worker(app, None, 4))
 """
 )
 

@@ -159,8 +159,8 @@ def heard() -> None:
     marks.write(f"heard 0 {time.time()}\\n")
 
 if __name__ == "__main__":
-    from holdfast.cli.verbs.worker import _work
-    asyncio.run(_work(app, None, 8))
+    from holdfast.cli.worker_process import run_worker
+    asyncio.run(run_worker(app, None, 8))
 """
 
 

@@ -185,8 +185,8 @@ def order(usd: int) -> str:
     return charge(usd)
 
 if __name__ == "__main__":
-    from holdfast.cli.verbs.worker import _work
-    asyncio.run(_work(app, None, 8))
+    from holdfast.cli.worker_process import run_worker
+    asyncio.run(run_worker(app, None, 8))
 """
 
 

@@ -106,8 +106,8 @@ async def sleeper() -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", filename=f"log-{os.getpid()}")
-    from holdfast.cli.verbs.worker import _work
-    asyncio.run(_work(app, None, 8))
+    from holdfast.cli.worker_process import run_worker
+    asyncio.run(run_worker(app, None, 8))
 """
 
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "20"))

@@ -27,8 +27,8 @@ async def hold(n: int) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", filename=f"log-{os.getpid()}")
-    from holdfast.cli.verbs.worker import _work
-    asyncio.run(_work(app, None, 1))
+    from holdfast.cli.worker_process import run_worker
+    asyncio.run(run_worker(app, None, 1))
 """
 
 WORKERS = 4

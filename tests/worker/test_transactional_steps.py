@@ -786,8 +786,8 @@ async def zombie() -> int:
     return await pay.aio(current().epoch)
 
 if __name__ == "__main__":
-    from holdfast.cli.verbs.worker import _work
-    asyncio.run(_work(app, None, 8))
+    from holdfast.cli.worker_process import run_worker
+    asyncio.run(run_worker(app, None, 8))
 """
 
 

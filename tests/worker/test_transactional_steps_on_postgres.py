@@ -319,8 +319,8 @@ async def many(start: int, count: int) -> int:
     return sum(await pay.map(range(start, start + count), at_once=4))
 
 if __name__ == "__main__":
-    from holdfast.cli.verbs.worker import _work
-    asyncio.run(_work(app, None, 8))
+    from holdfast.cli.worker_process import run_worker
+    asyncio.run(run_worker(app, None, 8))
 """
 
 MOMENTS = [

@@ -18,7 +18,7 @@ _BARE = re.compile(r"[^\[\]{}\"]*[^\s\[\]{}\"][^\[\]{}\"]*")
 _PYTHONS = {"None", "True", "False"}
 
 
-def json_given(option: str, text: str, *, as_list: bool = False) -> Any:
+def parse_json(option: str, text: str, *, as_list: bool = False) -> Any:
     """The value that an option gives as JSON, or BadValue with how to write it."""
     try:
         return parse(text)
@@ -37,7 +37,7 @@ def json_given(option: str, text: str, *, as_list: bool = False) -> Any:
 
 
 @contextmanager
-def as_the_job_takes_it(id: str) -> Iterator[None]:
+def refuse_for_job(id: str) -> Iterator[None]:
     """Within it a value is given to a waiting job. One that it can't take is no wrong call: the job refuses it."""
     try:
         yield
@@ -45,9 +45,9 @@ def as_the_job_takes_it(id: str) -> Iterator[None]:
         raise Refused(f"job {id}: {error}; nothing was sent, and it waits on") from error
 
 
-def arguments_given(option: str, text: str) -> str:
+def parse_arguments(option: str, text: str) -> str:
     """Arguments as they are kept: the canonical text of a list. Anything else no job could read."""
-    value = json_given(option, text, as_list=True)
+    value = parse_json(option, text, as_list=True)
     if not isinstance(value, list):
         raise Invalid(
             f"{option}: give the whole list of arguments as holdfast show prints it, in the function's order: "

@@ -37,7 +37,7 @@ class Lifeline:
         )
 
 
-def lifeline() -> int | None:
+def inherited_line() -> int | None:
     """The worker's end, if its parent gave it one. To be asked once."""
     number = os.environ.pop(VARIABLE, "")
     if not number.isdigit():

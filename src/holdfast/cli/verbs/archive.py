@@ -1,4 +1,4 @@
-"""`holdfast archive`: keep what has ended for longer, in another store. Must not know how (`jobs.archiving`)."""
+"""`holdfast archive`: keep what has ended for longer, in another store. Must not know how (`jobs.transfer`)."""
 
 import asyncio
 import signal

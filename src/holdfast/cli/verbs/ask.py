@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from holdfast.cli.json_options import as_the_job_takes_it, json_given
+from holdfast.cli.json_options import parse_json, refuse_for_job
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import job_ids, json_option, url_option
 from holdfast.cli.person import ask_fields, at_terminal, whoami
@@ -61,7 +61,7 @@ def ask(id: str | None, answer: str | None, name: str | None, as_json: bool, url
             raise click.UsageError("--answer and --name are for one job: give its ID")
         _list(as_json, url)
     elif answer is not None:
-        _answer(id, json_given("--answer", answer), name, as_json, url)
+        _answer(id, parse_json("--answer", answer), name, as_json, url)
     else:
         _show(id, name, as_json, url)
 
@@ -144,7 +144,7 @@ def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
 def _answer(id: str, value: object, name: str | None, as_json: bool, url: str | None) -> None:
     async def work(jobs: Jobs) -> Status:
         whole = await find_id(jobs, id)
-        with as_the_job_takes_it(whole):
+        with refuse_for_job(whole):
             job = await jobs.answer(whole, value, name=name, by=whoami())
         (status,) = await jobs.statuses([job])
         return status

@@ -1,4 +1,4 @@
-"""`holdfast export` and `holdfast import`: one run as a readable file. Must not know the file's format (`runfile`)."""
+"""`holdfast export` and `import`: one run as a readable file. Must not know the file's format (`jobs.run_file`)."""
 
 import os
 import sys

@@ -1,8 +1,7 @@
-"""`holdfast move`: all jobs of a store to another one. Must not know how it is done (`jobs.moving`)."""
+"""`holdfast move`: all jobs of a store to another one. Must not know how it is done (`jobs.transfer`)."""
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -11,7 +10,8 @@ import click
 
 from holdfast.cli.open_store import NoStore, engine_at, use_store
 from holdfast.cli.person import whoami
-from holdfast.cli.render.screen import BAR_WIDTH, console, say_json
+from holdfast.cli.render.progress import ProgressLine
+from holdfast.cli.render.screen import console, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.core.errors import Invalid, Refused
 from holdfast.engines.urls import named
@@ -25,11 +25,6 @@ T = TypeVar("T")
 
 DRAIN = "10m"
 """How long workers may take to finish what they run, if the call doesn't say."""
-
-LINE_SECONDS = 5.0
-"""How often a line tells how far it is, where there is no terminal to draw on."""
-
-DRAW_SECONDS = 0.1
 
 
 @click.command(
@@ -70,7 +65,7 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
     if target_url is None:
         raise click.UsageError("name the new store with --to URL")
     seconds = None if drain is None else milliseconds(drain) / 1_000
-    screen = Screen(quiet=as_json)
+    progress = ProgressLine(quiet=as_json)
     began = time.monotonic()
     source, target = engine_at(source_url, write=True), engine_at(target_url, create=True)
     if named(source_url) == named(target_url):
@@ -79,10 +74,10 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
     async def work(_: Jobs) -> Report:
         async def both(_: Jobs) -> Report:
             sides = Side(source, named(source_url)), Side(target, named(target_url))
-            return await move_jobs(*sides, by=whoami(), drain_seconds=seconds, tell=screen.tell)
+            return await move_jobs(*sides, by=whoami(), drain_seconds=seconds, tell=progress.tell)
 
         if seconds is None and await mark_in(source) is None:  # before a store is made for nothing
-            await drain_store(source, named(source_url), None, screen.tell)
+            await drain_store(source, named(source_url), None, progress.tell)
         return await use_store(target, named(target_url), both, create=True)
 
     try:
@@ -90,7 +85,7 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
     except NoStore:
         raise NoStore(f"there is no store at {named(source_url)}; check --from") from None
     finally:
-        screen.end()
+        progress.end()
     _tell(report, named(source_url), named(target_url), time.monotonic() - began, as_json)
 
 
@@ -140,32 +135,3 @@ def _tell(report: Report, source: str, target: str, seconds: float, as_json: boo
     out.print(f"verified: {', '.join(parts)}, {plural(report.records, 'record')}; sha256 {report.digest[:16]}…")
     ended = f"{source} is closed, and its workers end"
     out.print(f"now: start your workers with $HOLDFAST_URL set to it; {ended}", soft_wrap=True)
-
-
-class Screen:
-    """How far it is, on stderr: a bar that moves in a terminal, a line now and then elsewhere."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._live = sys.stderr.isatty()
-        self._next = 0.0
-        self._drawn = False
-
-    def tell(self, what: str, done: int, total: int) -> None:
-        """See draining.Tell."""
-        now = time.monotonic()
-        if self._quiet or (now < self._next and done < total):
-            return
-        self._next = now + (DRAW_SECONDS if self._live else LINE_SECONDS)
-        if not self._live:
-            click.echo(f"{what}: {done:,} of {total:,}", err=True)
-            return
-        filled = BAR_WIDTH * done // total if total else 0
-        bar = "█" * filled + "░" * (BAR_WIDTH - filled)
-        click.echo(f"\r\x1b[K{what} {bar} {done:,} of {total:,}", err=True, nl=False)
-        self._drawn = True
-
-    def end(self) -> None:
-        """Leave the line that was drawn."""
-        if self._drawn:
-            click.echo("", err=True)

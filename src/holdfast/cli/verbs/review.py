@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.cli.errors import echo
-from holdfast.cli.json_options import arguments_given, json_given
+from holdfast.cli.json_options import parse_arguments, parse_json
 from holdfast.cli.load_app import check_step_result, load_app, signature_in
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import app_option, job_ids, json_option, reason_option, url_option
@@ -112,7 +112,7 @@ def replay(
     if args is not None:
         if len(ids) > 1:
             raise click.UsageError("--args is for one job: give one ID")
-        args = arguments_given("--args", args)
+        args = parse_arguments("--args", args)
     _each(
         Call(ids, "replayed", as_json, url, target),
         lambda jobs, id: jobs.replay(id, args=args, by=whoami(), reason=reason),
@@ -165,7 +165,7 @@ def resolve(
         raise click.UsageError("say of the step --result JSON if it happened, or --again if it did not")
     if path is None and result is None:
         raise _missing("result")
-    value = None if result is None else json_given("--result", result)
+    value = None if result is None else parse_json("--result", result)
     if path is not None:
         call = Call((id,), f"resolved {one_line(path, 60)} of", as_json, url, target)
         _resolve_step(call, path, value, again, reason)

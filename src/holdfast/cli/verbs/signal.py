@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.json_options import as_the_job_takes_it, json_given
+from holdfast.cli.json_options import parse_json, refuse_for_job
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import job_ids, url_option
 from holdfast.cli.person import whoami
@@ -36,11 +36,11 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
     """Send a job a signal."""
     if not name.strip():
         raise click.UsageError("a signal needs a name")
-    told = json_given("--json", value)
+    told = parse_json("--json", value)
 
     async def work(jobs: Jobs) -> Job:
         whole = await find_id(jobs, id)
-        with as_the_job_takes_it(whole):
+        with refuse_for_job(whole):
             try:
                 return await jobs.signal(whole, name, told, by=whoami())
             except BadValue as error:

@@ -1,0 +1,74 @@
+"""What the jobs of a store do, line by line as it happens. Must not change anything."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+from holdfast.cli.errors import echo
+from holdfast.cli.open_store import engine_at
+from holdfast.core.errors import HoldfastError
+from holdfast.core.model import State, Where
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.text import one_line, short_id
+
+JOBS_SHOWN = 20
+IMPORT_SECONDS = 30.0
+"""How long the import of an App may take before its store is looked for again."""
+
+
+def url_of(target: str) -> str | None:
+    """The store of an App, asked in a process of its own; None while its code can't be imported."""
+    code = "import sys; from holdfast.cli.load_app import load_app; print(load_app(sys.argv[1]).url)"
+    done = subprocess.run([sys.executable, "-c", code, target], capture_output=True, text=True, timeout=IMPORT_SECONDS)
+    return done.stdout.strip().rpartition("\n")[2] or None if done.returncode == 0 else None
+
+
+class JobNews:
+    """Prints what is new of the jobs. Opens the store when it is there; a store for one process is left alone."""
+
+    def __init__(self, target: str, url: str | None) -> None:
+        self._target = target
+        self._url = url
+        self._jobs: Jobs | None = None
+        self._shown: dict[str, object] = {}
+
+    async def print_new(self) -> None:
+        """Print each active job that got on, and each that left."""
+        try:
+            jobs = self._jobs or await self._open()
+            if jobs is None:
+                return
+            active = await jobs.statuses(
+                await jobs.engine.find(Where(states=(State.ACTIVE,), newest_first=True), limit=JOBS_SHOWN)
+            )
+            left = await jobs.engine.get(sorted(self._shown.keys() - {one.id for one in active}))
+        except HoldfastError as error:
+            echo(f"holdfast: {error}", err=True)
+            return
+        clock = time.strftime("%H:%M:%S")
+        for one in active:
+            if self._shown.get(one.id) != one.progress():
+                echo(f"{clock}  {one.type} {short_id(one.id)}  {one_line(str(one))}")
+                self._shown[one.id] = one.progress()
+        for job in left:
+            if job is not None:
+                why = f": {one_line(job.error.type + ': ' + job.error.message)}" if job.error is not None else ""
+                echo(f"{clock}  {job.type} {short_id(job.id)}  {job.state}{why}")
+        self._shown = {one.id: self._shown[one.id] for one in active}
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        if self._jobs is not None:
+            await self._jobs.engine.close()
+
+    async def _open(self) -> Jobs | None:
+        self._url = self._url or await asyncio.to_thread(url_of, self._target)
+        if self._url is None:
+            return None
+        engine = engine_at(self._url, create=True)
+        if not engine.guarantees.shared or not await engine.is_there():
+            return None
+        await engine.open()
+        self._jobs = Jobs(engine)
+        return self._jobs

@@ -1,0 +1,148 @@
+"""A worker in this process, from its first claim to its end: it runs until a signal stops it, or its store is lost.
+
+Must not do what a worker does (`app.worker`). The first signal lets work finish, the second one stops at once.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from holdfast import forking
+from holdfast.app.app import App
+from holdfast.cli import lifeline
+from holdfast.cli.errors import STORE_LOST, LostStore
+from holdfast.cli.lifeline import say, stop_signals
+from holdfast.core.errors import Moved, StoreLost
+from holdfast.worker.worker import Worker
+
+log = logging.getLogger("holdfast.worker")
+
+BLOCKED_SECONDS = 1.0
+"""How long a second signal waits for an event loop that doesn't react."""
+
+LISTEN_SECONDS = 0.5
+"""How often a worker looks whether the signals still reach it."""
+
+LEFT_SECONDS = 2.0
+"""How long what still runs after the worker has stopped may take to end, before the process ends without it."""
+
+AGAIN = {
+    signal.SIGTERM: "a second SIGTERM stops at once and hands it over",
+    signal.SIGINT: "Ctrl-C again stops now and hands it over",
+    signal.SIGHUP: "SIGTERM stops at once and hands it over",
+}
+"""What stops a worker at once that was told to stop. A terminal that is closed may say so more than once."""
+
+
+async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
+    """Run the jobs of an App until a signal stops the worker; StoreLost or Moved when it can't go on in its store."""
+    stop = _StopSignals()
+    try:
+        async with app.worker(at_once=at_once, queues=queues) as running:
+            stop.running = running
+            say(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
+            if not stop.first.done():  # else without a pause, in which it would claim
+                lost = asyncio.create_task(running.until_lost())
+                either: list[asyncio.Future[Any]] = [stop.first, lost]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                lost.cancel()
+            if running.lost is None:
+                say(f"stopping: work that is under way may finish; {AGAIN[await stop.first]}")
+    except asyncio.CancelledError:
+        if stop.running is not None and stop.running.is_cut:
+            sys.exit(1)  # whatever ended the loop, the worker's log has said so
+        if not stop.aborted.is_set():
+            raise
+    lost_store = stop.running.lost if stop.running is not None else None
+    if lost_store is None:
+        say("stopped")
+    threading.Thread(target=_cut_off_what_is_left, args=(lost_store,), daemon=True).start()
+    if lost_store is not None:
+        raise lost_store
+
+
+class _StopSignals(forking.Forkable):
+    """Listens to the signals that stop a worker. The first one lets work finish, the second one stops at once."""
+
+    def __init__(self) -> None:
+        self.running: Worker | None = None
+        self.aborted = threading.Event()
+        self._loop, self._starting = asyncio.get_running_loop(), asyncio.current_task()
+        self.first: asyncio.Future[signal.Signals] = self._loop.create_future()
+        self._heard = 0
+        self._signals = stop_signals()
+        self._replaced = False
+        for one in self._signals:
+            signal.signal(one, self._hear)
+        forking.watch(self)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Put our handlers back where a job's code has replaced them: two signals always end a worker."""
+        for one in self._signals:
+            if signal.getsignal(one) != self._hear:
+                if not self._replaced:
+                    text = "a job or a library replaced the worker's handler of %s; the worker took it back"
+                    log.warning(text, one.name)
+                self._replaced = True
+                signal.signal(one, self._hear)
+        self._loop.call_later(LISTEN_SECONDS, self._listen)
+
+    def _hear(self, number: int, _: Any) -> None:
+        # Not by the loop's own handlers: a job that blocks the loop would keep them from being called.
+        if self._heard and number == signal.SIGHUP:
+            return
+        self._heard += 1
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop, signal.Signals(number))
+        if self._heard == 2:
+            threading.Thread(target=_end_in_time, args=(self.aborted,), daemon=True).start()
+
+    def _stop(self, number: signal.Signals) -> None:
+        if not self.first.done():
+            self.first.set_result(number)  # one that comes before the worker is there stops it before its first claim
+            return
+        self.aborted.set()
+        if self.running is not None:
+            self.running.abort()
+        elif self._starting is not None:
+            self._starting.cancel()
+
+    def leave_behind(self) -> None:
+        """See Forkable. SIGTERM ends a child, as `multiprocessing` expects; a first Ctrl-C, which all hear, doesn't."""
+        for one in self._signals:
+            if signal.getsignal(one) == self._hear:
+                signal.signal(one, _ignore_once if one is signal.SIGINT else signal.SIG_DFL)
+
+
+def _cut_off_what_is_left(lost: StoreLost | Moved | None) -> None:
+    """A job that swallows its cancel, or that blocks a thread, must not keep this process: it was handed over."""
+    time.sleep(LEFT_SECONDS)
+    if lost is None:
+        say("what does not stop is cut off; its jobs were handed over", err=True)
+    else:
+        LostStore(f"{lost}; what does not stop is cut off").show()
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(0 if lost is None else STORE_LOST)
+
+
+def _end_in_time(aborted: threading.Event) -> None:
+    """After a second signal: end a process whose event loop doesn't hear of it, or that can't hand over its jobs."""
+    why = "a job blocks the event loop (a blocking call in async code?)"
+    if aborted.wait(BLOCKED_SECONDS):
+        time.sleep(lifeline.ABORT_SECONDS)
+        why = f"still running {lifeline.ABORT_SECONDS:g} s after it was told to stop at once"
+    say(f"{why}: ended at once; its jobs are recovered", err=True)
+    os._exit(1)
+
+
+def _ignore_once(number: int, _: Any) -> None:
+    """A first Ctrl-C does nothing; the next one does what it always does."""
+    signal.signal(number, signal.default_int_handler)
