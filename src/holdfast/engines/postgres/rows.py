@@ -1,6 +1,7 @@
 """Values to rows: an array for each column, as `unnest` takes them; back: `engines.rows`. Must not run a statement."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -63,41 +64,53 @@ def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
     return *own, *shared, job.parent, job.group
 
 
-JOB_WIDTH = 28
+JOB_COLUMNS = (
+    *("id", "type", "queue", "priority", "parent", "group", "expires_at"),
+    *(
+        "state",
+        "version",
+        "run_at",
+        "epoch",
+        "attempt",
+        "recoveries",
+        "worker",
+        "claimed_at",
+        "finished_at",
+        "prune_at",
+    ),
+    *("arrived", "waits", "inbox", "error", "result"),
+    *("args", "digest", "key", "key_until", "created_at", "options"),
+)
+"""The fields of a job in the order in which `add_jobs` and `load_jobs` take them."""
+
+CHANGED_COLUMNS = (
+    *("state", "run_at", "epoch", "attempt", "recoveries", "worker", "claimed_at", "finished_at", "prune_at"),
+    *("waits", "inbox", "error", "result"),
+)
+"""The fields of a job that a change writes, in the order in which `change_jobs` takes them."""
+
+JOB_WIDTH = len(JOB_COLUMNS)
+CHANGE_WIDTH = len(CHANGED_COLUMNS) + 10
+"""Those, and what is compared, which of them are set, and the entry."""
 
 
 def job_row(job: Job) -> tuple[Any, ...]:
     """What `add_jobs` takes of a job."""
-    return (
-        job.id,
-        job.type,
-        job.queue,
-        job.priority,
-        job.parent,
-        job.group,
-        job.expires_at,
-        job.state.value,
-        job.version,
-        job.run_at,
-        job.epoch,
-        job.attempt,
-        job.recoveries,
-        job.worker,
-        job.claimed_at,
-        job.finished_at,
-        job.prune_at,
-        job.arrived,
-        text(job.waits),
-        text(job.inbox),
-        None if job.error is None else text(job.error),
-        job.result,
-        job.args,
-        job.digest,
-        job.key,
-        job.key_until,
-        job.created_at,
-        options_text(job.options),
-    )
+    return _stored_job(job)
+
+
+def _storing(names: tuple[str, ...]) -> Callable[[Job], tuple[Any, ...]]:
+    """A function that gives these fields of a job as the database takes them."""
+    get = attrgetter(*names)
+    convert = [(names.index(name), stored) for name, stored in _STORED.items() if name in names]
+
+    def store(job: Job) -> tuple[Any, ...]:
+        values = list(get(job))
+        for place, stored in convert:
+            values[place] = stored(values[place])
+        return tuple(values)
+
+    return store
 
 
 def options_text(options: Options) -> str:
@@ -107,6 +120,18 @@ def options_text(options: Options) -> str:
         _last_options = (options, _encode(options).decode())
     return _last_options[1]
 
+
+_STORED: dict[str, Callable[[Any], Any]] = {
+    "state": lambda state: state.value,
+    "waits": text,
+    "inbox": text,
+    "error": lambda error: None if error is None else text(error),
+    "options": options_text,
+}
+"""The fields that the database takes in another form, and how that is made."""
+
+_stored_job = _storing(JOB_COLUMNS)
+_stored_change = _storing(CHANGED_COLUMNS)
 
 LOAD_WIDTH = JOB_WIDTH + 2
 
@@ -148,31 +173,19 @@ def _is_derived(entry: Entry, job: Job) -> bool:
     return entry == plain
 
 
-CHANGE_WIDTH = 23
-
-
 def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]:
     """What `change_jobs` takes of a change. `job` is the job after it."""
     entry = entry_of(change, job.version)
+    *fields, waits, inbox, error, result = _stored_change(job)
     return (
-        job.id,
-        change.epoch,
-        change.version,
-        job.state.value,
-        job.run_at,
-        job.epoch,
-        job.attempt,
-        job.recoveries,
-        job.worker,
-        job.claimed_at,
-        job.finished_at,
-        job.prune_at,
+        *(job.id, change.epoch, change.version),
+        *fields,
         change.arrives,
-        text(job.waits),
+        waits,
         sets_inbox,
-        text(job.inbox) if sets_inbox else None,
-        None if job.error is None else text(job.error),
-        job.result,
+        inbox if sets_inbox else None,
+        error,
+        result,
         entry.at,
         str.__str__(entry.event),
         None if entry.before is None else entry.before.value,

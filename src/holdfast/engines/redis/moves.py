@@ -12,7 +12,7 @@ from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import submit_entry
 from holdfast.core.model import Entry, Job, Record
 from holdfast.core.moves import HeldKey, Whole, check_marked
-from holdfast.engines.redis import rows
+from holdfast.engines.redis import columns, rows
 from holdfast.engines.refusals import no_job_before
 
 PAGE = 25
@@ -149,7 +149,7 @@ def _parts(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[R
         yield from _parts_of(whole)
     for key in keys:
         name = _key_name(key.type, key.key)
-        yield 1, rows.pack(("k", name, key.job, key.digest, rows.number(key.until)))
+        yield 1, rows.pack(("k", name, key.job, key.digest, columns.number(key.until)))
     for record in records:
         yield 1, rows.pack(("r", record.name, record.version, record.at, record.value or False))
 
@@ -179,7 +179,7 @@ def _parts_of(whole: Whole) -> Iterator[tuple[int, bytes]]:
             yield part()
             entries, steps, weight, size = [], [], 0.0, 0
     row = rows.job_row(job)
-    row[1][_FIRST] = f"{rows.LETTERS[whole.entries[0].after]}{whole.entries[0].epoch}"
+    row[1][_FIRST] = f"{columns.LETTERS[whole.entries[0].after]}{whole.entries[0].epoch}"
     yield part(row)
 
 

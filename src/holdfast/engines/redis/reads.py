@@ -10,7 +10,7 @@ from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State,
 from holdfast.engines.contract import Engine
 from holdfast.engines.liveness import ALWAYS, worker_records
 from holdfast.engines.records import WORKER
-from holdfast.engines.redis import rows
+from holdfast.engines.redis import columns, rows
 from holdfast.engines.redis.connection import Wire
 from holdfast.engines.redis.liveness import Seen
 from holdfast.engines.redis.scripts import script
@@ -81,8 +81,8 @@ class Reads(Engine):
                 return await self._find_expired(where, after, limit)
             except StoreFull:
                 return await self._list_expired(where, after, limit)
-        letters = "".join(rows.LETTERS[state] for state in dict.fromkeys(where.states))
-        indexes = [f"i:{letter}" for letter in letters or rows.STATES]
+        letters = "".join(columns.LETTERS[state] for state in dict.fromkeys(where.states))
+        indexes = [f"i:{letter}" for letter in letters or columns.STATES]
         if where.parent is not None:
             indexes = [f"c:{where.parent}"]
         fixed = (letters, *_maybe(where.queue), *_maybe(where.type), *indexes)
@@ -97,7 +97,7 @@ class Reads(Engine):
 
     async def _find_expired(self, where: Where, after: str, most: int) -> list[Job]:
         """Along what has expired, a page of ids at a time; what is new there is first put in order, each job once."""
-        letters = "".join(rows.LETTERS[state] for state in dict.fromkeys(where.states))
+        letters = "".join(columns.LETTERS[state] for state in dict.fromkeys(where.states))
         fixed = (letters, *_maybe(where.queue), *_maybe(where.type), *_maybe(where.parent))
         jobs: list[Job] = []
         start: str | bytes | None = after
@@ -126,7 +126,7 @@ class Reads(Engine):
     async def count(self) -> Mapping[tuple[str, State], int]:
         """Read the counters."""
         found = [word.decode() for word in await self._read("HGETALL", self._key("c"))]
-        return {(name[1:], rows.STATES[name[0]]): int(n) for name, n in zip(found[::2], found[1::2], strict=True)}
+        return {(name[1:], columns.STATES[name[0]]): int(n) for name, n in zip(found[::2], found[1::2], strict=True)}
 
     async def _ready_types(self, queue: str) -> list[str]:
         return sorted(type.decode() for type in await self._look("ready_types", queue))[:PAGE_LIMIT]

@@ -1,6 +1,6 @@
 """Values to what the scripts take and give, and back. Must not talk to the server.
 
-Lua counts in doubles: numbers that those can't hold go in as text, and what Lua needn't look into goes in packed.
+What Lua looks into is in `columns`; what it needn't look into goes in packed.
 What can't be read fails nobody: it is read as a value that keeps its raw text (`core.unreadable`).
 """
 
@@ -31,7 +31,6 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
-    Wait,
     WaitKind,
 )
 from holdfast.core.unreadable import (
@@ -41,7 +40,18 @@ from holdfast.core.unreadable import (
     unreadable_note,
     unreadable_options,
     unreadable_signal,
-    unreadable_waits,
+)
+from holdfast.engines.redis.columns import (
+    LETTERS,
+    NUMBERED,
+    STATES,
+    changed_columns,
+    head_columns,
+    json_text,
+    number,
+    read_head,
+    text_or_false,
+    waits_text,
 )
 
 
@@ -61,7 +71,6 @@ class _Trouble(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 pack = msgspec.msgpack.Encoder().encode
 unpack = msgspec.msgpack.Decoder().decode
 _encode = msgspec.json.Encoder().encode
-_waits = msgspec.json.Decoder(tuple[Wait, ...]).decode
 _step = msgspec.json.Decoder(tuple[int, str, int, int | None, _Trouble | None, str | None]).decode
 _error = msgspec.json.Decoder(Error).decode
 _decode = msgspec.json.Decoder().decode
@@ -69,58 +78,14 @@ _plain_body = msgspec.json.Decoder(tuple[str, str, int | None, int]).decode
 _plain_signal = msgspec.json.Decoder(tuple[str, str, str, int]).decode
 _body_with_options = msgspec.json.Decoder(tuple[str, str, int | None, int, Options]).decode
 
-LETTERS = {
-    State.SCHEDULED: "s",
-    State.AVAILABLE: "a",
-    State.PENDING: "p",
-    State.ACTIVE: "o",
-    State.RETRYABLE: "r",
-    State.REVIEW: "v",
-    State.COMPLETED: "c",
-    State.DISCARDED: "d",
-    State.CANCELLED: "k",
-}
-STATES = {letter: state for state, letter in LETTERS.items()}
 STEP_LETTERS = {StepState.STARTED: "s", StepState.DONE: "d", StepState.FAILED: "f"}
 STEP_STATES = {letter: state for state, letter in STEP_LETTERS.items()}
 
 WHY = {1: NO_SUCH_JOB, 2: LEASE_LOST, 3: OUTRUN, 4: CHILDREN_ARE_IN}
 
-_EXACT = 1 << 53
-_HALF = 1 << 63
 _NO_OPTIONS = Options()
 _PLACE = 13
 """Where a step record begins behind its state and place."""
-
-
-def number(value: int | None) -> int | str | bool:
-    """A number for Lua: text where a double can't hold it, False where there is none."""
-    if value is None:
-        return False
-    return value if -_EXACT < value < _EXACT else str(value)
-
-
-def _number(value: Any) -> int | None:
-    return None if value is False else int(value)
-
-
-def moment(value: int) -> str:
-    """A number as text that sorts as the numbers do."""
-    return f"1{value:016x}" if value >= 0 else f"0{value + _HALF:016x}"
-
-
-def _unmoment(text: str) -> int:
-    value = int(text[1:], 16)
-    return value if text[0] == "1" else value - _HALF
-
-
-def _text(value: str | None) -> str | bool:
-    return False if value is None else value
-
-
-def _text_of(value: Any) -> str:
-    """What Lua needn't look into: JSON. (Its reader of msgpack knows text, and no bytes.)"""
-    return _encode(value).decode()
 
 
 # Jobs.
@@ -128,27 +93,11 @@ def _text_of(value: Any) -> str:
 
 def job_row(job: Job) -> list[Any]:
     """A new job, as insert and commit take it."""
+    columns = head_columns(job)
     head = [
-        LETTERS[job.state],
-        job.version,
-        number(job.epoch),
-        job.queue,
+        *columns[:NUMBERED],
         0,
-        moment(-job.priority - 1),
-        False if job.run_at is None else moment(job.run_at),
-        number(job.attempt),
-        number(job.recoveries),
-        _text(job.worker),
-        number(job.claimed_at),
-        number(job.finished_at),
-        number(job.prune_at),
-        job.arrived,
-        _text(job.parent),
-        _text(job.group),
-        number(job.expires_at),
-        _text_of(job.waits) if job.waits else False,
-        job.type,
-        _text(job.key),
+        *columns[NUMBERED:],
         [signal.version for signal in job.inbox] or False,
         f"{LETTERS[job.state]}{job.epoch}",
         (job.result is not None) + 2 * (job.error is not None),
@@ -157,8 +106,8 @@ def job_row(job: Job) -> list[Any]:
         job.id,
         head,
         _body(job),
-        _text(job.result),
-        False if job.error is None else _text_of(job.error),
+        text_or_false(job.result),
+        False if job.error is None else json_text(job.error),
         [(signal.version, _signal(signal)) for signal in job.inbox] or False,
         job.digest,
         number(job.key_until),
@@ -168,11 +117,11 @@ def job_row(job: Job) -> list[Any]:
 
 def _body(job: Job) -> str:
     plain = (job.args, job.digest, job.key_until, job.created_at)
-    return _text_of(plain if job.options == _NO_OPTIONS else (*plain, job.options))
+    return json_text(plain if job.options == _NO_OPTIONS else (*plain, job.options))
 
 
 def _signal(signal: Signal) -> str:
-    return _text_of((signal.name, signal.value, signal.by, signal.at))
+    return json_text((signal.name, signal.value, signal.by, signal.at))
 
 
 def _read_body(id: str, text: bytes) -> tuple[str, str, int | None, int, Options]:
@@ -182,13 +131,6 @@ def _read_body(id: str, text: bytes) -> tuple[str, str, int | None, int, Options
         return (*_plain_body(text), _NO_OPTIONS)
     except (msgspec.DecodeError, TypeError):  # of a body that is gone, too
         return UNREADABLE_ARGS, "", None, created_at_of(id), unreadable_options(text or "")
-
-
-def _read_waits(text: str) -> tuple[Wait, ...]:
-    try:
-        return _waits(text)
-    except msgspec.DecodeError:
-        return unreadable_waits(text)
 
 
 def _read_error(text: bytes) -> Error:
@@ -208,64 +150,23 @@ def _read_signal(version: int, text: bytes) -> Signal:
 def job_of(row: Sequence[Any]) -> Job:
     """A job from what a script answers: id, head, body, result, error, signals."""
     id, head, body, result, error, signals = row
-    (
-        state,
-        version,
-        epoch,
-        queue,
-        _,
-        rank,
-        run_at,
-        attempt,
-        recoveries,
-        worker,
-        claimed_at,
-        finished_at,
-        prune_at,
-        arrived,
-        parent,
-        group,
-        expires_at,
-        waits,
-        type,
-        key,
-        inbox,
-        _,
-        _,
-    ) = unpack(head)
     id = id.decode()
     args, digest, key_until, created_at, options = _read_body(id, body)
+    *columns, inbox, _, _ = unpack(head)
+    del columns[NUMBERED]
     return Job(
         id=id,
-        type=type,
-        queue=queue,
         args=args,
         digest=digest,
-        priority=-_unmoment(rank) - 1,
-        key=None if key is False else key,
         key_until=key_until,
-        parent=None if parent is False else parent,
-        group=None if group is False else group,
         created_at=created_at,
-        expires_at=_number(expires_at),
         options=options,
-        state=STATES[state],
-        version=version,
-        run_at=None if run_at is False else _unmoment(run_at),
-        epoch=int(epoch),
-        attempt=int(attempt),
-        recoveries=int(recoveries),
-        worker=None if worker is False else worker,
-        claimed_at=_number(claimed_at),
-        waits=() if waits is False else _read_waits(waits),
         result=None if result is None else result.decode("utf-8", "backslashreplace"),
         error=None if error is None else _read_error(error),
-        finished_at=_number(finished_at),
-        prune_at=_number(prune_at),
         inbox=()
         if inbox is False
         else tuple(_read_signal(version, text) for version, text in zip(inbox, signals, strict=True)),
-        arrived=arrived,
+        **read_head(columns),
     )
 
 
@@ -280,19 +181,11 @@ def change_row(change: Change) -> bytes:
             job.id,
             number(change.epoch),
             number(change.version),
-            LETTERS[job.state],
-            False if job.run_at is None else moment(job.run_at),
-            number(job.epoch),
-            number(job.attempt),
-            number(job.recoveries),
-            _text(job.worker),
-            number(job.claimed_at),
-            number(job.finished_at),
-            number(job.prune_at),
+            *changed_columns(job),
             change.arrives,
-            _text_of(job.waits) if job.waits else False,
-            False if job.error is None else _text_of(job.error),
-            _text(job.result),
+            waits_text(job.waits),
+            False if job.error is None else json_text(job.error),
+            text_or_false(job.result),
             entry_text(entry_of(change, 0)),
             _cargo(change),
         )
@@ -315,7 +208,7 @@ def _cargo(change: Change) -> Any:
         return False
     signal: str | bool = False
     if change.signal is not None:
-        signal = _text_of((*change.signal, change.by, change.at))
+        signal = json_text((*change.signal, change.by, change.at))
     waits = change.job.waits if suspends else ()
     return (
         _body(change.job) if change.edits else False,
@@ -355,7 +248,7 @@ def entry_text(entry: Entry) -> str:
     """An entry without its job and version, which are where it stands."""
     before = None if entry.before is None else LETTERS[entry.before]
     plain = (entry.at, str.__str__(entry.event), before, LETTERS[entry.after], entry.by, entry.epoch)
-    return _text_of((*plain, entry.note) if entry.note else plain)
+    return json_text((*plain, entry.note) if entry.note else plain)
 
 
 def entries_of(job: str, after: int, limit: int, row: Sequence[Any]) -> list[Entry]:
@@ -426,7 +319,7 @@ def step_row(step: Step) -> str:
     if step.tries != 1:
         told = step.error or Error("", "")
         error = _Trouble(told.type, told.message, told.traceback, step.tries, step.error is None)
-    return _text_of((step.epoch, step.name, step.started_at, step.finished_at, error, step.result))
+    return json_text((step.epoch, step.name, step.started_at, step.finished_at, error, step.result))
 
 
 def step_of(job: str, path: str, row: bytes) -> Step:
