@@ -16,6 +16,9 @@ from holdfast import App, Settings, current, step
 from holdfast.core.model import State, Step, StepState
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.topics import queue_topic
+from holdfast.worker import attempt
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.journal import Journal
 from tests.support.given import in_state, until
 
 CALM = Settings(look_seconds=3_600, upkeep_seconds=3_600, poll_seconds=3_600, grace_seconds=0.1)
@@ -303,3 +306,27 @@ async def test_a_map_of_ten_thousand_items_keeps_nothing_but_results_records_and
     print(f"{grown / more:.0f} bytes an item; results, records and calls need {allowed / more:.0f}")
     assert grown <= allowed * 1.2, (grown / more, allowed / more)
     await app.close()
+
+
+async def test_a_job_that_uses_nothing_of_ours_has_no_journal(app, monkeypatch):
+    made: list[Attempt] = []
+
+    def make(held, progress):
+        made.append(held)
+        return Journal(held, progress)
+
+    monkeypatch.setattr(attempt, "Journal", make)
+
+    @app.job
+    async def plain() -> int:
+        return 1
+
+    @app.job
+    async def drawn() -> int:
+        return await draw(1)
+
+    async with app.worker():
+        assert await (await plain.submit()).result() == 1
+        assert made == []
+        assert await (await drawn.submit()).result() == 1
+        assert [one.job.type for one in made] == ["drawn"]

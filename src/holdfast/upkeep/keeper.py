@@ -117,7 +117,7 @@ class Keeper:
                 self._trouble.recovered()
             except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
                 return
-            except Moved:  # there is nothing to tidy any more; a worker hears of it with its beats
+            except Moved:  # there is nothing to tidy any more; a worker hears of it with its heartbeats
                 pass
             except HoldfastError as error:
                 self._trouble.say(error)

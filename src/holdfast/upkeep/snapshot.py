@@ -64,7 +64,7 @@ class Snapshots:
             self._awake_since = now
         self._taken_at = now
         found = [worker_in(record) for record in records]
-        # Of some beats that can't be read it isn't known when they were: such a worker counts as missed, not as dead.
+        # When a heartbeat that can't be read was sent is not always known: such a worker counts as missed, not as dead.
         present = {one.worker: one for one in found if one.beat_at or not one.unreadable}
         return Snapshot(present, now, begun, self._awake_since)
 
@@ -89,7 +89,7 @@ class Snapshots:
     def is_dead(self, presence: Presence, snapshot: Snapshot) -> bool:
         """Whether a worker was seen to die, or has been silent for longer than a lease.
 
-        Who was asleep, or cut off from the store, can't tell silence from death until the living had time to beat.
+        Who was asleep, or cut off from the store, can't tell silence from death until the living had time to be heard.
         """
         return presence.gone or (self.is_awake(snapshot) and self.is_silent(presence, snapshot))
 

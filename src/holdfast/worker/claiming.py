@@ -13,7 +13,6 @@ from holdfast.core.model import Job
 from holdfast.engines.contract import Engine
 from holdfast.engines.topics import queue_topic
 from holdfast.safe_text import logger
-from holdfast.worker.foreign_undo import ForeignUndo
 from holdfast.worker.held_job import STORE_RETRY_SECONDS
 from holdfast.worker.leases import Leases
 from holdfast.worker.release import GivingUp
@@ -44,7 +43,6 @@ class Claiming:
         slots: Slots,
         leases: Leases,
         giving_up: GivingUp,
-        foreign_undo: ForeignUndo,
         *,
         queues: Sequence[str],
         poll_seconds: float,
@@ -56,8 +54,8 @@ class Claiming:
         self._slots = slots
         self._leases = leases
         self._giving_up = giving_up
-        self._foreign_undo = foreign_undo
-        self._types = types
+        self.types = types
+        """The types of job to claim just now."""
         self._lose = lose
         self._poll_seconds = poll_seconds
         self.queues = tuple(queues)
@@ -108,7 +106,7 @@ class Claiming:
         self._slots.reserved += free
         sent = time.monotonic()
         try:
-            jobs = await self._engine.claim(self._worker, self.queues, free, self.types_now())
+            jobs = await self._engine.claim(self._worker, self.queues, free, self.types())
         finally:
             self.is_claiming = False
             self._slots.reserved -= free
@@ -128,11 +126,6 @@ class Claiming:
         else:
             for job in jobs:
                 self.begin(job, sent)
-
-    def types_now(self) -> tuple[str, ...]:
-        """The types to claim, without undo jobs while those are left to other workers."""
-        types = self._types()
-        return types[:-1] if len(types) > 1 and self._foreign_undo.is_left_to_others() else types
 
     def _may_claim(self) -> bool:
         return not self.is_stopping and not self.is_quiet and self._leases.may_start()

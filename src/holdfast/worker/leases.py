@@ -1,7 +1,7 @@
-"""A worker's hold on its jobs: one beat for all of them, from its own thread, and the fence for when it can't beat.
+"""A worker's hold on its jobs: one heartbeat for all of them, from its own thread, and the fence.
 
-Must not run jobs. A busy event loop or a blocked handler can't stop the beat; a store that can't be reached does, and
-then the fence closes by the worker's own monotonic clock, before anybody else may take its jobs over.
+Must not run jobs. A busy event loop or a blocked handler can't stop the heartbeat. A store that can't be reached does,
+and then the fence closes by the worker's own monotonic clock, before anybody else may take its jobs over.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from holdfast.safe_text import logger
 log = logger("holdfast.worker")
 
 SOON_SECONDS = 0.5
-"""News of progress are told with a beat at most this often."""
+"""Progress makes for an extra heartbeat at most this often."""
 
 MARGIN = 0.8
 """The fence closes at this part of the lease: clocks differ a little, and a step needs a moment to be stopped."""
@@ -29,7 +29,7 @@ STALLED = (
 """What a worker is told that was silent for longer than its fence allows, although nothing was wrong with its store."""
 
 LEAVE_SECONDS = 5.0
-"""How long to wait for the last beat when a worker ends."""
+"""How long to wait for the last heartbeat when a worker ends."""
 
 
 class Leases:
@@ -73,7 +73,7 @@ class Leases:
         self._trouble = LogOnce(log, "a beat was not answered", "beats are answered again")
 
     def may_start(self) -> bool:
-        """Whether a new step may start: our last beat that was answered is young enough."""
+        """Whether a new step may start: our last answered heartbeat is young enough."""
         return self._clock() < self._deadline
 
     def deadline(self) -> float:
@@ -85,17 +85,17 @@ class Leases:
         return self._clock() > since + self._lease_seconds * MARGIN
 
     async def start(self) -> None:
-        """Beat once, here, so that trouble is told to whoever starts the worker; then go on in the thread."""
+        """Send the first heartbeat here, so that trouble reaches whoever starts the worker; then start the thread."""
         await self._send_heartbeat(leaving=False)
         self._join = self._spawn("holdfast-beat", self._run)
 
     def announce(self) -> None:
-        """There is progress to tell: beat within a moment. From any thread."""
+        """Send a heartbeat within a moment: there is progress to show. From any thread."""
         if not self._has_news:
             self._wake()
 
     def beat_now(self) -> None:
-        """Beat at once. From any thread."""
+        """Send a heartbeat at once. From any thread."""
         self._is_urgent = True
         self._wake()
 
@@ -109,7 +109,7 @@ class Leases:
                 pass
 
     async def stop(self, *, leaving: bool = True) -> None:
-        """End the beats, and take leave of the others; or not, so that they see that we are gone."""
+        """Send no more heartbeats, and take leave of the others; or not, so that they see that we are gone."""
         self._stopping, self._leaving = True, leaving
         self.beat_now()
         if self._join is not None:
@@ -129,7 +129,7 @@ class Leases:
                 except TimeoutError:
                     pass
                 nudged.clear()
-                # This thread does nothing but beat: if it wakes so late, nothing of this process could run.
+                # This thread does nothing else: if it wakes so late, nothing of this process could run.
                 stalled = self._clock() - waits_from - left
                 if stalled > self._beat_seconds and not self.may_start():
                     log.warning(STALLED, stalled + left)
@@ -145,7 +145,7 @@ class Leases:
         return min(SOON_SECONDS, self._beat_seconds) if self._has_news else self._beat_seconds
 
     async def _try_heartbeat(self, *, leaving: bool) -> bool:
-        """Beat; False where there is no use in trying again."""
+        """Send a heartbeat; False where there is no use in trying again."""
         try:
             async with asyncio.timeout(LEAVE_SECONDS if leaving else self._lease_seconds):
                 await self._send_heartbeat(leaving=leaving)
@@ -155,7 +155,7 @@ class Leases:
             self._on_lost(error)
             return False
         except Exception as error:
-            # The next beat may come through; until then the fence is closing.
+            # The next one may come through; until then the fence is closing.
             self._trouble.say(error)
         return True
 

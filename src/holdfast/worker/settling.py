@@ -100,7 +100,7 @@ class Settling:
             return []
         claiming = self._claiming
         try:
-            answers, jobs = await self._engine.turn(changes, self._worker, claiming.queues, free, claiming.types_now())
+            answers, jobs = await self._engine.turn(changes, self._worker, claiming.queues, free, claiming.types())
         except Exception:
             # One of them may be to blame, or the store is away: each tries by itself, for as long as it takes.
             for (attempt, _, _), change in zip(ended, changes, strict=True):

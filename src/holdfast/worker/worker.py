@@ -83,6 +83,7 @@ class Worker:
         self._writing = LogOnce(log, f"{self.id}: can't write to its store", f"{self.id}: writes to its store again")
         self._pool = Pool(at_once)
         self._giving_up = GivingUp(engine, self.id)
+        self._foreign_undo = ForeignUndo(engine, registry, self.id, self._giving_up)
         self._slots = Slots(self.id, at_once)
         self._leases = Leases(
             engine,
@@ -100,17 +101,15 @@ class Worker:
 
     def _wire(self) -> None:
         """Join claiming, execution and settling: claimed jobs are begun, ended ones settled, and their slots filled."""
-        foreign_undo = ForeignUndo(self._engine, self._registry, self.id, self._giving_up)
         self._claiming = Claiming(
             self._engine,
             self.id,
             self._slots,
             self._leases,
             self._giving_up,
-            foreign_undo,
             queues=self.queues,
             poll_seconds=self._poll_seconds,
-            types=self.types,
+            types=self._types_now,
             lose=self._lose,
         )
         self._settling = Settling(self._engine, self.id, self._slots, self._claiming, self._giving_up, self._chance)
@@ -120,7 +119,7 @@ class Worker:
             self.id,
             self._slots,
             self._settling,
-            foreign_undo,
+            self._foreign_undo,
             make_attempt=self.make_attempt,
             why_cut=self._why_cut,
         )
@@ -129,6 +128,11 @@ class Worker:
     def types(self) -> tuple[str, ...]:
         """The types of job that this worker claims: those of its registry, and the built-in ones."""
         return (*self._registry.types(), UNDO_TYPE)
+
+    def _types_now(self) -> tuple[str, ...]:
+        """The same, without undo jobs while those are left to other workers."""
+        types = self.types()
+        return types[:-1] if len(types) > 1 and self._foreign_undo.is_left_to_others() else types
 
     def make_attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
         """Make the attempt of a job that was claimed at this time, by our clock."""

@@ -58,7 +58,7 @@ class Attend(Struct, tag=True, frozen=True):
 
 
 class Fence(Struct, tag=True, frozen=True):
-    """The worker's beat was answered: steps may start until then."""
+    """The worker's heartbeat was answered: steps may start until then."""
 
     until: float
 
@@ -101,7 +101,7 @@ class Leave(Struct, tag=True, frozen=True):
 
 
 class Doing(Struct, tag=True, frozen=True):
-    """What the attempt is doing, for the worker's beat."""
+    """What the attempt is doing, for the worker's heartbeat."""
 
     running: Running
 
