@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from holdfast.core.model import NEVER_ASKED, PAGE_LIMIT, Job, State, Time, Where
-from holdfast.jobs.checkup.finding import NAMED, Finding, Level, Walk, name_jobs
+from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs
 from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.service import Jobs, history_of
 from holdfast.jobs.views.overview import is_alive, list_types
-from holdfast.jobs.views.text import one_line, plural
+from holdfast.jobs.views.text import NAMED, one_line, plural
 
 RECENT_MS = 24 * 60 * 60_000
 """What was never asked for is told for so long after it was seen."""

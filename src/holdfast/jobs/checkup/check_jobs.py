@@ -13,11 +13,11 @@ from holdfast.engines.clock import SLEW
 from holdfast.engines.contract import system_clock
 from holdfast.jobs.checkup.check_code import check_resumed, check_undos
 from holdfast.jobs.checkup.check_queues import check_drain, check_queues, check_review, check_types, check_workers
-from holdfast.jobs.checkup.finding import NAMED, Finding, Level, Walk, name_jobs, name_some
+from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.move import mark_in
 from holdfast.jobs.views.overview import QueueSummary, is_alive, view_queues
-from holdfast.jobs.views.text import plural, short_id, span
+from holdfast.jobs.views.text import NAMED, name_some, plural, short_id, span
 
 RECOUNT_LIMIT = 100_000
 """Stores with more jobs than this are not recounted."""

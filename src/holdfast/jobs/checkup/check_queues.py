@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from holdfast.core.model import Presence, State
 from holdfast.engines.records import QUIET
-from holdfast.jobs.checkup.finding import Finding, Level, name_some
+from holdfast.jobs.checkup.finding import Finding, Level
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.drain import OURS
 from holdfast.jobs.views.overview import QueueSummary, type_words
-from holdfast.jobs.views.text import one_line, plural
+from holdfast.jobs.views.text import name_some, one_line, plural
 
 QUEUES_NAMED = 20
 """How many queues a suggested worker is given: a line stays a line."""

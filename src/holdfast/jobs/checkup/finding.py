@@ -10,13 +10,10 @@ from msgspec.structs import replace
 from holdfast.core.model import Job, Where
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.shapes import Shape
-from holdfast.jobs.views.text import short_id
+from holdfast.jobs.views.text import name_some, short_id
 
 WALK_SECONDS = 5.0
 """How long one question may walk over the jobs. A finding says so where that was too short for all of them."""
-
-NAMED = 3
-"""How many jobs a finding names."""
 
 
 class Level(StrEnum):
@@ -55,12 +52,6 @@ class Walk:
                 return
             seen += 1
             yield job
-
-
-def name_some(names: Sequence[str]) -> str:
-    """Names in a row, but not too many: "a, b, c and 12 more"."""
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 def name_jobs(jobs: Sequence[Job]) -> str:

@@ -9,12 +9,10 @@ from holdfast.core.errors import Refused
 from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Where
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import QUIET, WORKER, worker_in
+from holdfast.jobs.views.text import name_some, plural
 
 LOOK_SECONDS = 0.2
 """How often a drain looks whether the workers still hold something."""
-
-NAMED = 3
-"""How many workers or jobs an error names."""
 
 OURS = '{"by":"drain"}'
 """What a record says that makes a worker quiet for the time of a drain: by this it is found and taken back."""
@@ -23,14 +21,14 @@ Tell = Callable[[str, int, int], None]
 """Hears how far something is: what, how much of it is done, and of how much."""
 
 
-async def living(engine: Engine) -> list[Presence]:
+async def living_workers(engine: Engine) -> list[Presence]:
     """The workers of a store that are not known to be dead: neither seen to die, nor silent for longer than a lease."""
     now = await engine.now()
     found = [worker_in(record) for record in await engine.records(WORKER)]
     return [one for one in found if not one.gone and now - one.beat_at <= one.lease_ms]
 
 
-async def held(engine: Engine, workers: Sequence[Presence]) -> list[Job]:
+async def held_jobs(engine: Engine, workers: Sequence[Presence]) -> list[Job]:
     """The jobs that these workers hold."""
     names, jobs, after = {worker.worker for worker in workers}, list[Job](), ""
     while names and (page := await engine.find(Where(states=(State.ACTIVE,)), after)):
@@ -46,11 +44,12 @@ async def drain(engine: Engine, name: str, seconds: float | None, tell: Tell) ->
 
     They stay quiet afterwards, until `lift`. When the bound is over they go on as if nothing had been.
     """
-    workers = await living(engine)
+    workers = await living_workers(engine)
     if workers and seconds is None:
+        named = name_some([one.worker for one in workers])
         raise Refused(
-            f"{_counted(len(workers), 'worker')} at work on {name} ({_some([one.worker for one in workers])}); stop "
-            "them, or let them finish what they run: --drain. Nothing was moved; one that was just killed counts for "
+            f"{plural(len(workers), 'worker is', 'workers are')} at work on {name} ({named}); stop them, or let "
+            "them finish what they run: --drain. Nothing was moved; one that was just killed counts for "
             "some seconds more"
         )
     try:
@@ -62,19 +61,19 @@ async def drain(engine: Engine, name: str, seconds: float | None, tell: Tell) ->
 
 async def _wait_for(engine: Engine, name: str, seconds: float, tell: Tell) -> None:
     end, most, told = time.monotonic() + seconds, 0, dict[str, int]()
-    while workers := await living(engine):
+    while workers := await living_workers(engine):
         for worker in workers:  # also one that has just started
             if worker.worker not in told:
                 told[worker.worker] = await engine.now()
                 await engine.put_record(QUIET + worker.worker, OURS, 0)  # refused where a person made it quiet
-        jobs = await held(engine, workers)
+        jobs = await held_jobs(engine, workers)
         most = max(most, len(jobs))
         tell(f"draining {name}", most - len(jobs), most)
         # A claim under way when it was told may still bring something: the next beat is the answer that it has heard.
         if not jobs and all(worker.beat_at > told[worker.worker] for worker in workers):
             return
         if time.monotonic() > end:
-            what = f"{_counted(len(jobs), 'job')} still running ({_some([job.id for job in jobs])})"
+            what = f"{plural(len(jobs), 'job is', 'jobs are')} still running ({name_some([job.id for job in jobs])})"
             raise Refused(
                 f"{name}: {what} after {in_words(round(seconds * 1_000))}; nothing was moved, and its workers go on: "
                 "wait longer (--drain 2h), or stop them, which hands over what they run"
@@ -88,12 +87,3 @@ async def lift(engine: Engine) -> int:
     for record in ours:
         await engine.put_record(record.name, None, record.version)
     return len(ours)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun} is" if number == 1 else f"{number:,} {noun}s are"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more

@@ -27,7 +27,7 @@ from holdfast.core.moves import MOVED, HeldKey, Mark, Whole, mark_of
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import QUIET
 from holdfast.engines.traits import Movable
-from holdfast.jobs.transfer.drain import OURS, Tell, drain, held, lift, living
+from holdfast.jobs.transfer.drain import OURS, Tell, drain, held_jobs, lift, living_workers
 
 PAGE_JOBS = 100
 """How many jobs are read, and loaded in one act, at most."""
@@ -167,7 +167,7 @@ class _Move:
                 if await mark_in(self._target):
                     await self._source.put_record(MOVED, None, put.version)
                     raise Invalid(f"{self._from} and {self._to} are one store; name another one with --to")
-                if not await held(self._source, await living(self._source)):
+                if not await held_jobs(self._source, await living_workers(self._source)):
                     return mark, put.version
                 await self._source.put_record(MOVED, None, put.version)
         except BaseException:

@@ -4,6 +4,7 @@ Whatever users wrote (errors, log lines, progress, reasons) goes through `one_li
 terminal obeys (`safe_text`).
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -17,6 +18,9 @@ SHORT_ID = 8
 MOMENT_MS = 1_000
 LINE_LIMIT = 200
 """An error or a text is shown up to here in a list; the view of one job has all of it."""
+
+NAMED = 3
+"""How many jobs, workers or steps a line names."""
 
 OUR_ERRORS = f"{HoldfastError.__module__}."
 
@@ -73,3 +77,9 @@ def utc_clock(at: Time) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """A number with its noun: "1 job", "12 jobs"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Names in a row, but not too many: "a, b, c and 12 more"."""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
