@@ -119,7 +119,6 @@ def test_a_fork_under_a_running_worker_keeps_no_lock_of_its_parent(tmp_path, sto
 
 @pytest.mark.parametrize("way", ["submitted", "worker left running", "def map under way"])
 def test_an_unclosed_app_never_blocks_exit(tmp_path, way, store_url):
-    began = time.monotonic()
     done = run(
         tmp_path,
         f"""
@@ -149,12 +148,12 @@ def test_an_unclosed_app_never_blocks_exit(tmp_path, way, store_url):
                 entered.wait(10)
             else:
                 time.sleep(0.3)
-        print("end")
+        print(time.monotonic())
         """,
         store_url,
     )
-    assert (done.stdout, done.returncode) == ("end\n", 0), done.stderr
-    assert time.monotonic() - began < 10
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - float(done.stdout) < 10
 
 
 def test_sys_exit_and_interrupts_inside_jobs_do_not_end_the_worker(tmp_path, store_url):

@@ -18,12 +18,13 @@ from tests.simulation.plan import BLOWS, Plan, draw_plan, drowsy
 from tests.simulation.run import ROOT, command, play
 from tests.simulation.shapes import SHAPES
 
-MEMORY_ITEMS, SQLITE_ITEMS = 18, 4
-SEEDS_AN_ITEM, SEEDS_OF_SQLITE = 100, 50
-"""How many seeds each item runs: 2,000 in all."""
+MEMORY_ITEMS, SQLITE_ITEMS = 12, 4
+SEEDS_AN_ITEM, SEEDS_OF_SQLITE, SEEDS_OF_SLEEP = (50, 150), (25, 50), (60, 100)
+"""How many seeds each item runs, without --soak and with it: 700 in all, or 2,000. Of all planted bugs, the one that is
+hardest to see shows itself within 113."""
 
-CAUGHT_WITHIN = 400
-"""In how many seeds a planted bug must have shown itself."""
+CAUGHT_WITHIN, TRIED_WITHIN = 400, 200
+"""In how many seeds a planted bug must have shown itself, and all that can happen must have happened."""
 
 TOLD = 3
 """How many failing seeds of one item are told in full."""
@@ -49,17 +50,19 @@ def run_seeds(seeds: range, engine: str) -> None:
 
 
 @pytest.mark.parametrize("item", range(MEMORY_ITEMS))
-def test_every_law_holds_whatever_goes_wrong(item):
-    run_seeds(range(item * SEEDS_AN_ITEM, (item + 1) * SEEDS_AN_ITEM), "memory")
+def test_every_law_holds_whatever_goes_wrong(item, rounds):
+    seeds = rounds(*SEEDS_AN_ITEM)
+    run_seeds(range(item * seeds, (item + 1) * seeds), "memory")
 
 
 @pytest.mark.parametrize("item", range(SQLITE_ITEMS))
-def test_every_law_holds_on_sqlite_too(item):
-    run_seeds(range(item * SEEDS_OF_SQLITE, (item + 1) * SEEDS_OF_SQLITE), "sqlite")
+def test_every_law_holds_on_sqlite_too(item, rounds):
+    seeds = rounds(*SEEDS_OF_SQLITE)
+    run_seeds(range(item * seeds, (item + 1) * seeds), "sqlite")
 
 
-def test_every_law_holds_while_keepers_sleep_and_workers_come_back():
-    broken = {seed: lines for seed in range(SEEDS_AN_ITEM) if (lines := broken_by(seed, alter=drowsy))}
+def test_every_law_holds_while_keepers_sleep_and_workers_come_back(rounds):
+    broken = {seed: lines for seed in range(rounds(*SEEDS_OF_SLEEP)) if (lines := broken_by(seed, alter=drowsy))}
     assert not broken
 
 
@@ -86,25 +89,20 @@ def test_a_seed_gives_the_same_run_in_every_python(engine):
     assert first == hashes("4242", seeds[::-1])[::-1]
 
 
-def test_every_event_and_every_fault_is_tried():
-    happened: Counter[str] = Counter()
-    for seed in range(200):
-        happened += play(seed).happened
+ANSWERS = ("submit unknown", "cancel ok", "cancel refused", "signal ok", "result ok", "replay ok", "stale record")
+TRIED = 5
+"""How often each event, fault and answer must have happened."""
 
-    for event in Event:
-        assert happened[f"event {event}"] >= 5, event
-    for kind in BLOWS:
-        assert happened[f"fault {kind}"] >= 5, kind
-    for answer in (
-        "submit unknown",
-        "cancel ok",
-        "cancel refused",
-        "signal ok",
-        "result ok",
-        "replay ok",
-        "stale record",
-    ):
-        assert happened[answer] >= 5, answer
+
+def test_every_event_and_every_fault_is_tried():
+    wanted = {*(f"event {event}" for event in Event), *(f"fault {kind}" for kind in BLOWS), *ANSWERS}
+    happened: Counter[str] = Counter()
+    for seed in range(TRIED_WITHIN):
+        happened += play(seed).happened
+        if all(happened[what] >= TRIED for what in wanted):
+            return
+
+    pytest.fail(f"not tried {TRIED} times: {sorted(what for what in wanted if happened[what] < TRIED)}")
 
 
 @pytest.mark.parametrize("bug", [None, "a record is not fenced"])
