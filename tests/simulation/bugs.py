@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-import holdfast.app.job
 import holdfast.app.step
 import holdfast.jobs.lost_workers
 import holdfast.jobs.service
 import holdfast.worker.call
+import holdfast.worker.child_jobs
 import holdfast.worker.outcomes
 import holdfast.worker.release
 import holdfast.worker.steps
@@ -349,7 +349,7 @@ def _(at_once: Any) -> Any:
     return lambda self, limit: at_once(self, 100)
 
 
-@bug("a child has another id each time", "S23 L1", holdfast.app.job, "derived_id")
+@bug("a child has another id each time", "S23 L1", holdfast.worker.child_jobs, "derived_id")
 def _(derived_id: Any) -> Any:
     return lambda parent, name: derived_id(parent, f"{name} {attempt_here().job.epoch}")
 

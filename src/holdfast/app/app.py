@@ -7,15 +7,26 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast import forking
-from holdfast.app.job import RESERVED, AsyncJob, JobRun, SyncJob, _Job
-from holdfast.app.run import Portal, Run, SyncRun
+from holdfast.app.job import AsyncJob, SyncJob
+from holdfast.app.options import (
+    JOB_OPTIONS,
+    check_callback,
+    check_options,
+    check_parameters,
+    parse_isolation,
+    parse_limit,
+    parse_queues,
+    parse_retries,
+    parse_stages,
+)
+from holdfast.app.run import Run
 from holdfast.app.settings import Settings, store_url
-from holdfast.app.step import _Step, check_callable, check_options, checked_isolation, positive, retry_of
+from holdfast.app.sync import SyncApp
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, Moved, NotFound
@@ -28,8 +39,7 @@ from holdfast.jobs.service import Jobs, Status
 from holdfast.jobs.transfer.move import check_here
 from holdfast.upkeep.keeper import Keeper
 from holdfast.worker.children import recorded_type
-from holdfast.worker.context import attempt_here, check_loaded, loop_here
-from holdfast.worker.own_loop import run_on_loop
+from holdfast.worker.context import attempt_here, check_loaded
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
 from holdfast.worker.worker import Worker
 
@@ -37,7 +47,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb")
 LOOK_PART = 0.2
 """However much a look costs, there are several of them in a lease: silence counts only for who has looked all along."""
 
@@ -168,10 +177,10 @@ class App:
         `isolate="process"` runs it in a process of its own: a crash there is one failed attempt and nothing else, and a
         timeout, or a cancel that it doesn't heed, kills it; `memory_mb` limits what it may take there.
         """
-        check_options("@app.job", options, _OPTIONS)
-        return JobDecorator(self, options) if function is None else self._made(function, **options)
+        check_options("@app.job", options, JOB_OPTIONS)
+        return JobDecorator(self, options) if function is None else self._make_job(function, **options)
 
-    def _made(
+    def _make_job(
         self,
         function: Any,
         *,
@@ -186,11 +195,7 @@ class App:
         memory_mb: Any = None,
     ) -> Any:
         check_function(function, "job", name)
-        taken = sorted(RESERVED & inspect.signature(function).parameters.keys())
-        if taken:
-            raise Invalid(
-                f"job {function.__name__}: a parameter can't be called {taken[0]!r}, which is an option of submit"
-            )
+        check_parameters(function)
         keep_ms = round(self.settings.keep_days * 86_400_000) if keep is None else milliseconds(keep)
         spec = JobSpec(
             type=type_of(function, name),
@@ -199,14 +204,14 @@ class App:
             is_async=inspect.iscoroutinefunction(function),
             queue=check_queue(queue),
             options=Options(
-                retry=retry_of(retries),
-                timeout_ms=positive("timeout", timeout),
+                retry=parse_retries(retries),
+                timeout_ms=parse_limit("timeout", timeout),
                 keep_ms=keep_ms,
-                stages=tuple(_stage_name(stage) for stage in stages),
+                stages=parse_stages(stages),
                 cleanup=cleanup is not None,
             ),
-            cleanup=check_callable("cleanup", cleanup),
-            isolated=checked_isolation("job", function, isolate, memory_mb),
+            cleanup=check_callback("cleanup", cleanup),
+            isolated=parse_isolation("job", function, isolate, memory_mb),
             memory_mb=memory_mb,
         )
         self.registry.add(spec)
@@ -217,7 +222,7 @@ class App:
     async def run(self, id: str) -> "Run[Any]":
         """The run with this id, or NotFound. A job that was told what became of it has it also after it was pruned."""
         spec = self.registry.get(await self._type_of(id))
-        return JobRun(self.open, id, None if spec is None else spec.signature)
+        return Run(self.open, id, None if spec is None else spec.signature)
 
     async def _type_of(self, id: str) -> str:
         """The type of a job. Inside a job a store that is away for a while is waited for."""
@@ -259,7 +264,7 @@ class App:
         worker = Worker(
             self.engine,
             self.registry,
-            queues=self._queues() if queues is None else _checked_queues(queues),
+            queues=self._queues() if queues is None else parse_queues(queues),
             at_once=at_once,
             beat_seconds=settings.beat_seconds,
             lease_seconds=settings.lease_seconds,
@@ -311,70 +316,4 @@ class JobDecorator:
 
     def __call__(self, function: Callable[..., Any]) -> Any:
         """Make a job of the function."""
-        return self._app._made(function, **self._options)
-
-
-# For blocking code.
-
-
-class SyncApp:
-    """An App, for blocking code: `app.sync.submit(make_video, brief)`."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._portal = Portal()
-
-    @overload
-    def submit(self, job: AsyncJob[Any, R], /, *args: Any, **options: Any) -> SyncRun[R]: ...
-
-    @overload
-    def submit(self, job: SyncJob[Any, R], /, *args: Any, **options: Any) -> SyncRun[R]: ...
-
-    def submit(self, job: Any, /, *args: Any, **options: Any) -> SyncRun[Any]:
-        """Submit a job and wait until it is accepted. See the job's own `submit`."""
-        if not isinstance(job, _Job):
-            what = f"{job!r} is a step, which runs inside a job" if isinstance(job, _Step) else f"{job!r} is no job"
-            raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
-        return SyncRun(self.call, self._called(job.submit, *args, **options))
-
-    def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> list[SyncRun[Any]]:
-        """Submit a job once for each element. See the job's own `submit_many`."""
-        return [SyncRun(self.call, run) for run in self._called(job.submit_many, calls, **options)]
-
-    def map(self, job: Any, items: Iterable[Any], /, **options: Any) -> list[Any]:
-        """Submit a job once for each item, and wait for all of them here. See the job's own `map`."""
-        results: list[Any] = self._called(job.map, list(items), **options)
-        return results
-
-    def run(self, id: str) -> SyncRun[Any]:
-        """The run with this id, or NotFound."""
-        return SyncRun(self.call, self.call(self._app.run(id)))
-
-    def review(self) -> "list[Status]":
-        """See App.review."""
-        return self.call(self._app.review())
-
-    def _called(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
-        async def call() -> T:
-            return await function(*args, **options)
-
-        return self.call(call())
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""
-        attempt = attempt_here()
-        return self._portal.call(work) if attempt is None or loop_here() else run_on_loop(attempt, work)
-
-
-def _stage_name(stage: Any) -> str:
-    if isinstance(stage, _Step):
-        return stage.name
-    if isinstance(stage, str) and stage:
-        return stage
-    raise Invalid(f"stages: {stage!r} is no stage; give steps, or their names")
-
-
-def _checked_queues(queues: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(queues, str) or not queues:
-        raise Invalid(f"queues={queues!r}: give a list of queues, for example ['video'], or leave it out for all")
-    return tuple(check_queue(queue) for queue in queues)
+        return self._app._make_job(function, **self._options)

@@ -1,22 +1,27 @@
-"""Runs: a submitted job as its caller sees it, for async and for blocking code. Must not know apps or workers."""
+"""`Run`: a submitted job as its caller sees it. Must not know apps.
+
+Inside a job of the same store, waiting for a run's result suspends that job; outside it waits for news of the run.
+"""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from holdfast import forking
 from holdfast.core.codec import Codec, Signature, canonical, parse
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import HoldfastError, JobCancelled, JobFailed, WrongColour
+from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import SETTLED, standing
 from holdfast.core.model import Entry, Job, State
 from holdfast.engines.topics import job_topic
+from holdfast.jobs.failures import failure_of
 from holdfast.jobs.service import Jobs, Status
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.children import check_other, child_wait, run_wait
+from holdfast.worker.context import attempt_here
+from holdfast.worker.suspension import Suspension
 
 R = TypeVar("R")
-T = TypeVar("T")
 
 FOLLOW_SECONDS = 5.0
 """How long a waiting caller waits for news before it looks by itself."""
@@ -31,11 +36,22 @@ PROGRESS_SECONDS = 0.5
 class Run(Generic[R]):
     """One submitted job."""
 
-    def __init__(self, open: Callable[[], Awaitable[Jobs]], id: str, signature: Signature | None) -> None:
+    def __init__(
+        self,
+        open: Callable[[], Awaitable[Jobs]],
+        id: str,
+        signature: Signature | None,
+        parent: Attempt | None = None,
+    ) -> None:
         self.id = id
         self._open = open
         self._signature = signature
-        self._codec: Codec[Any] = Codec[Any]() if signature is None else signature.result
+        self._parent = parent
+        """The attempt that submitted it as its child. Any other attempt waits for it as for somebody else's job."""
+
+    @property
+    def _codec(self) -> Codec[Any]:
+        return Codec[Any]() if self._signature is None else self._signature.result
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
@@ -50,6 +66,9 @@ class Run(Generic[R]):
         Raises JobFailed when it needs a person or was given up, JobCancelled when it was cancelled, and TimeoutError
         when it has not settled within `timeout`.
         """
+        attempt = attempt_here()
+        if attempt is not None and await self._is_in_store_of(attempt):
+            return await self._suspend_for_result(attempt, timeout)
         limit = None if timeout is None else milliseconds(timeout) / 1_000
         try:
             async with asyncio.timeout(limit):
@@ -61,8 +80,21 @@ class Run(Generic[R]):
         if job.state is State.COMPLETED:
             value: R = self._codec.decode(job.result or "null")
             return value
-        told = (await (await self._open()).history(self.id))[-1].note
-        raise failure_of(job, str(told.get("reason", "")))
+        note = (await (await self._open()).history(self.id))[-1].note
+        raise failure_of(job, str(note.get("reason", "")))
+
+    async def _suspend_for_result(self, attempt: Attempt, timeout: Duration | None) -> R:
+        limit = None if timeout is None else milliseconds(timeout)
+        start_wait = child_wait if attempt is self._parent else run_wait
+        outcome = await Suspension.of(attempt).wait(start_wait(attempt, self.id, limit))
+        if outcome.job is not None:
+            raise failure_of(outcome.job)
+        value: R = self._codec.decode(outcome.result or "null")
+        return value
+
+    async def _is_in_store_of(self, attempt: Attempt) -> bool:
+        """Whether it is in the store of the job that waits for it: nobody wakes a job for the end of one elsewhere."""
+        return attempt is self._parent or (await attempt.persist(self._open)).engine is attempt.engine
 
     async def cancel(self, reason: str = "") -> None:
         """Stop the job for good; it loses its lease at once. Raises NotAllowed when it has ended."""
@@ -103,6 +135,9 @@ class Run(Generic[R]):
 
     async def follow(self) -> AsyncIterator[Entry | Status]:
         """Its history and its progress, live, until it settles."""
+        attempt = attempt_here()
+        if attempt is not None:
+            check_other(attempt, self.id)
         jobs = await self._open()
         await jobs.get(self.id)
         mark, version, shown = 0, 0, None
@@ -138,103 +173,3 @@ class Run(Generic[R]):
             if job.state in SETTLED:
                 return job
             mark = await jobs.engine.wait([job_topic(self.id)], FOLLOW_SECONDS, mark)
-
-
-def failure_of(job: Job, reason: str = "") -> Exception:
-    """The error that a job without a result is told with, and the reason that a person gave."""
-    error = job.error
-    told = {} if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
-    if job.state is State.CANCELLED:
-        return JobCancelled(f"job {job.id} was cancelled{f': {reason}' if reason else ''}", **told)
-    what = "needs a person" if job.state is State.REVIEW else "was given up"
-    why = f": {error.type}: {error.message}" if error is not None else f": {reason}" if reason else ""
-    now = "; see holdfast show, then replay, resolve or discard" if job.state is State.REVIEW else ""
-    return JobFailed(f"job {job.id} {what}{why}{now}", **told)
-
-
-class SyncRun(Generic[R]):
-    """One submitted job, for blocking code."""
-
-    def __init__(self, call: Callable[[Coroutine[Any, Any, Any]], Any], run: Run[R]) -> None:
-        self.id = run.id
-        self._call = call
-        self._run = run
-
-    def __repr__(self) -> str:
-        return f"<SyncRun {self.id}>"
-
-    def status(self) -> Status:
-        """See Run.status."""
-        status: Status = self._call(self._run.status())
-        return status
-
-    def result(self, timeout: Duration | None = None) -> R:
-        """See Run.result."""
-        value: R = self._call(self._run.result(timeout))
-        return value
-
-    def cancel(self, reason: str = "") -> None:
-        """See Run.cancel."""
-        self._call(self._run.cancel(reason))
-
-    def signal(self, name: str, value: object = None) -> None:
-        """See Run.signal."""
-        self._call(self._run.signal(name, value))
-
-    def replay(self, *, args: Sequence[Any] | str | None = None, reason: str = "") -> None:
-        """See Run.replay."""
-        self._call(self._run.replay(args=args, reason=reason))
-
-    def resolve(self, result: object = None, *, reason: str = "") -> None:
-        """See Run.resolve."""
-        self._call(self._run.resolve(result, reason=reason))
-
-    def resolve_step(self, path: str, result: object = None, *, again: bool = False, reason: str = "") -> None:
-        """See Run.resolve_step."""
-        self._call(self._run.resolve_step(path, result, again=again, reason=reason))
-
-    def discard(self, *, reason: str = "") -> None:
-        """See Run.discard."""
-        self._call(self._run.discard(reason=reason))
-
-    def history(self) -> list[Entry]:
-        """See Run.history."""
-        entries: list[Entry] = self._call(self._run.history())
-        return entries
-
-
-class Portal(forking.Forkable):
-    """A thread with an event loop, for blocking code to call into. Starts at first use, and anew after a fork."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        forking.watch(self)
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine over there, and wait for it here. Who is interrupted here ends it there."""
-        if _loop_is_running():
-            work.close()
-            raise WrongColour("app.sync would block the event loop that runs here: await the async call instead")
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="holdfast-sync", daemon=True).start()
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def leave_behind(self) -> None:
-        """See Forkable. The thread is not here."""
-        self._lock, self._loop = threading.Lock(), None
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -11,58 +11,46 @@ import inspect
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
+from holdfast.app.mapping import AwaitedMap, BlockingMap, Key
+from holdfast.app.options import (
+    STEP_OPTIONS,
+    check_callback,
+    check_map,
+    check_options,
+    check_step_key,
+    check_step_name,
+    parse_effect,
+    parse_isolation,
+    parse_limit,
+    parse_old_names,
+    parse_retries,
+)
 from holdfast.core.codec import Signature
-from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import Invalid, UnknownOption, WrongColour
+from holdfast.core.durations import Duration
+from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.model import Retry
-from holdfast.core.outcome import TRANSACTION, check_retry
+from holdfast.core.outcome import TRANSACTION
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.call import Call
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import attempt_here, attempts_anywhere, loop_here, plain_call
-from holdfast.worker.isolation.import_target import check_importable
 from holdfast.worker.maps import Tally, map_async, map_sync
 from holdfast.worker.own_loop import await_on_loop, is_away, run_on_loop
-from holdfast.worker.registry import (
-    NO_GENERATOR,
-    STEPS,
-    UNDOABLE,
-    StepSpec,
-    check_function,
-    is_generator,
-    place_of,
-)
+from holdfast.worker.registry import STEPS, UNDOABLE, StepSpec, check_function
 from holdfast.worker.steps import make_call, run_async, run_sync
 from holdfast.worker.threads import run_in_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
-I = TypeVar("I")  # noqa: E741
-S = TypeVar("S")
-Takes = TypeVar("Takes", contravariant=True)
-Gives = TypeVar("Gives", covariant=True)
-Key = Callable[..., object] | str | int | None
 
 AT_ONCE = 8
 """How many items of a map run at once unless told otherwise."""
 
 
-class _AsyncOne(Protocol[Takes, Gives]):
-    """What can be awaited for one item: as `self` of `map`, it ties the items' type to the step's first parameter."""
-
-    def __call__(self, item: Takes, /) -> Coroutine[Any, Any, Gives]: ...
-
-
-class _SyncOne(Protocol[Takes, Gives]):
-    """The same for blocking code."""
-
-    def __call__(self, item: Takes, /) -> Gives: ...
-
-
-class _Step(Generic[P, R]):
-    """What both colours share."""
+class DecoratedStep(Generic[P, R]):
+    """A function that `@step` decorates. Holds what steps of both colours share."""
 
     def __init__(self, spec: StepSpec) -> None:
         self.spec = spec
@@ -132,7 +120,8 @@ class _Step(Generic[P, R]):
     def _sync(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._for_sync(args, kwargs, self.spec.key)()
 
-    async def _map_aio(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
+    async def _map_aio(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
+        at_once = AT_ONCE if at_once is None else at_once
         check_map(self.name, at_once, need)
         attempt = attempt_here()
         if attempt is not None and is_away(attempt):
@@ -149,7 +138,8 @@ class _Step(Generic[P, R]):
         _overlook(attempt, calls)
         return results
 
-    def _map_sync(self, items: Iterable[Any], at_once: int, key: Key, need: int | None) -> list[Any]:
+    def _map_sync(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
+        at_once = AT_ONCE if at_once is None else at_once
         attempt = attempt_here()
         if attempt is not None and self.spec.is_async:
             # The items are read here: they may call steps themselves, which the loop's thread must not wait for.
@@ -169,7 +159,7 @@ def _overlook(attempt: Attempt | None, calls: Sequence[Call] | None) -> None:
         attempt.journal.effects.forget_heard(call.path for call in calls)
 
 
-class AsyncStep(_Step[P, R]):
+class AsyncStep(DecoratedStep[P, R], AwaitedMap):
     """An `async def` step. `draw(x)` is awaited; from a `def` job use `draw.sync(x)`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -178,35 +168,10 @@ class AsyncStep(_Step[P, R]):
             raise WrongColour(f"{self.name} is an async step: in a def job call {self.name}.sync(…)")
         return self._aio(args, kwargs)
 
-    @overload
-    async def map(
-        self: "_AsyncOne[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int = AT_ONCE,
-        key: Key = None,
-        need: None = None,
-    ) -> list[S]: ...
-
-    @overload
-    async def map(
-        self: "_AsyncOne[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int = AT_ONCE,
-        key: Key = None,
-        need: int,
-    ) -> list[S | None]: ...
-
-    async def map(
-        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
-    ) -> list[Any]:
-        """Run the step for each item, so many at once, each recorded on its own; results in the items' order.
-
-        All items settle. Raises ItemsFailed when fewer than `need` (default: all) succeeded.
-        """
-        results: list[Any] = await self._map_aio(items, at_once, key, need)
-        return results
+    def _map(
+        self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None
+    ) -> Coroutine[Any, Any, list[Any]]:
+        return self._map_aio(items, at_once, key, need)
 
     @property
     def sync(self) -> "SyncView[P, R]":
@@ -214,7 +179,7 @@ class AsyncStep(_Step[P, R]):
         return SyncView(self)
 
 
-class SyncStep(_Step[P, R]):
+class SyncStep(DecoratedStep[P, R], BlockingMap):
     """A `def` step. `narrate(x)` gives the value; from an async job use `await narrate.aio(x)`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -224,34 +189,10 @@ class SyncStep(_Step[P, R]):
         value: R = self._sync(args, kwargs)
         return value
 
-    @overload
-    def map(
-        self: "_SyncOne[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int = AT_ONCE,
-        key: Key = None,
-        need: None = None,
-    ) -> list[S]: ...
-
-    @overload
-    def map(
-        self: "_SyncOne[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int = AT_ONCE,
-        key: Key = None,
-        need: int,
-    ) -> list[S | None]: ...
-
-    def map(
-        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
-    ) -> list[Any]:
-        """Run the step for each item in threads, so many at once. See AsyncStep.map."""
+    def _map(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
         if loop_here() and attempt_here() is not None:
             raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio.map(…)")
-        results: list[Any] = self._map_sync(items, at_once, key, need)
-        return results
+        return self._map_sync(items, at_once, key, need)
 
     @property
     def aio(self) -> "AioView[P, R]":
@@ -259,7 +200,7 @@ class SyncStep(_Step[P, R]):
         return AioView(self)
 
 
-class AioView(Generic[P, R]):
+class AioView(Generic[P, R], AwaitedMap):
     """A `def` step, for async code."""
 
     def __init__(self, step: SyncStep[P, R]) -> None:
@@ -270,35 +211,13 @@ class AioView(Generic[P, R]):
         value: R = await self._step._aio(args, kwargs)
         return value
 
-    @overload
-    async def map(
-        self: "_AsyncOne[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int = AT_ONCE,
-        key: Key = None,
-        need: None = None,
-    ) -> list[S]: ...
-
-    @overload
-    async def map(
-        self: "_AsyncOne[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int = AT_ONCE,
-        key: Key = None,
-        need: int,
-    ) -> list[S | None]: ...
-
-    async def map(
-        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
-    ) -> list[Any]:
-        """Run the step for each item in threads. See AsyncStep.map."""
-        results: list[Any] = await self._step._map_aio(items, at_once, key, need)
-        return results
+    def _map(
+        self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None
+    ) -> Coroutine[Any, Any, list[Any]]:
+        return self._step._map_aio(items, at_once, key, need)
 
 
-class SyncView(Generic[P, R]):
+class SyncView(Generic[P, R], BlockingMap):
     """An `async def` step, for blocking code."""
 
     def __init__(self, step: AsyncStep[P, R]) -> None:
@@ -310,33 +229,9 @@ class SyncView(Generic[P, R]):
         value: R = self._step._sync(args, kwargs)
         return value
 
-    @overload
-    def map(
-        self: "_SyncOne[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int = AT_ONCE,
-        key: Key = None,
-        need: None = None,
-    ) -> list[S]: ...
-
-    @overload
-    def map(
-        self: "_SyncOne[I, S]",
-        items: Iterable[I],
-        *,
-        at_once: int = AT_ONCE,
-        key: Key = None,
-        need: int,
-    ) -> list[S | None]: ...
-
-    def map(
-        self: Any, items: Iterable[Any], *, at_once: int = AT_ONCE, key: Key = None, need: int | None = None
-    ) -> list[Any]:
-        """Run the step for each item and wait for all of them here. See AsyncStep.map."""
+    def _map(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
         self._check()
-        results: list[Any] = self._step._map_sync(items, at_once, key, need)
-        return results
+        return self._step._map_sync(items, at_once, key, need)
 
     def _check(self) -> None:
         if loop_here():
@@ -360,10 +255,7 @@ class StepDecorator:
 
     def __call__(self, function: Callable[..., Any]) -> Any:
         """Make a step of the function."""
-        return _made(function, **self._options)
-
-
-_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb", "was")
+        return _make_step(function, **self._options)
 
 
 @overload
@@ -412,11 +304,11 @@ def step(function: Any = None, /, **options: Any) -> Any:
     `was` is the name that the step had before, or a tuple of several, oldest first: what was recorded under it is found
     again, and `current().idempotency_key` stays what it was.
     """
-    check_options("@step", options, _OPTIONS)
-    return StepDecorator(**options) if function is None else _made(function, **options)
+    check_options("@step", options, STEP_OPTIONS)
+    return StepDecorator(**options) if function is None else _make_step(function, **options)
 
 
-def _made(
+def _make_step(
     function: Any,
     *,
     name: str | None = None,
@@ -431,27 +323,24 @@ def _made(
     was: Any = None,
 ) -> Any:
     check_function(function, "step", name)
-    if name is not None and not _is_name(name):
-        raise Invalid(f"{name!r} can't be a step's name: give it a word that doesn't begin with '~'")
-    if isinstance(key, str) and key in inspect.signature(function).parameters:
-        raise Invalid(
-            f"step {name or function.__name__}: key={key!r} is the same for every call; write key=lambda …: {key}"
-        )
+    check_step_name(name)
+    called = name or function.__name__
+    check_step_key(called, key, function)
     is_async = inspect.iscoroutinefunction(function)
     spec = StepSpec(
-        name=name or function.__name__,
+        name=called,
         function=function,
         signature=Signature(function),
         is_async=is_async,
-        retry=retry_of(retries),
-        timeout_ms=positive("timeout", timeout),
-        stale_after_ms=positive("stale_after", stale_after),
+        retry=parse_retries(retries),
+        timeout_ms=parse_limit("timeout", timeout),
+        stale_after_ms=parse_limit("stale_after", stale_after),
         key=key,
-        effect=_checked_effect(function.__name__, effect, key, retries, isolate),
-        undo=check_callable("undo", undo),
-        isolated=checked_isolation("step", function, isolate, memory_mb),
+        effect=parse_effect(function.__name__, effect, key, retries, isolate),
+        undo=check_callback("undo", undo),
+        isolated=parse_isolation("step", function, isolate, memory_mb),
         memory_mb=memory_mb,
-        was=_checked_was(name or function.__name__, was),
+        was=parse_old_names(called, was),
     )
     if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
         raise Invalid(f"step {spec.name}: its undo is a transaction too; give it the step's colour, def or async def")
@@ -460,92 +349,6 @@ def _made(
         for old in spec.was:
             known.setdefault(old, {}).setdefault(function.__module__, spec)
     return AsyncStep[Any, Any](spec) if is_async else SyncStep[Any, Any](spec)
-
-
-def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and name != "" and not name.startswith("~")
-
-
-def _checked_was(name: str, was: Any) -> tuple[str, ...]:
-    if was is None:
-        return ()
-    names = (was,) if isinstance(was, str) else tuple(was) if isinstance(was, tuple | list) else ()
-    if not names or not all(map(_is_name, names)) or len(set(names)) < len(names):
-        raise Invalid(f"step {name}: was={was!r}: give the name that it had before, or a tuple of them, oldest first")
-    if name in names:
-        raise Invalid(f"step {name}: was={was!r} is the name that it has now; give the one that it had before")
-    return names
-
-
-def _checked_effect(name: str, effect: Any, key: Any, retries: Any, isolate: Any) -> str | None:
-    if effect is None:
-        return None
-    if effect == TRANSACTION:
-        if isolate is not None:
-            raise Invalid(f"step {name}: a transaction can't cross into a process of its own; leave out isolate")
-        return TRANSACTION
-    if effect != "once":
-        raise Invalid(f"step {name}: effect={effect!r} is unknown; there are 'once' and 'transaction'")
-    if key is None:
-        raise Invalid(f"step {name}: effect='once' needs key=, so that a person can say which effect is meant")
-    if retries != 0:
-        raise Invalid(f"step {name}: effect='once' is never tried again by itself; leave out retries")
-    return "once"
-
-
-def checked_isolation(kind: str, function: Any, isolate: Any, memory_mb: Any) -> bool:
-    """Whether a step or job runs in a process of its own. Refuses what could not."""
-    what = f"{kind} {function.__name__}"
-    if isolate not in (None, "process"):
-        raise Invalid(f"{what}: isolate={isolate!r} is unknown; there is isolate='process'")
-    if memory_mb is not None and (isolate is None or type(memory_mb) is not int or memory_mb < 1):
-        raise Invalid(f"{what}: memory_mb={memory_mb!r}: give megabytes, together with isolate='process'")
-    if isolate is not None:
-        check_importable(function)
-    return isolate is not None
-
-
-def check_callable(what: str, function: Any) -> Any:
-    """What undoes or cleans up is a function, or nothing."""
-    if isinstance(function, _Step):
-        raise Invalid(f"{what}={function!r}: give a plain function; it is recorded without being a step")
-    if function is not None and not callable(function):
-        raise Invalid(f"{what}={function!r}: give a function")
-    if is_generator(function):
-        raise Invalid(f"{what}={place_of(function)}: {NO_GENERATOR}")
-    return function
-
-
-def retry_of(retries: int | Retry) -> Retry:
-    """A number of retries as a whole policy."""
-    if not isinstance(retries, Retry) and type(retries) is not int:
-        raise Invalid(f"retries={retries!r}: give how often to try again, or a holdfast.Retry")
-    return check_retry(retries if isinstance(retries, Retry) else Retry(retries=retries))
-
-
-def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse an option that isn't there, by its name."""
-    for name in options:
-        if name not in known:
-            raise UnknownOption(f"{what} takes no {name!r}; it takes {', '.join(known)}")
-
-
-def positive(name: str, duration: Duration | None) -> int | None:
-    """A limit in milliseconds. None is no limit; nothing at all would be one that is over before it begins."""
-    if duration is None:
-        return None
-    limit = milliseconds(duration)
-    if limit == 0:
-        raise Invalid(f"{name}={duration!r}: give a time above 0, or None for no limit")
-    return limit
-
-
-def check_map(name: str, at_once: int, need: int | None) -> None:
-    """Refuse a map that could not begin or end."""
-    if type(at_once) is not int or at_once < 1:
-        raise Invalid(f"{name}.map(at_once={at_once!r}): give how many items run at once, at least one item")
-    if need is not None and (type(need) is not int or need < 0):
-        raise Invalid(f"{name}.map(need={need!r}): give how many items must succeed, 0 or more")
 
 
 def _is_stray(name: str) -> bool:

@@ -77,17 +77,19 @@ class Jobs:
         *,
         ids: Sequence[str] | None = None,
         groups: Sequence[str] = (),
+        now: Time | None = None,
         connection: Any = None,
     ) -> list[Inserted]:
         """Accept jobs, all or none. A key that is known gives the job that has it.
 
-        With `connection` they are part of the transaction that the caller has begun there.
+        `now` is the store's time, if the caller has asked for it. With `connection` the jobs are part of the
+        transaction that the caller has begun there.
 
         With `parent` they are children of the job that holds this lease, each in its group; their derived `ids`
         make it safe to submit them again. Raises KeyConflict when a key stands for other arguments, and LeaseLost when
         the parent lost its lease.
         """
-        jobs = self.new(orders, await self.engine.now(), ids)
+        jobs = self.new(orders, await self.engine.now() if now is None else now, ids)
         if parent is not None:
             jobs = [replace(job, parent=parent.job, group=group) for job, group in zip(jobs, groups, strict=True)]
         if connection is not None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from holdfast.app.app import App
-from holdfast.app.job import _Job
+from holdfast.app.job import DecoratedJob
 from holdfast.app.run import Run
 from holdfast.core.codec import parse
 from holdfast.core.lifecycle import SETTLED
@@ -49,7 +49,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What is the same in all lives."""
 
     app: App
-    job: _Job[Any, Any]
+    job: DecoratedJob[Any, Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     signals: Mapping[str, Any]

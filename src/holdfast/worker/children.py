@@ -14,15 +14,24 @@ from msgspec.structs import replace
 from holdfast.core.durations import in_words
 from holdfast.core.errors import Invalid, NotFound, Outrun
 from holdfast.core.lifecycle import SETTLED
+from holdfast.core.limits import WAITS
 from holdfast.core.model import PAGE_LIMIT, Error, Job, State, StepState, Time, Wait, WaitKind, Where
 from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.waiters import CHANGE_TRIES, ENDED, chain_between, circle_in_words, note_waiter, wait_for_end
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.maps import BATCH_SECONDS, LOOK_FIRST
 from holdfast.worker.pending_wait import PendingWait, until_of
 from holdfast.worker.records import record_info
 
 TOLD_CHARACTERS = 500
 """How much of a child's error message its parent keeps."""
+
+
+RUNNING_SECONDS = 0.5
+"""How long a job stays in its slot while it waits for one of several children, of which at least one runs."""
+
+IDLE_SECONDS = 0.03
+"""How long it stays there while none of them runs: they may need this very slot."""
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,6 +112,50 @@ def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[
         raise Outrun(f"{group}: replayed {CHANGE_TRIES} times while job {attempt.job.id} looked at it")
 
     pending = PendingWait("", Wait(WaitKind.CHILDREN, group), poll)
+    return pending
+
+
+def window_wait(attempt: Attempt, ids: Sequence[str]) -> PendingWait[dict[str, Outcome]]:
+    """A wait for any of these children to settle, each of which is a group of its own.
+
+    The job stays in its slot for a moment: where children are quick, the next ones are submitted without a suspend.
+    """
+
+    settled: dict[str, Outcome] = {}
+
+    async def poll() -> list[dict[str, Outcome]] | None:
+        left = [id for id in ids if id not in settled]
+        found = await _read(attempt, left[:LOOK_FIRST])
+        if not any(job.state in SETTLED for job in found.values()):
+            found |= await _read(attempt, left[LOOK_FIRST:])
+        for id, job in found.items():
+            if job.state in SETTLED:
+                (outcome,) = await _outcomes(attempt, f"{CHILD_PATH}{id}", [id])
+                if outcome is not None:
+                    settled[id] = outcome
+        if settled:
+            collect_until = pending.since + BATCH_SECONDS
+            if len(settled) * 2 >= len(ids) or collect_until <= attempt.loop.time():
+                return [settled]
+            pending.stays_until = collect_until
+            return None
+        is_running = any(job.state is State.ACTIVE for job in found.values())
+        stays_until = pending.since + (RUNNING_SECONDS if is_running else IDLE_SECONDS)
+        if not pending.stays_until or stays_until > attempt.loop.time():
+            pending.stays_until = stays_until
+            return None
+        pending.waits = []
+        for id in ids[:WAITS]:
+            if await _missing(attempt, id):
+                pending.waits.append(Wait(WaitKind.CHILDREN, id))
+            elif await _is_settled(attempt, id):
+                return await poll()
+            else:  # it was replayed, and arrives no more
+                pending.waits.append(wait_for_end(id))
+        return None
+
+    pending = PendingWait("", Wait(WaitKind.CHILDREN, ids[0]), poll)
+    pending.waits = [Wait(WaitKind.CHILDREN, id) for id in ids[:WAITS]]
     return pending
 
 

@@ -14,6 +14,12 @@ from holdfast.worker.tries import Stopped
 
 T = TypeVar("T")
 
+BATCH_SECONDS = 0.01
+"""For how long quick jobs of a map are collected, until half of them have settled: so the next go out in one act."""
+
+LOOK_FIRST = 50
+"""How many of the oldest jobs of a map are looked at first. Jobs mostly settle in the order of their submits."""
+
 
 class Taken(Generic[T]):
     """One item: its place, and what to call for it. Made in the items' order, so that equal ones keep their places."""
@@ -125,6 +131,36 @@ class Tally(Generic[T]):
             self._results,
             self._failures,
         ) from (first.error if first else None)
+
+
+async def map_window(
+    tally: Tally[Any],
+    at_once: int,
+    unsettled: Sized,
+    submit: Callable[[list[Taken[Any]]], Awaitable[None]],
+    settle: Callable[[], Awaitable[None]],
+    *,
+    refill_at: int | None = None,
+) -> list[Any]:
+    """Keep up to `at_once` items submitted and unsettled, until all have settled; then the outcome.
+
+    `submit` starts items and adds them to `unsettled`, or settles them at once. `settle` waits until at least one item
+    has settled, and removes it from there. New items are submitted whenever there is room; with `refill_at`, only when
+    no more than so many are unsettled.
+    """
+    is_left = True
+    while True:
+        if is_left and (refill_at is None or len(unsettled) <= refill_at):
+            items: list[Taken[Any]] = []
+            while len(unsettled) + len(items) < at_once and (taken := tally.take()) is not None:
+                items.append(taken)
+            is_left = len(unsettled) + len(items) >= at_once
+            if items:
+                await submit(items)
+                continue
+        if not len(unsettled):
+            return tally.outcome()
+        await settle()
 
 
 async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -> list[Any]:

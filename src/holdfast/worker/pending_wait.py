@@ -30,8 +30,16 @@ class PendingWait(Generic[T]):
         """Whether the job itself waits, and not a task or a thread that it started."""
         self.since = 0.0
         """When it first became pending, by the loop's clock."""
+        self.waits: list[Wait] = []
+        """All that wakes the job, where that is more than `wait`."""
+        self.stays_until = 0.0
+        """Until when, by the loop's clock, the job keeps its slot for this wait."""
         self.is_given_up = False
         """Whether the job itself gave it up before: it takes nothing, and nobody wakes the job for it."""
+
+    def all_waits(self) -> list[Wait]:
+        """All that wakes the job."""
+        return self.waits or [self.wait]
 
     def wake(self) -> None:
         """Let it poll again."""

@@ -216,6 +216,9 @@ class Suspension:
         soon = [seconds for seconds in ends if seconds <= SHORT_SECONDS]
         if timers := self._timer_seconds():
             soon.append(min(*timers, LISTEN_SECONDS))
+        stays = max([pending.stays_until for pending in self._pending], default=0.0) - self._attempt.loop.time()
+        if stays > 0:
+            soon.append(stays)
         return max(0.01, min(soon)) if soon else None
 
     def _timer_seconds(self) -> list[float]:
@@ -275,11 +278,11 @@ class Suspension:
         if self._journal.effects.has_unheard():  # a person is asked now, and not when the wait is over
             attempt.halt(DOUBTED)
             return
-        waits = tuple(dict.fromkeys(one.wait for one in pending if not one.is_given_up))
+        waits = tuple(dict.fromkeys(wait for one in pending if not one.is_given_up for wait in one.all_waits()))
         if not waits:
             await self._changed.wait()
             return
-        if ready := [one for one in pending if self._journal.inbox.untaken(one.wait.name) and not one.is_given_up]:
+        if ready := [one for one in pending if not one.is_given_up and self._is_answered(one)]:
             for one in ready:  # what it waits for came in with something else that was read
                 one.wake()
             return
@@ -296,6 +299,10 @@ class Suspension:
             await self._refresh()
         elif attempt.stop == SUSPENDED:
             await self._break_circles(waits)
+
+    def _is_answered(self, pending: PendingWait[Any]) -> bool:
+        """Whether a signal that it waits for has come in with something else that was read."""
+        return any(self._journal.inbox.untaken(wait.name) for wait in pending.all_waits())
 
     def _make_note(self, pending: list[PendingWait[Any]], waits: tuple[Wait, ...]) -> dict[str, Any]:
         """What the history says of a suspend."""

@@ -1,0 +1,91 @@
+"""`map`, typed once for each colour: the items' type is tied to the first parameter of what is mapped.
+
+Must not run anything: what inherits `map` from here says in `_map` what is done for the items.
+"""
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar, overload
+
+I = TypeVar("I")  # noqa: E741
+S = TypeVar("S")
+Takes = TypeVar("Takes", contravariant=True)
+Gives = TypeVar("Gives", covariant=True)
+
+Key = Callable[..., object] | str | int | None
+"""What names a call or an item: a value, or a function of its arguments."""
+
+
+class TakesOne(Protocol[Takes, Gives]):
+    """Something that can be called with one item. As `self` of `map` it ties the items' type to that parameter."""
+
+    def __call__(self, item: Takes, /) -> Gives: ...
+
+
+class AwaitsOne(Protocol[Takes, Gives]):
+    """The same for something whose call is awaited."""
+
+    def __call__(self, item: Takes, /) -> Coroutine[Any, Any, Gives]: ...
+
+
+class AwaitedMap:
+    """`await draw.map(scenes)`: for async steps, for the async view of `def` steps, and for jobs of both colours."""
+
+    @overload
+    async def map(
+        self: AwaitsOne[I, S], items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: None = None
+    ) -> list[S]: ...
+
+    @overload
+    async def map(
+        self: AwaitsOne[I, S], items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: int
+    ) -> list[S | None]: ...
+
+    @overload
+    async def map(
+        self: TakesOne[I, S], items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: None = None
+    ) -> list[S]: ...
+
+    @overload
+    async def map(
+        self: TakesOne[I, S], items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: int
+    ) -> list[S | None]: ...
+
+    def map(
+        self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Run a step, or submit a job, once for each item; wait for all; return the results in the items' order.
+
+        A step runs `at_once` items at a time (default: 8) inside this job, and records each item on its own.
+
+        A job is submitted for each item and runs on any worker. `at_once` limits how many are submitted and not yet
+        settled (default: all of them). Inside a job they are its children: the job gives up its slot while it waits.
+
+        `key` names an item by a value of its own instead of by its arguments. All items settle. If fewer than `need`
+        of them succeeded (default: all), ItemsFailed is raised; otherwise the failed places hold None.
+        """
+        results: Coroutine[Any, Any, list[Any]] = self._map(items, at_once, key, need)
+        return results
+
+
+class BlockingMap:
+    """`narrate.map(texts)`: for `def` steps, and for the blocking view of async steps."""
+
+    @overload
+    def map(
+        self: TakesOne[I, S], items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: None = None
+    ) -> list[S]: ...
+
+    @overload
+    def map(
+        self: TakesOne[I, S], items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: int
+    ) -> list[S | None]: ...
+
+    def map(
+        self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
+    ) -> list[Any]:
+        """Run the step for each item in threads, `at_once` at a time (default: 8), and wait for all of them here.
+
+        Each item is recorded on its own. For `key` and `need`, see `AwaitedMap.map`.
+        """
+        results: list[Any] = self._map(items, at_once, key, need)
+        return results

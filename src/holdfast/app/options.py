@@ -1,0 +1,165 @@
+"""The options of `@step`, `@app.job`, `map` and `app.worker`: each is checked here, where it is given.
+
+Must not make a step or a job.
+"""
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.errors import Invalid, UnknownOption
+from holdfast.core.keys import check_queue
+from holdfast.core.model import Retry
+from holdfast.core.outcome import TRANSACTION, check_retry
+from holdfast.worker.isolation.import_target import check_importable
+from holdfast.worker.registry import NO_GENERATOR, StepSpec, is_generator, place_of
+
+STEP_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb", "was")
+"""What `@step` takes."""
+
+JOB_OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb")
+"""What `@app.job` takes."""
+
+SUBMIT_OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires", "connection")
+"""What `submit` takes besides the job's own arguments."""
+
+SUBMIT_MANY_OPTIONS = tuple(name for name in SUBMIT_OPTIONS if name != "key")
+"""What `submit_many` takes: a key would stand for one of the jobs only."""
+
+RESERVED = frozenset({*SUBMIT_OPTIONS, "unique"})
+"""Names that a job's parameter can't have: the options of `submit`, and one that is kept for it."""
+
+
+def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse an unknown option by its name."""
+    for name in options:
+        if name not in known:
+            raise UnknownOption(f"{what} takes no {name!r}; it takes {', '.join(known)}")
+
+
+def check_parameters(function: Any) -> None:
+    """Refuse a job's parameter that has the name of an option of `submit`."""
+    taken = sorted(RESERVED & inspect.signature(function).parameters.keys())
+    if taken:
+        raise Invalid(
+            f"job {function.__name__}: a parameter can't be called {taken[0]!r}, which is an option of submit"
+        )
+
+
+def check_step_name(name: str | None) -> None:
+    """Refuse a step's name that its records could not begin with."""
+    if name is not None and not _is_step_name(name):
+        raise Invalid(f"{name!r} can't be a step's name: give it a word that doesn't begin with '~'")
+
+
+def check_step_key(name: str, key: Any, function: Any) -> None:
+    """Refuse a key that names a parameter as text: it would be the same for every call."""
+    if isinstance(key, str) and key in inspect.signature(function).parameters:
+        raise Invalid(f"step {name}: key={key!r} is the same for every call; write key=lambda …: {key}")
+
+
+def check_callback(what: str, function: Any) -> Any:
+    """Return the function that undoes or cleans up, or None. Refuse anything else."""
+    if _is_step(function):
+        raise Invalid(f"{what}={function!r}: give a plain function; it is recorded without being a step")
+    if function is not None and not callable(function):
+        raise Invalid(f"{what}={function!r}: give a function")
+    if is_generator(function):
+        raise Invalid(f"{what}={place_of(function)}: {NO_GENERATOR}")
+    return function
+
+
+def check_map(name: str, at_once: int, need: int | None) -> None:
+    """Refuse a map that could not begin or end."""
+    if type(at_once) is not int or at_once < 1:
+        raise Invalid(f"{name}.map(at_once={at_once!r}): give how many items run at once, at least one item")
+    if need is not None and (type(need) is not int or need < 0):
+        raise Invalid(f"{name}.map(need={need!r}): give how many items must succeed, 0 or more")
+
+
+def parse_retries(retries: int | Retry) -> Retry:
+    """Return the whole retry policy that a number of retries stands for."""
+    if not isinstance(retries, Retry) and type(retries) is not int:
+        raise Invalid(f"retries={retries!r}: give how often to try again, or a holdfast.Retry")
+    return check_retry(retries if isinstance(retries, Retry) else Retry(retries=retries))
+
+
+def parse_limit(name: str, duration: Duration | None) -> int | None:
+    """Return a time limit in milliseconds; None is no limit. A limit of 0 would be over before it begins."""
+    if duration is None:
+        return None
+    limit = milliseconds(duration)
+    if limit == 0:
+        raise Invalid(f"{name}={duration!r}: give a time above 0, or None for no limit")
+    return limit
+
+
+def parse_isolation(kind: str, function: Any, isolate: Any, memory_mb: Any) -> bool:
+    """Return whether a step or job runs in a process of its own. Refuse a function that can't run there."""
+    what = f"{kind} {function.__name__}"
+    if isolate not in (None, "process"):
+        raise Invalid(f"{what}: isolate={isolate!r} is unknown; there is isolate='process'")
+    if memory_mb is not None and (isolate is None or type(memory_mb) is not int or memory_mb < 1):
+        raise Invalid(f"{what}: memory_mb={memory_mb!r}: give megabytes, together with isolate='process'")
+    if isolate is not None:
+        check_importable(function)
+    return isolate is not None
+
+
+def parse_effect(name: str, effect: Any, key: Any, retries: Any, isolate: Any) -> str | None:
+    """Return a step's effect, if the step's other options go with it."""
+    if effect is None:
+        return None
+    if effect == TRANSACTION:
+        if isolate is not None:
+            raise Invalid(f"step {name}: a transaction can't cross into a process of its own; leave out isolate")
+        return TRANSACTION
+    if effect != "once":
+        raise Invalid(f"step {name}: effect={effect!r} is unknown; there are 'once' and 'transaction'")
+    if key is None:
+        raise Invalid(f"step {name}: effect='once' needs key=, so that a person can say which effect is meant")
+    if retries != 0:
+        raise Invalid(f"step {name}: effect='once' is never tried again by itself; leave out retries")
+    return "once"
+
+
+def parse_old_names(name: str, was: Any) -> tuple[str, ...]:
+    """Return the names that a step had before, oldest first."""
+    if was is None:
+        return ()
+    names = (was,) if isinstance(was, str) else tuple(was) if isinstance(was, tuple | list) else ()
+    if not names or not all(map(_is_step_name, names)) or len(set(names)) < len(names):
+        raise Invalid(f"step {name}: was={was!r}: give the name that it had before, or a tuple of them, oldest first")
+    if name in names:
+        raise Invalid(f"step {name}: was={was!r} is the name that it has now; give the one that it had before")
+    return names
+
+
+def parse_stages(stages: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of a job's stages, which are given as steps or as names."""
+    return tuple(_stage_name(stage) for stage in stages)
+
+
+def parse_queues(queues: Sequence[str]) -> tuple[str, ...]:
+    """Return the queues that a worker is told to take jobs from."""
+    if isinstance(queues, str) or not queues:
+        raise Invalid(f"queues={queues!r}: give a list of queues, for example ['video'], or leave it out for all")
+    return tuple(check_queue(queue) for queue in queues)
+
+
+def _is_step_name(name: Any) -> bool:
+    return isinstance(name, str) and name != "" and not name.startswith("~")
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(getattr(value, "spec", None), StepSpec)
+
+
+def _stage_name(stage: Any) -> str:
+    if _is_step(stage):
+        name: str = stage.name
+        return name
+    if isinstance(stage, str) and stage:
+        return stage
+    raise Invalid(f"stages: {stage!r} is no stage; give steps, or their names")

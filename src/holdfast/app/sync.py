@@ -1,0 +1,163 @@
+"""For blocking code: `app.sync`, its runs, and the thread on which their coroutines run.
+
+Must not do anything itself: each method is the async one of the same name, waited for.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+from holdfast import forking
+from holdfast.app.job import AsyncJob, DecoratedJob, SyncJob
+from holdfast.app.run import Run
+from holdfast.app.step import DecoratedStep
+from holdfast.core.durations import Duration
+from holdfast.core.errors import Invalid, WrongColour
+from holdfast.core.model import Entry
+from holdfast.jobs.service import Status
+from holdfast.worker.context import attempt_here, loop_here
+from holdfast.worker.own_loop import run_on_loop
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AsyncApp(Protocol):
+    """What `app.sync` asks of its App."""
+
+    async def run(self, id: str) -> Run[Any]:
+        """See App.run."""
+
+    async def review(self) -> list[Status]:
+        """See App.review."""
+
+
+class SyncApp:
+    """An App, for blocking code: `app.sync.submit(make_video, brief)`."""
+
+    def __init__(self, app: AsyncApp) -> None:
+        self._app = app
+        self._portal = Portal()
+
+    @overload
+    def submit(self, job: AsyncJob[Any, R], /, *args: Any, **options: Any) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(self, job: SyncJob[Any, R], /, *args: Any, **options: Any) -> "SyncRun[R]": ...
+
+    def submit(self, job: Any, /, *args: Any, **options: Any) -> "SyncRun[Any]":
+        """Submit a job and wait until it is accepted. See the job's own `submit`."""
+        if not isinstance(job, DecoratedJob):
+            is_step = isinstance(job, DecoratedStep)
+            what = f"{job!r} is a step, which runs inside a job" if is_step else f"{job!r} is no job"
+            raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
+        return SyncRun(self.call, self._called(job.submit, *args, **options))
+
+    def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> "list[SyncRun[Any]]":
+        """Submit a job once for each element. See the job's own `submit_many`."""
+        return [SyncRun(self.call, run) for run in self._called(job.submit_many, calls, **options)]
+
+    def map(self, job: Any, items: Iterable[Any], /, **options: Any) -> list[Any]:
+        """Submit a job once for each item, and wait for all of them here. See the job's own `map`."""
+        results: list[Any] = self._called(job.map, list(items), **options)
+        return results
+
+    def run(self, id: str) -> "SyncRun[Any]":
+        """The run with this id, or NotFound."""
+        return SyncRun(self.call, self.call(self._app.run(id)))
+
+    def review(self) -> list[Status]:
+        """See App.review."""
+        return self.call(self._app.review())
+
+    def _called(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+        async def call() -> T:
+            return await function(*args, **options)
+
+        return self.call(call())
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""
+        attempt = attempt_here()
+        return self._portal.call(work) if attempt is None or loop_here() else run_on_loop(attempt, work)
+
+
+class SyncRun(Generic[R]):
+    """One submitted job, for blocking code."""
+
+    def __init__(self, call: Callable[[Coroutine[Any, Any, Any]], Any], run: Run[R]) -> None:
+        self.id = run.id
+        self._call = call
+        self._run = run
+
+    def __repr__(self) -> str:
+        return f"<SyncRun {self.id}>"
+
+    def status(self) -> Status:
+        """See Run.status."""
+        status: Status = self._call(self._run.status())
+        return status
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """See Run.result."""
+        value: R = self._call(self._run.result(timeout))
+        return value
+
+    def cancel(self, reason: str = "") -> None:
+        """See Run.cancel."""
+        self._call(self._run.cancel(reason))
+
+    def signal(self, name: str, value: object = None) -> None:
+        """See Run.signal."""
+        self._call(self._run.signal(name, value))
+
+    def replay(self, *, args: Sequence[Any] | str | None = None, reason: str = "") -> None:
+        """See Run.replay."""
+        self._call(self._run.replay(args=args, reason=reason))
+
+    def resolve(self, result: object = None, *, reason: str = "") -> None:
+        """See Run.resolve."""
+        self._call(self._run.resolve(result, reason=reason))
+
+    def resolve_step(self, path: str, result: object = None, *, again: bool = False, reason: str = "") -> None:
+        """See Run.resolve_step."""
+        self._call(self._run.resolve_step(path, result, again=again, reason=reason))
+
+    def discard(self, *, reason: str = "") -> None:
+        """See Run.discard."""
+        self._call(self._run.discard(reason=reason))
+
+    def history(self) -> list[Entry]:
+        """See Run.history."""
+        entries: list[Entry] = self._call(self._run.history())
+        return entries
+
+
+class Portal(forking.Forkable):
+    """A thread with an event loop, for blocking code to call into. Starts at first use, and anew after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        forking.watch(self)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine over there, and wait for it here. Who is interrupted here ends it there."""
+        if loop_here():
+            work.close()
+            raise WrongColour("app.sync would block the event loop that runs here: await the async call instead")
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="holdfast-sync", daemon=True).start()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def leave_behind(self) -> None:
+        """See Forkable. The thread is not here."""
+        self._lock, self._loop = threading.Lock(), None
