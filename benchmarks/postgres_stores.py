@@ -14,7 +14,7 @@ import asyncpg
 
 from holdfast import App
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 
 POLL_SECONDS = 0.01
 FASTEST = 100_000
@@ -85,7 +85,7 @@ async def store_on(url: str, *, ended: int = 0) -> AsyncIterator[str]:
 @asynccontextmanager
 async def asking(store: str) -> AsyncIterator[asyncpg.Connection]:
     """A plain connection that goes by a store's schema."""
-    place = place_of(store)
+    place = parse_url(store)
     db = await asyncpg.connect(place.dsn, server_settings={"search_path": place.schema})
     try:
         yield db

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import check_engine, main
 from holdfast.engines import engine_for
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from tests.support.postgres_server import server
 
 Found = dict[str, tuple[str, str]]
@@ -79,7 +79,7 @@ def test_a_crowd_and_an_old_transaction_are_told(
 
 def test_a_role_of_few_rights_counts_the_same_and_says_what_it_can_not_see(postgres_store: str):
     async def live() -> Found:
-        place = place_of(postgres_store)
+        place = parse_url(postgres_store)
         db = await asyncpg.connect(place.dsn)
         role, schema = f"few_{os.getpid()}", place.schema
         await db.execute(f"create role {role} login")

@@ -616,7 +616,7 @@ class NewsMissed(MemoryEngine):
     """What happened between two waits is not heard by the second."""
 
     async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
-        return await super()._wait(topics, timeout, self._bell._mark)
+        return await super()._wait(topics, timeout, self._wakeups._mark)
 
 
 @mutant("wait")

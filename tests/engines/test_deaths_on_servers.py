@@ -19,7 +19,7 @@ from holdfast import App, Settings
 from holdfast.core.errors import StoreError
 from holdfast.core.model import Presence, State
 from holdfast.engines import engine_for
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from holdfast.engines.records import WORKER
 from tests.support import postgres_server, redis_server
 from tests.support.given import until
@@ -110,7 +110,7 @@ def test_who_has_just_started_sees_at_once_who_is_dead(store_url: str, run, tmp_
     age = "select extract(epoch from clock_timestamp() - pg_postmaster_start_time()) * 1000 > $1::int"
 
     async def watch() -> float:
-        raw = await asyncpg.connect(place_of(store_url).dsn)
+        raw = await asyncpg.connect(parse_url(store_url).dsn)
         await until(lambda: raw.fetchval(age, LEASE_MS))  # until then, everybody might just be coming back
         await raw.close()
         async with beating(store_url, tmp_path, "plain", LEASE_MS) as victim:
@@ -149,7 +149,7 @@ def test_a_worker_that_is_only_late_is_not_gone(store_url: str, run):
 
 def late_on_postgres(app: App, is_away: Callable[[], bool]) -> None:
     """Keep an App's lasting connection from coming back for as long as this is so."""
-    late = app.engine._live  # type: ignore[attr-defined]
+    late = app.engine._liveness  # type: ignore[attr-defined]
     connected = late._connected
 
     async def slowly() -> Any:

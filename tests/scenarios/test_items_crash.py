@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 
 LEASE_SECONDS = 15
 
@@ -83,7 +83,7 @@ def reached(book: Path, process: "subprocess.Popen[str]") -> None:
 async def is_steady(where: str) -> None:
     """Wait until the server has been up for a lease: after a restart everybody might just be coming back."""
     age = "select extract(epoch from clock_timestamp() - pg_postmaster_start_time()) > $1::int"
-    db = await asyncpg.connect(place_of(where).dsn)
+    db = await asyncpg.connect(parse_url(where).dsn)
     async with asyncio.timeout(2 * LEASE_SECONDS):
         while not await db.fetchval(age, LEASE_SECONDS):  # noqa: ASYNC110 (it happens in the server)
             await asyncio.sleep(0.1)

@@ -21,7 +21,7 @@ from holdfast import App
 from holdfast.core.model import State
 from holdfast.engines import engine_for
 from holdfast.engines.postgres import pool
-from holdfast.engines.postgres.url import CONNECTIONS, place_of
+from holdfast.engines.postgres.url import CONNECTIONS, parse_url
 from tests.support.given import wait_until
 from tests.support.postgres_server import find_programs
 from tests.support.worker_processes import Stage
@@ -152,7 +152,7 @@ def test_the_grace_is_for_whoever_hears_the_signal_once(stage, mode, state):
 
 
 def test_a_process_opens_as_many_connections_as_the_page_says(stage, postgres_store):
-    dsn = place_of(postgres_store).dsn
+    dsn = parse_url(postgres_store).dsn
     for said in (
         "1 connection to beat and listen, and up to 6 more",
         "**up to 6 more**",
@@ -183,7 +183,7 @@ def test_a_process_opens_as_many_connections_as_the_page_says(stage, postgres_st
 
 def test_a_connection_that_nobody_needs_is_closed(postgres_store, monkeypatch):
     monkeypatch.setattr(pool, "IDLE_SECONDS", 0.4)
-    dsn = place_of(postgres_store).dsn
+    dsn = parse_url(postgres_store).dsn
 
     async def live() -> list[int]:
         engine = engine_for(postgres_store)
@@ -208,7 +208,7 @@ def test_a_connection_that_nobody_needs_is_closed(postgres_store, monkeypatch):
 
 def test_the_scaling_query_counts_what_needs_a_slot(postgres_store):
     [query] = re.findall(r"query: >-\n(.*?)\Z", blocks("yaml")[1], re.DOTALL)
-    query = textwrap.dedent(query).replace("holdfast.", f'"{place_of(postgres_store).schema}".')
+    query = textwrap.dedent(query).replace("holdfast.", f'"{parse_url(postgres_store).schema}".')
     [slots] = re.findall(r'targetQueryValue: "(\d+)"', PAGE)
     assert f"--at-once {slots}" in PAGE
 
@@ -222,7 +222,7 @@ def test_the_scaling_query_counts_what_needs_a_slot(postgres_store):
         @app.job(queue="other")
         async def other() -> None: ...
 
-        dsn = place_of(postgres_store).dsn
+        dsn = parse_url(postgres_store).dsn
 
         def depth() -> Any:
             with psycopg.connect(dsn) as connection:
@@ -283,7 +283,7 @@ def test_the_kubernetes_files_are_some(tmp_path):
 
 
 def test_a_dump_of_the_schema_is_a_whole_backup(stage, postgres_store, tmp_path):
-    place = place_of(postgres_store)
+    place = parse_url(postgres_store)
     programs = find_programs()
     dump, psql = programs / "pg_dump", programs / "psql"
     if not (dump.exists() and psql.exists()):
@@ -338,7 +338,7 @@ def test_the_examples_of_rows_of_one_s_own_run(postgres_store, tmp_path, monkeyp
     async def more() -> int:
         return await by_sqlalchemy()
 
-    dsn = place_of(postgres_store).dsn
+    dsn = parse_url(postgres_store).dsn
     asked(dsn, "create table credit (customer text, credits integer, job text)")
 
     async def live() -> None:

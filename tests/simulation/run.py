@@ -146,7 +146,7 @@ def opened(kind: str, clock: StoreClock) -> Iterator[Engine]:
         return
     folder = tempfile.mkdtemp(prefix="holdfast-sim-", dir=FAST_DISK if FAST_DISK.is_dir() else None)
     engine = SqliteEngine(Path(folder) / "jobs.db", clock, inline=True)
-    engine._live.listen = lambda: False  # type: ignore[method-assign]
+    engine._liveness.listen = lambda: False  # type: ignore[method-assign]
     at_once(engine.open())
     try:
         yield engine

@@ -93,7 +93,7 @@ class Store:
         """Who looked at the steps of which job, and before which act."""
         self._sees_deaths = sees_deaths
         self._dead: set[str] = set()
-        in_one_order(engine._bell)  # type: ignore[attr-defined]
+        in_one_order(engine._wakeups)  # type: ignore[attr-defined]
 
     def do(self, who: str, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[bool, Any]:
         """One act, from its begin to its end; whether it went well, and the answer or the error."""
@@ -123,7 +123,7 @@ class Store:
         if isinstance(self.engine, MemoryEngine):
             self._dead.add(WORKER + worker)
         else:
-            descriptor = self.engine._live._beats.pop(worker, None)  # type: ignore[attr-defined]
+            descriptor = self.engine._liveness._beats.pop(worker, None)  # type: ignore[attr-defined]
             if descriptor is not None:
                 os.close(descriptor)
 

@@ -50,9 +50,9 @@ class Trace:
         def tell(into):
             return lambda text: into.append(next(name for name, seen in NAMES.items() if seen.fullmatch(text)))
 
-        engine._writer.set_trace_callback(tell(self.written))
-        for lane in ("look", "walk"):
-            await engine._look(lane, lambda db: db.set_trace_callback(tell(self.read)))
+        engine._writer.connection.set_trace_callback(tell(self.written))
+        for reader in ("look", "walk"):
+            await engine._look(reader, lambda db: db.set_trace_callback(tell(self.read)))
 
     def everything(self):
         return [*self.written, *self.read]
@@ -87,7 +87,7 @@ async def calm(app, trace):
         nonlocal seen, since
         if seen != len(trace.everything()):
             seen, since = len(trace.everything()), time.monotonic()
-        waits = queue_topic("default") in app.engine._bell._waiting
+        waits = queue_topic("default") in app.engine._wakeups._waiting
         return "old" in trace.written and waits and time.monotonic() > since + QUIET_SECONDS
 
     await until(is_calm)

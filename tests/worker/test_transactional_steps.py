@@ -23,7 +23,7 @@ from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State, StepState
 from holdfast.engines.postgres import transactions as on_postgres
 from holdfast.engines.postgres.guard import Blocking
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import transactions as on_sqlite
 from holdfast.worker.transactions import BUSY_TRIES
@@ -49,7 +49,7 @@ def path(tmp_path, engine, request):
     if isinstance(engine.engine, SqliteEngine):
         yield tmp_path / "jobs.db"
     else:
-        dsn = place_of(request.getfixturevalue("postgres_store")).dsn
+        dsn = parse_url(request.getfixturevalue("postgres_store")).dsn
         yield dsn
         sql(dsn, "drop table if exists ledger")
 
@@ -714,7 +714,7 @@ async def test_it_costs_one_transaction_as_a_plain_step_does(tmp_path):
 
     await with_table(app, tmp_path / "jobs.db")
     await trace.watch(app.engine)
-    db = app.engine._transactions._connected()  # type: ignore[attr-defined]
+    db = app.engine._writer._transactions._connected()  # type: ignore[attr-defined]
     db.set_trace_callback(begun.append)
     async with app.worker():
         await calm(app, trace)

@@ -12,7 +12,7 @@ import pytest
 from holdfast import current, step, tx
 from holdfast.core.errors import Invalid, ItemsFailed
 from holdfast.core.model import State, StepState
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from tests.support.given import AT_ONCE_RETRY, finished, in_state, until
 from tests.worker.test_transactional_steps import Stage, ledger, sql
 from tests.worker.test_undo import undone
@@ -31,7 +31,7 @@ def fresh():
 @pytest.fixture
 def table(postgres_store):
     """A table of the user's own in the store's database, by the address of that."""
-    dsn = place_of(postgres_store).dsn
+    dsn = parse_url(postgres_store).dsn
     sql(dsn, "drop table if exists ledger")
     sql(dsn, "create table ledger (n integer, step text, epoch integer)")
     yield dsn
@@ -223,7 +223,7 @@ async def test_a_session_that_the_server_ends_each_time_costs_the_step_s_tries_a
 
 
 async def test_what_a_step_touches_of_ours_fails_it_once(app, table, postgres_store):
-    schema = place_of(postgres_store).schema
+    schema = parse_url(postgres_store).schema
 
     @step(name="odd", effect="transaction", retries=AT_ONCE_RETRY)
     def odd() -> None:

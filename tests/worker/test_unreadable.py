@@ -20,7 +20,7 @@ from holdfast.cli import main
 from holdfast.core.errors import JobFailed
 from holdfast.core.model import State, Where
 from holdfast.core.unreadable import UNREADABLE_ERROR, unreadable_parts
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from tests.jobs.transfer.pipeline import in_engine
 from tests.support.given import QUICK, in_state, until
 
@@ -117,7 +117,7 @@ def _run_sqlite(url: str, statement: str, *params: Any) -> None:
 
 
 async def _run_postgres(url: str, statement: str, *params: Any) -> None:
-    place = place_of(url)
+    place = parse_url(url)
     db = await asyncpg.connect(place.dsn)
     try:
         await db.execute(statement.format(schema=place.schema), *params)

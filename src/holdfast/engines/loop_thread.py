@@ -31,7 +31,7 @@ class LoopThread(forking.Forkable):
         self._name = name
         self._lock = threading.Lock()
         self._handed_in: deque[tuple[BatchQueue, Ticket[Any]]] = deque()
-        self._told = False
+        self._is_woken = False
         self._closed = False
         self.is_left_behind = False
         """Whether this is a child that was forked since: the thread is not here."""
@@ -42,7 +42,7 @@ class LoopThread(forking.Forkable):
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
         self._thread.start()
-        _hubs.add(self)
+        _loop_threads.add(self)
         forking.watch(self)
 
     def _run(self) -> None:
@@ -64,26 +64,26 @@ class LoopThread(forking.Forkable):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def put(self, line: "BatchQueue", ticket: Ticket[Any]) -> None:
+    def put(self, queue: "BatchQueue", ticket: Ticket[Any]) -> None:
         """Hand work in, from any thread."""
         with self._lock:
             if self._closed:
                 raise StoreClosed(f"{self._name}: was closed; open it first")
-            self._handed_in.append((line, ticket))
-            told, self._told = self._told, True
-        if not told:
+            self._handed_in.append((queue, ticket))
+            is_woken, self._is_woken = self._is_woken, True
+        if not is_woken:
             self.loop.call_soon_threadsafe(self._sort)
 
     def _sort(self) -> None:
         with self._lock:
             came, self._handed_in = self._handed_in, deque()
-            self._told = False
-        lines: dict[BatchQueue, None] = {}
-        for line, ticket in came:
-            line.waiting.append(ticket)
-            lines[line] = None
-        for line in lines:
-            line.go()
+            self._is_woken = False
+        queues: dict[BatchQueue, None] = {}
+        for queue, ticket in came:
+            queue.waiting.append(ticket)
+            queues[queue] = None
+        for queue in queues:
+            queue.go()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Finish what was handed in, do `last`, and end the thread. Blocks; not to be called on the hub's loop."""
@@ -91,7 +91,7 @@ class LoopThread(forking.Forkable):
             if self._closed:
                 return
             self._closed = True
-        _hubs.discard(self)
+        _loop_threads.discard(self)
         asyncio.run_coroutine_threadsafe(self._end(last), self.loop)
         self._thread.join(CLOSE_SECONDS)
         forking.forget(self)
@@ -135,7 +135,7 @@ class LoopThread(forking.Forkable):
         """Let go of the parent's connections, which must not outlive it. The thread is not here."""
         self._lock = threading.Lock()
         self._closed = self.is_left_behind = True
-        _hubs.discard(self)
+        _loop_threads.discard(self)
         forking.forget(self)
         _left_behind.append(self)
         for socket in self.sockets():
@@ -153,14 +153,14 @@ class BatchQueue:
 
     def __init__(
         self,
-        hub: LoopThread,
+        loop_thread: LoopThread,
         run: Run,
         *,
         at_once: int = 1,
         limit: int = BATCH_LIMIT,
         weigh: Callable[[Any], int] = lambda _: 1,
     ) -> None:
-        self._hub = hub
+        self._loop_thread = loop_thread
         self._run = run
         self._at_once = at_once
         self._limit = limit
@@ -172,14 +172,14 @@ class BatchQueue:
         """Hand in work, and wait for its answer. From any loop but the hub's."""
         ticket = Ticket(work, asyncio.get_running_loop())
         assert ticket.future is not None
-        self._hub.put(self, ticket)
+        self._loop_thread.put(self, ticket)
         return await ticket.future
 
     def go(self) -> None:
         """See that what waits is being worked on. On the hub's loop."""
         while self.waiting and self._running < self._at_once:
             self._running += 1
-            self._hub.spawn(self._work(self._next()))
+            self._loop_thread.spawn(self._work(self._next()))
 
     def _next(self) -> list[Ticket[Any]]:
         batch: list[Ticket[Any]] = []
@@ -197,7 +197,7 @@ class BatchQueue:
                 except asyncio.CancelledError:  # the hub is being closed, and has waited for us long enough
                     batch += self.waiting
                     self.waiting.clear()
-                    self._hub.give_up(batch)
+                    self._loop_thread.give_up(batch)
                     raise
                 except BaseException as error:
                     for ticket in batch:
@@ -224,14 +224,14 @@ def _is_endless(task: "asyncio.Task[Any]") -> bool:
 
 
 _endless: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_hubs: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
+_loop_threads: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 _left_behind: list[LoopThread] = []
 """Kept for good: a loop that is collected in a child would take the parent's files out of their common epoll."""
 
 
 def _at_exit() -> None:
-    for hub in list(_hubs):
-        hub.finish()
+    for loop_thread in list(_loop_threads):
+        loop_thread.finish()
 
 
 atexit.register(_at_exit)

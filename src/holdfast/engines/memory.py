@@ -57,7 +57,7 @@ class MemoryEngine(Movable, forking.Forkable):
         self._clock = MachineClock() if clock is system_clock else clock
         self._tables = Tables()
         self._lock = threading.Lock()
-        self._bell = Wakeups()
+        self._wakeups = Wakeups()
         self._is_used = self._is_copy = False
         forking.watch(self)
 
@@ -87,7 +87,7 @@ class MemoryEngine(Movable, forking.Forkable):
 
     def leave_behind(self) -> None:
         """Know this as a copy, unless nobody has opened the store yet."""
-        self._lock, self._bell, self._is_copy = threading.Lock(), Wakeups(), self._is_used
+        self._lock, self._wakeups, self._is_copy = threading.Lock(), Wakeups(), self._is_used
 
     async def now(self) -> Time:
         """Read the store's clock."""
@@ -99,7 +99,7 @@ class MemoryEngine(Movable, forking.Forkable):
             answer = act(self._tables)
             news, self._tables.news = self._tables.news, set()
         if news:
-            self._bell.ring(news)
+            self._wakeups.ring(news)
         return answer
 
     async def _change(self, act: Callable[[Tables], T]) -> T:
@@ -184,4 +184,4 @@ class MemoryEngine(Movable, forking.Forkable):
     async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
         now = self._clock()
         due = await self._look(lambda tables: tables.next_due(queues_of(topics), now))
-        return await self._bell.wait(topics, until_due(due, now, timeout), after)
+        return await self._wakeups.wait(topics, until_due(due, now, timeout), after)

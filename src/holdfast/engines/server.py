@@ -35,14 +35,14 @@ class ServerClock:
     def forget(self) -> None:
         """Ask the server next time: its clock was set."""
         # What the server said, when by our own clock, and when it was last heard: read and replaced as one.
-        self._told: tuple[Time, float, float] = (0, 0.0, -CLOCK_SECONDS)
+        self._last_heard: tuple[Time, float, float] = (0, 0.0, -CLOCK_SECONDS)
 
     async def now(self, ask: Callable[[], Awaitable[Time]]) -> Time:
         """The server's time; asks for it if the last answer is too old."""
-        at, since, heard = self._told
+        at, since, heard = self._last_heard
         if self._here() - heard > CLOCK_SECONDS:
             self.heard(await ask())
-            at, since, _ = self._told
+            at, since, _ = self._last_heard
         return at + int((self._here() - since) * 1_000)
 
     def heard(self, server: Time) -> None:
@@ -50,10 +50,10 @@ class ServerClock:
         # That is older than this moment, so what is counted from here is behind it, never ahead. Of several answers the
         # one that took the shortest way counts, unless the server's clock was set.
         here = self._here()
-        at, since, _ = self._told
+        at, since, _ = self._last_heard
         followed = at + int((here - since) * 1_000)
         near = followed - CLOCK_SET_MS < server <= followed
-        self._told = (at, since, here) if near else (server, here, here)
+        self._last_heard = (at, since, here) if near else (server, here, here)
 
 
 # The connection that hears the news.

@@ -74,7 +74,7 @@ class Store(MemoryEngine):
         self._dead: set[str] = set()
         self._still: set[asyncio.AbstractEventLoop] = set()
         self._unwinding: set[asyncio.AbstractEventLoop] = set()
-        clock.tell(lambda: self._bell.ring([EVERYTHING]))
+        clock.tell(lambda: self._wakeups.ring([EVERYTHING]))
 
     def kill(self, worker: str, loop: asyncio.AbstractEventLoop) -> None:
         """This worker is dead from now on: nothing that its loop does is written, and who calls is never answered."""

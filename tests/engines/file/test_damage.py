@@ -170,7 +170,7 @@ def test_a_lone_surrogate_anywhere_is_one_clear_error_or_kept_text(healthy, cloc
     assert [line for line in told if "a text with a lone surrogate, which is not valid Unicode" in line]
 
 
-def place_of(data: bytes, text: str) -> str:
+def parse_url(data: bytes, text: str) -> str:
     """Where a text stands that is there once."""
     before, found, after = data.decode().partition(text)
     assert found
@@ -206,7 +206,7 @@ PLACES = [
 def test_the_place_is_that_of_the_value(healthy, clock, change, value):
     data = damaged(healthy, change)
 
-    assert place_of(data, value) in str(refused(data, clock))
+    assert parse_url(data, value) in str(refused(data, clock))
 
 
 @pytest.mark.parametrize("name", ["status", "args", "history"])

@@ -20,7 +20,7 @@ from holdfast import App
 from holdfast.core.errors import Invalid, KeyConflict, Moved
 from holdfast.core.model import State
 from holdfast.core.moves import MOVED, Mark
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 
 
 class Undone(Exception):
@@ -129,7 +129,7 @@ def test_a_job_is_there_with_the_commit_and_never_after_a_rollback(postgres_stor
     async def live() -> None:
         app: Any = app_on(postgres_store)
         await app.open()
-        dsn = place_of(postgres_store).dsn
+        dsn = parse_url(postgres_store).dsn
         async with begun(dsn) as connection:
             kept = await app.double.submit(4, key="order-4", tags=["a"], delay=0, connection=connection)
             more = await app.double.submit_many([5, 6], connection=connection)
@@ -151,7 +151,7 @@ def test_a_job_is_there_with_the_commit_and_never_after_a_rollback(postgres_stor
 def test_blocking_code_does_the_same(postgres_store: str, run, begun: Any):
     app: Any = app_on(postgres_store)
     run(app.open())
-    dsn = place_of(postgres_store).dsn
+    dsn = parse_url(postgres_store).dsn
     with begun(dsn) as connection:
         app.sync.submit(app.double, 4, connection=connection)
         assert run(count(app)) == 0
@@ -168,7 +168,7 @@ def test_a_worker_hears_of_it_soon_after_the_commit(postgres_store: str, run):
         app: Any = app_on(postgres_store)
         async with app.worker():
             await (await app.double.submit(1)).result(10)
-            async with on_asyncpg(place_of(postgres_store).dsn) as connection:
+            async with on_asyncpg(parse_url(postgres_store).dsn) as connection:
                 late = await app.double.submit(2, connection=connection)
                 await asyncio.sleep(0.5)
                 assert (await app.engine.get([late.id])) == [None]
@@ -184,7 +184,7 @@ def test_a_key_is_kept_with_the_commit_and_given_back_by_a_rollback(postgres_sto
     async def live() -> None:
         app: Any = app_on(postgres_store)
         await app.open()
-        dsn = place_of(postgres_store).dsn
+        dsn = parse_url(postgres_store).dsn
         with pytest.raises(Undone):
             async with on_asyncpg(dsn) as connection:
                 await app.double.submit(1, key="k", connection=connection)
@@ -207,7 +207,7 @@ def test_a_store_whose_jobs_are_moved_waits_for_callers_and_then_refuses_them(po
     async def live() -> None:
         app: Any = app_on(postgres_store)
         await app.open()
-        dsn, mark = place_of(postgres_store).dsn, Mark(move="m", away=True, store="sqlite:////srv/new.db").text()
+        dsn, mark = parse_url(postgres_store).dsn, Mark(move="m", away=True, store="sqlite:////srv/new.db").text()
         async with begun(dsn) as connection:
             await app.double.submit(4, connection=connection)
             marking = asyncio.create_task(app.engine.put_record(MOVED, mark))
@@ -248,7 +248,7 @@ def test_a_connection_to_a_database_without_the_store_is_refused(postgres_store:
         with pytest.raises(
             Invalid, match="connection: it leads to a database without this store; give one to postgres"
         ):
-            async with begun(re.sub(r"/\w+($|\?)", r"/template1\1", place_of(postgres_store).dsn)) as connection:
+            async with begun(re.sub(r"/\w+($|\?)", r"/template1\1", parse_url(postgres_store).dsn)) as connection:
                 await app.double.submit(1, connection=connection)
         assert await count(app) == 0
         await app.close()
@@ -263,7 +263,7 @@ def test_a_session_that_is_another_one_in_each_thread_is_refused_and_the_one_beh
     @app.job(name="hello")
     async def hello(n: int) -> None: ...
 
-    engine = sqlalchemy.create_engine(place_of(postgres_store).dsn.replace("postgresql:", "postgresql+psycopg:"))
+    engine = sqlalchemy.create_engine(parse_url(postgres_store).dsn.replace("postgresql:", "postgresql+psycopg:"))
     session = scoped_session(sessionmaker(engine))
     with pytest.raises(Invalid, match="another session in each thread; call it"):
         app.sync.submit(hello, 1, connection=session)
@@ -282,7 +282,7 @@ def test_a_connection_without_a_transaction_is_refused(postgres_store: str, run)
         @app.job(name="hello")
         async def hello(n: int) -> None: ...
 
-        dsn = place_of(postgres_store).dsn
+        dsn = parse_url(postgres_store).dsn
         async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
             with pytest.raises(Invalid, match="no transaction is begun"):
                 await hello.submit(1, connection=pool)

@@ -15,7 +15,7 @@ from holdfast.core.errors import StoreBusy, StoreError
 from holdfast.core.lifecycle import RECOVERY_LIMIT
 from holdfast.core.model import Applied, Event, Options, Presence, Recorded, Running, State, Where
 from holdfast.engines.postgres import PostgresEngine, pool
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from holdfast.upkeep.rescue import Rescue
 from tests.engines.postgres.given import opened
 from tests.support.postgres_server import Server, server
@@ -35,7 +35,7 @@ def own_server() -> Iterator[Server]:
 
 
 async def raw(url: str) -> Any:
-    return await asyncpg.connect(place_of(url).dsn)
+    return await asyncpg.connect(parse_url(url).dsn)
 
 
 # Taken back: deadlocks and serialization failures.
@@ -58,7 +58,7 @@ end $$;
 async def fails(url: str, table: str, times: int) -> Any:
     """Let the next so many writes of a row of this table fail; a connection that can count them."""
     db = await raw(url)
-    schema = place_of(url).schema
+    schema = parse_url(url).schema
     for statement in TAKEN_BACK.replace("$1", str(times)).replace("{s}", schema).split(";\n\n"):
         await db.execute(statement)
     await db.execute(
@@ -69,7 +69,7 @@ async def fails(url: str, table: str, times: int) -> Any:
 
 
 async def failed(db: Any, url: str) -> int:
-    return int(await db.fetchval(f"select last_value from {place_of(url).schema}.failed"))
+    return int(await db.fetchval(f"select last_value from {parse_url(url).schema}.failed"))
 
 
 async def _insert(engine: PostgresEngine) -> Act:
@@ -179,7 +179,7 @@ def test_beyond_the_bounds_it_is_one_clear_error_and_nothing_was_done(postgres_s
         assert "\n" not in str(told.value)
         assert pool.TRIES <= await failed(db, postgres_store) <= 2 * pool.TRIES
         assert await whole(engine) == before
-        await db.execute(f"update {place_of(postgres_store).schema}.failing set times = 0")
+        await db.execute(f"update {parse_url(postgres_store).schema}.failing set times = 0")
         await act()
         assert await whole(engine) != before
         await db.close()
@@ -242,7 +242,7 @@ def test_one_callers_refused_change_leaves_the_answers_of_the_others_true(postgr
         engine = await opened(postgres_store)
         held = [await claimed(engine, CLOCK) for _ in range(3)]
         db = await raw(postgres_store)
-        schema = place_of(postgres_store).schema
+        schema = parse_url(postgres_store).schema
         await db.execute(f"alter table {schema}.step add constraint no_bad check (path <> 'bad')")
         answers = await asyncio.gather(
             engine.commit([change(CLOCK, held[0], Event.COMPLETE)]),
@@ -264,7 +264,7 @@ def test_a_deadlock_is_broken_and_the_act_comes_through(postgres_store: str, run
     async def live() -> None:
         engine = await opened(postgres_store)
         held = [await claimed(engine, CLOCK) for _ in range(2)]
-        schema = place_of(postgres_store).schema
+        schema = parse_url(postgres_store).schema
         db = await raw(postgres_store)
         await db.execute("set deadlock_timeout = '10s'")
         lock = f"select 1 from {schema}.job where id = $1 for update"
@@ -317,7 +317,7 @@ def test_many_callers_share_very_few_connections(postgres_store: str, run: Any, 
             nonlocal most
             ours = "select count(*) from pg_stat_activity where application_name = 'holdfast' and query ~ $1"
             while True:
-                most = max(most, await db.fetchval(ours, place_of(postgres_store).schema))
+                most = max(most, await db.fetchval(ours, parse_url(postgres_store).schema))
                 await asyncio.sleep(0.02)
 
         watching = asyncio.ensure_future(watch())

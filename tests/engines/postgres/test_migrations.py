@@ -15,7 +15,7 @@ from holdfast.conformance.given import StoreClock, change, claimed, step
 from holdfast.core.errors import StoreBusy, StoreError
 from holdfast.core.model import Event, State, Where
 from holdfast.engines.postgres import PostgresEngine, store
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from holdfast.engines.sql import migrations
 from tests.engines.postgres.given import opened
 
@@ -49,7 +49,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Any:
 @asynccontextmanager
 async def looking(url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection of one's own, in the store's schema."""
-    place = place_of(url)
+    place = parse_url(url)
     db = await asyncpg.connect(place.dsn, server_settings={"search_path": place.schema})
     try:
         yield db
@@ -295,7 +295,7 @@ def test_processes_that_migrate_at_once_do_it_once(postgres_store: str, run, the
 
 
 def test_a_store_that_is_made_between_two_looks_is_not_somebody_elses(postgres_store: str, run):
-    place = place_of(postgres_store)
+    place = parse_url(postgres_store)
 
     class Meanwhile:
         """A connection whose first answer is old when it comes: somebody has just made the store."""

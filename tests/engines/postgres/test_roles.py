@@ -18,7 +18,7 @@ from holdfast.conformance.given import step as record_of
 from holdfast.core.errors import StoreError, StoreUnwritable
 from holdfast.core.model import Event, Options, State, Where
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "postgres.md"
 CLOCK = StoreClock(settable=False)
@@ -38,9 +38,9 @@ def as_role(url: str, role: str) -> str:
 @pytest.fixture
 def roles(postgres_store: str, run: Any) -> Iterator[tuple[str, str]]:
     """A store's URL for its owner and for a worker, both of them nobody special."""
-    schema = place_of(postgres_store).schema
+    schema = parse_url(postgres_store).schema
     owner, worker = f"{schema}_owner", f"{schema}_worker"
-    admin = place_of(postgres_store).dsn
+    admin = parse_url(postgres_store).dsn
 
     async def execute(dsn: str, *statements: str) -> None:
         db = await asyncpg.connect(dsn)
@@ -121,8 +121,8 @@ def test_what_falls_on_a_day_that_the_owner_has_not_prepared_is_kept_and_pruned_
         await theirs.open()
         await ours.open()
         assert await theirs.shift_clock(9 * DAY)
-        db = await asyncpg.connect(place_of(owner).dsn)
-        schema = place_of(owner).schema
+        db = await asyncpg.connect(parse_url(owner).dsn)
+        schema = parse_url(owner).schema
         await db.execute(f"grant select on {schema}.shift to {schema}_worker")
         days = (
             f"select count(*) from pg_class where relnamespace = '{schema}'::regnamespace and relname ~ '^done_[0-9]'"
@@ -154,10 +154,10 @@ def test_what_falls_on_a_day_that_the_owner_has_not_prepared_is_kept_and_pruned_
 
 def test_the_worker_role_can_make_change_and_drop_nothing(roles: tuple[str, str], run: Any):
     _, url = roles
-    schema = place_of(url).schema
+    schema = parse_url(url).schema
 
     async def try_all() -> None:
-        db = await asyncpg.connect(place_of(url).dsn)
+        db = await asyncpg.connect(parse_url(url).dsn)
         for statement in (
             f"create table {schema}.mine (n int)",
             f"drop table {schema}.job",
@@ -175,10 +175,10 @@ def test_the_worker_role_can_make_change_and_drop_nothing(roles: tuple[str, str]
 
 def test_a_role_without_the_grants_is_told_so_in_one_line(roles: tuple[str, str], run: Any):
     owner, _ = roles
-    schema = place_of(owner).schema
+    schema = parse_url(owner).schema
 
     async def try_it() -> None:
-        db = await asyncpg.connect(place_of(owner).dsn)
+        db = await asyncpg.connect(parse_url(owner).dsn)
         await db.execute(f"revoke all on all tables in schema {schema} from {schema}_worker")
         with pytest.raises(StoreUnwritable, match="see the roles in the docs") as told:
             await PostgresEngine(as_role(owner, f"{schema}_worker")).open()

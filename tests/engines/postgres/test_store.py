@@ -35,7 +35,7 @@ from holdfast.engines import engine_for
 from holdfast.engines.postgres import PostgresEngine, claim_cursor, rows
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.liveness import Liveness, short
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from holdfast.engines.postgres.writes import Writes
 from holdfast.engines.topics import job_topic, queue_topic
 from tests.engines.postgres.given import opened
@@ -78,7 +78,7 @@ def test_a_url_that_cannot_be_right_is_refused_before_anything_is_opened(url: st
 
 
 def test_a_password_is_never_shown():
-    place = place_of("postgresql://me:s3cret@h/d?schema=a&sslmode=require")
+    place = parse_url("postgresql://me:s3cret@h/d?schema=a&sslmode=require")
 
     assert "s3cret" not in place.shown + repr(PostgresEngine("postgresql://me:s3cret@h/d"))
     assert (place.schema, "sslmode=require" in place.dsn, "schema" in place.dsn) == ("a", True, False)
@@ -116,11 +116,11 @@ def test_many_who_open_an_empty_schema_at_once_make_it_once(postgres_store: str,
     ],
 )
 def test_a_schema_that_is_not_ours_or_newer_is_refused_and_left_alone(postgres_store: str, run, made: str, says: str):
-    schema = place_of(postgres_store).schema
+    schema = parse_url(postgres_store).schema
     tables = "select array_agg(relname::text order by 1) from pg_class where relnamespace = $1::regnamespace"
 
     async def refused() -> None:
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
         await raw.execute(f"create schema {schema}; " + made.replace("{s}", schema))
         before = await raw.fetchval(tables, schema)
         with pytest.raises(StoreForeign, match=says):
@@ -134,12 +134,12 @@ def test_a_schema_that_is_not_ours_or_newer_is_refused_and_left_alone(postgres_s
 def test_a_newer_schema_that_older_programs_may_use_is_used(postgres_store: str, run):
     async def use() -> None:
         await (await opened(postgres_store)).close()
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
-        await raw.execute(f"update {place_of(postgres_store).schema}.store set version = 7")
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
+        await raw.execute(f"update {parse_url(postgres_store).schema}.store set version = 7")
         engine = await opened(postgres_store)
         await engine.insert([job(CLOCK)])
         await engine.close()
-        assert await raw.fetchval(f"select version from {place_of(postgres_store).schema}.store") == 7
+        assert await raw.fetchval(f"select version from {parse_url(postgres_store).schema}.store") == 7
         await raw.close()
 
     run(use())
@@ -149,8 +149,8 @@ def test_states_are_held_by_the_database_itself(postgres_store: str, run):
     async def refuse() -> None:
         engine = await opened(postgres_store)
         await engine.insert([job(CLOCK)])
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
-        schema = place_of(postgres_store).schema
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
+        schema = parse_url(postgres_store).schema
         for wrong in ("state = 'sleeping'", "state = 'active'", "state = 'completed'", "worker = 'w-1'"):
             with pytest.raises(asyncpg.CheckViolationError):
                 await raw.execute(f"update {schema}.job set {wrong}")
@@ -239,7 +239,7 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
 
     async def drain() -> None:
         engine = await opened(postgres_store)
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
         late = [job(CLOCK, run_at=CLOCK.now - 60_000) for _ in range(3)]
         transaction = raw.transaction()
         await transaction.start()
@@ -435,8 +435,8 @@ def test_only_who_waits_for_jobs_hears_of_them(postgres_store: str, run, monkeyp
             await other.insert([job(CLOCK, queue="late")])  # told after the other one
             assert await worker.wait([queue_topic("late")], 60, marks[0]) > marks[0]
         of_job = short(job_topic(held.id))
-        assert [engine for engine, payload in payloads if of_job in payload and engine is not other._live] == [
-            waiter._live
+        assert [engine for engine, payload in payloads if of_job in payload and engine is not other._liveness] == [
+            waiter._liveness
         ]
         for engine in (worker, waiter, other):
             await engine.close()
@@ -456,7 +456,7 @@ def test_no_act_of_a_drain_walks_over_the_whole_table(
 
     async def drain() -> None:
         engine = await opened(postgres_store)
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
         counted = """select relname, seq_tup_read, n_tup_del from pg_stat_user_tables
           where schemaname = $1 and relname in ('job', 'name') order by relname"""
         for many in (4, 1_996):
@@ -471,7 +471,7 @@ def test_no_act_of_a_drain_walks_over_the_whole_table(
         await engine.close()
 
         async def all_counted() -> Any:
-            found = [tuple(row) for row in await raw.fetch(counted, place_of(postgres_store).schema)]
+            found = [tuple(row) for row in await raw.fetch(counted, parse_url(postgres_store).schema)]
             return found if found[0][2] == 2_000 else None
 
         assert await until(all_counted) == [("job", 0, 2_000), ("name", 0, 0)]
@@ -485,9 +485,9 @@ def test_the_planner_is_told_of_many_new_jobs(postgres_store: str, run, monkeypa
 
     async def bulk() -> None:
         engine = await opened(postgres_store)
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
         await engine.insert([job(CLOCK) for _ in range(600)])
-        table = f"{place_of(postgres_store).schema}.job"
+        table = f"{parse_url(postgres_store).schema}.job"
         known = lambda: raw.fetchval("select reltuples >= 600 from pg_class where oid = $1::regclass", table)  # noqa: E731
         assert await until(known)
         await raw.close()
@@ -527,14 +527,14 @@ def test_counters_that_are_summed_up_still_count(postgres_store: str, run, monke
 
     async def count() -> None:
         engine = await opened(postgres_store)
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
         for n in range(12):
             held = await claimed(engine, CLOCK, queue=f"q{n % 2}")
             await engine.commit([change(CLOCK, held, Event.COMPLETE)])
         before = await engine.count()
         await engine.prune()
         assert await engine.count() == before == {("q0", State.COMPLETED): 6, ("q1", State.COMPLETED): 6}
-        assert await raw.fetchval(f"select count(*) from {place_of(postgres_store).schema}.tally") == 2
+        assert await raw.fetchval(f"select count(*) from {parse_url(postgres_store).schema}.tally") == 2
         await raw.close()
         await engine.close()
 
@@ -542,14 +542,14 @@ def test_counters_that_are_summed_up_still_count(postgres_store: str, run, monke
 
 
 def test_days_are_made_ahead_and_an_old_one_is_dropped_once_nothing_is_left_of_it(postgres_store: str, run):
-    schema = place_of(postgres_store).schema
+    schema = parse_url(postgres_store).schema
     days = f"select count(*) from pg_class where relnamespace = '{schema}'::regnamespace and relname ~ '^done_[0-9]+$'"
 
     ahead = 1 + engine_module.DAYS_AHEAD
 
     async def keep() -> None:
         engine = await opened(postgres_store)
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
         held = await claimed(engine, CLOCK)
         await engine.prune()
         assert await raw.fetchval(days) == ahead
@@ -583,12 +583,12 @@ def test_days_are_made_ahead_and_an_old_one_is_dropped_once_nothing_is_left_of_i
 def test_what_is_written_lies_in_the_tables_of_its_day_and_a_day_that_began_in_the_rest_ends_there(
     postgres_store: str, run
 ):
-    schema = place_of(postgres_store).schema
+    schema = parse_url(postgres_store).schema
     cold = ("done", "body", "entry", "step")
 
     async def keep() -> None:
         engine = await opened(postgres_store)
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
 
         async def lie() -> set[str]:
             """Where the last job's rows lie, without the name of the table that they are a part of."""
@@ -621,7 +621,7 @@ def test_a_callers_long_transaction_keeps_no_day_from_being_made_for_long_and_no
 ):
     async def wait() -> None:
         engine = await opened(postgres_store)
-        raw = await asyncpg.connect(place_of(postgres_store).dsn)
+        raw = await asyncpg.connect(parse_url(postgres_store).dsn)
         async with raw.transaction():
             await Writes(raw, engine._sql)._add([job(CLOCK)])
             began = time.monotonic()
@@ -665,13 +665,13 @@ def test_a_crowd_of_news_is_told_in_few_notifications(postgres_store: str, run):
         one, two = await opened(postgres_store), await opened(postgres_store)
         heard: list[Any] = []
         await two.wait([queue_topic("default")], 0)
-        ring = two._live._heard
+        ring = two._liveness._heard
 
         def hear(topics: Any) -> None:
             heard.append(topics)
             ring(topics)
 
-        two._live._heard = hear
+        two._liveness._heard = hear
         jobs = [job(CLOCK) for _ in range(300)]
         await asyncio.gather(*(one.insert([new]) for new in jobs))
         mark = await two.wait([job_topic(jobs[-1].id)], 0)

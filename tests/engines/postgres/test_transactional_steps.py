@@ -17,7 +17,7 @@ from holdfast.core.model import Conflict, Recorded, StepState
 from holdfast.engines import engine_for
 from holdfast.engines.postgres import transactions
 from holdfast.engines.postgres.guard import refusal
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 
 BLOCKS = (
     "select count(*) from pg_stat_activity where state like 'idle in transaction%' and application_name = 'holdfast'"
@@ -28,7 +28,7 @@ class Store:
     """A store, a table of a user's in the same database, and one job that is held."""
 
     def __init__(self, url, run):
-        self.run, self.clock, self.place = run, StoreClock(settable=False), place_of(url)
+        self.run, self.clock, self.place = run, StoreClock(settable=False), parse_url(url)
         self.engine = engine_for(url)
         run(self.engine.open())
         self.sql("drop table if exists mine, child, log cascade", "create table mine (n integer primary key, t text)")

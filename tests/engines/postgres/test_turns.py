@@ -13,7 +13,7 @@ from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Event, Jo
 from holdfast.engines.postgres import PostgresEngine, liveness
 from holdfast.engines.postgres import engine as engine_module
 from holdfast.engines.postgres.liveness import short
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from holdfast.engines.topics import job_topic, queue_topic
 from tests.engines.postgres.given import opened
 
@@ -148,7 +148,7 @@ class Listener:
         self._came = asyncio.Event()
 
     async def begin(self, url: str) -> None:
-        place = place_of(url)
+        place = parse_url(url)
         self._db = await asyncpg.connect(place.dsn)
         for channel in (f"holdfast_{place.schema}", f"holdfast_{place.schema}:jobs"):
             await self._db.add_listener(channel, self._hear)
@@ -171,9 +171,9 @@ class Listener:
 
 async def tell(engine: PostgresEngine, *topics: str) -> None:
     async def now() -> None:
-        engine._live.tell(topics)
+        engine._liveness.tell(topics)
 
-    await engine._hub.call(now)
+    await engine._loop_thread.call(now)
 
 
 def test_much_is_told_at_once_and_whole_then_the_next_waits_but_for_other_news(

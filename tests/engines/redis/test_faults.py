@@ -27,7 +27,7 @@ from holdfast.engines.records import WORKER
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis.connection import NotConnected, Way, Wire
 from holdfast.engines.redis.engine import CALL_WEIGHT
-from holdfast.engines.redis.url import place_of
+from holdfast.engines.redis.url import parse_url
 from tests.engines.redis.given import opened
 from tests.support.given import until
 from tests.support.proxy import Proxy
@@ -360,7 +360,7 @@ def test_nothing_is_asked_before_the_greeting_is_answered(redis_url: str, run):
             sent.append(wire.calls)
 
         sent: list[int] = []
-        place = place_of(redis_url)
+        place = parse_url(redis_url)
         wire = Wire(place, Way(place), greet)
         assert await wire.call("ECHO", "first") == b"first"
         assert sent == [3], "CLIENT ID and the greeting"
@@ -380,7 +380,7 @@ def test_callers_share_one_attempt_to_connect(redis_url: str, run, monkeypatch: 
         raise NotConnected("no answer in time")
 
     async def live() -> None:
-        place = place_of(redis_url)
+        place = parse_url(redis_url)
         wire = Wire(place, Way(place), lambda _: asyncio.sleep(0))
         monkeypatch.setattr("holdfast.engines.redis.connection.connect", in_vain)
         told = await asyncio.gather(*(wire.call("PING") for _ in range(20)), return_exceptions=True)
@@ -401,7 +401,7 @@ def test_what_named_the_server_before_is_refused_and_no_loss(redis_store: str, r
         id, generation, acts, word = store.given()
         lost = [b"lost", id.encode(), str(generation).encode(), str(acts).encode()]
         with pytest.raises(StoreBusy, match="the server changed; nothing was written: try again"):
-            store.heard(lost, Wire(engine._place, Way(engine._place), store.greet), (id, generation - 1, acts, word))
+            store.heard(lost, Wire(engine._url, Way(engine._url), store.greet), (id, generation - 1, acts, word))
         assert await engine.count() == {("default", State.AVAILABLE): 1}
         with pytest.raises(StoreLost, match="it went back by 2 acts that we had seen"):
             store.heard(lost, engine._looks, (id, generation, acts + 2, word))

@@ -28,7 +28,7 @@ from holdfast.core.lifecycle import submit_entry
 from holdfast.core.model import Event, Options, Record, State, StepState
 from holdfast.core.moves import MOVED, Mark, Whole
 from holdfast.engines.redis import RedisEngine
-from holdfast.engines.redis.url import place_of
+from holdfast.engines.redis.url import parse_url
 from holdfast.jobs.transfer.move import Side, move
 from tests.engines.redis.given import opened
 
@@ -48,7 +48,7 @@ def other_store(redis_url: str, tmp_path: Any) -> Any:
 
 def keys_of(url: str) -> dict[str, Any]:
     """All that a store consists of, but for what is its own: its identity and counters, beats, and zeros."""
-    place = place_of(url)
+    place = parse_url(url)
     found: dict[str, Any] = {}
     with redis.Redis(place.host, place.port, place.db) as client:
         for key in sorted(client.keys(f"{place.tag}:*")):

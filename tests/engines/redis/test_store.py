@@ -30,7 +30,7 @@ from holdfast.engines.redis import RedisEngine, rows
 from holdfast.engines.redis.connection import Way
 from holdfast.engines.redis.engine import CALL_WEIGHT, Part
 from holdfast.engines.redis.reads import PAGE
-from holdfast.engines.redis.url import place_of
+from holdfast.engines.redis.url import parse_url
 from holdfast.engines.topics import job_topic, queue_topic
 from holdfast.engines.urls import named
 from holdfast.jobs.service import Jobs
@@ -77,7 +77,7 @@ def own_server() -> Iterator[Server]:
 
 def raw(url: str) -> "redis.Redis":
     """A connection of the test's own."""
-    place = place_of(url)
+    place = parse_url(url)
     return redis.Redis(place.host, place.port, place.db)
 
 
@@ -87,7 +87,7 @@ async def double(n: int) -> int:
 
 
 def test_who_lost_its_node_asks_the_urls_and_the_last_one_in_turn():
-    way = Way(place_of("redis://home:1/0"))
+    way = Way(parse_url("redis://home:1/0"))
     home, owner = ("home", 1), ("owner", 2)
     way.start_over(home)
     assert way.to == home
@@ -127,8 +127,8 @@ def test_four_schemes_name_this_engine(scheme: str):
     engine = engine_for(f"{scheme}://host:1234/2?app=video")
 
     assert isinstance(engine, RedisEngine)
-    assert (engine._place.port, engine._place.db, engine._place.tag) == (1234, 2, "{video}")
-    assert engine._place.tls == (scheme in ("rediss", "valkeys"))
+    assert (engine._url.port, engine._url.db, engine._url.tag) == (1234, 2, "{video}")
+    assert engine._url.tls == (scheme in ("rediss", "valkeys"))
 
 
 def test_two_apps_on_one_server_have_two_names():
@@ -235,7 +235,7 @@ def test_many_who_open_an_empty_store_at_once_make_it_once(redis_store: str, run
     ],
 )
 def test_keys_that_are_not_ours_or_newer_are_refused_and_left_alone(redis_store: str, run, made: Any, says: str):
-    place = place_of(redis_store)
+    place = parse_url(redis_store)
     key = f"{place.tag}:store"
     with raw(redis_store) as client:
         made(client, key)
@@ -262,7 +262,7 @@ def test_every_key_has_the_hash_tag_and_none_ends_by_itself(redis_store: str, ru
         run(live())
         ours = set(client.keys("*")) - others
         assert len(ours) > 20
-        assert {key.partition(b":")[0].decode() for key in ours} == {place_of(redis_store).tag}
+        assert {key.partition(b":")[0].decode() for key in ours} == {parse_url(redis_store).tag}
         assert {client.ttl(key) for key in ours} == {-1}
 
 
@@ -284,7 +284,7 @@ def test_what_is_pruned_leaves_no_key_behind(redis_store: str, run):
         await engine.close()
 
     run(live())
-    tag = place_of(redis_store).tag
+    tag = parse_url(redis_store).tag
     with raw(redis_store) as client:
         names = Counter(key.decode().removeprefix(f"{tag}:").partition(":")[0] for key in client.keys(f"{tag}:*"))
     assert names == {"store": 1, "j": 60, "i": 1, "c": 31, "o": 2}
@@ -302,12 +302,12 @@ def test_a_crowd_of_children_waits_for_its_parent_without_being_looked_at_again(
         await engine.commit([change(CLOCK, one, Event.COMPLETE) for one in held])
         assert await engine.prune() == 0
         with raw(redis_store) as client:
-            assert client.zcard(f"{place_of(redis_store).tag}:p") == 0
+            assert client.zcard(f"{parse_url(redis_store).tag}:p") == 0
         await done(engine, CLOCK, await current(engine, parent), Event.COMPLETE)
         assert await engine.prune() == 351
         assert await engine.count() == {}
         with raw(redis_store) as client:
-            assert client.keys(f"{place_of(redis_store).tag}:o*") == []
+            assert client.keys(f"{parse_url(redis_store).tag}:o*") == []
         await engine.close()
 
     run(live())
@@ -406,7 +406,7 @@ def test_a_walk_over_what_expired_costs_each_job_once(redis_store: str, run, mon
 
     run(live())
     with raw(redis_store) as client:
-        tag = place_of(redis_store).tag
+        tag = parse_url(redis_store).tag
         assert (client.zcard(f"{tag}:x"), client.zcard(f"{tag}:xi")) == (300, 0)
 
 
@@ -421,7 +421,7 @@ def test_callers_who_come_together_share_a_call(redis_store: str, run, monkeypat
             parts = list(parts)
             came.extend(asked for asked, _ in parts)
             async with asyncio.timeout(10):
-                while sum(came) + len(engine._lines["record"].waiting) < len(held):  # noqa: ASYNC110 (other threads)
+                while sum(came) + len(engine._batches["record"].waiting) < len(held):  # noqa: ASYNC110 (other threads)
                     await asyncio.sleep(0.001)
             return await in_calls(name, parts)
 

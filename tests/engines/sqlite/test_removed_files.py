@@ -233,7 +233,7 @@ def test_two_files_that_were_removed_are_told_in_one_sentence(path, run, opened)
 def test_trouble_that_closes_the_last_connection_is_no_loss(path, run, opened, monkeypatch):
     first = opened()
     run(submitted(first))
-    real = first._attempt
+    real = first._writer._attempt
     failed: list[Any] = []
 
     def fail_once(db, tickets):
@@ -242,7 +242,7 @@ def test_trouble_that_closes_the_last_connection_is_no_loss(path, run, opened, m
             raise sqlite3.OperationalError("disk I/O error")
         return real(db, tickets)
 
-    monkeypatch.setattr(first, "_attempt", fail_once)
+    monkeypatch.setattr(first._writer, "_attempt", fail_once)
     with pytest.raises(Exception, match="disk I/O error"):
         run(submitted(first))
     run(submitted(first))

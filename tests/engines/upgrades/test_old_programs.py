@@ -18,7 +18,7 @@ from holdfast.core.errors import StoreError, StoreForeign
 from holdfast.core.model import Event, Job, State
 from holdfast.engines.contract import Engine
 from holdfast.engines.postgres import PostgresEngine
-from holdfast.engines.postgres.url import place_of
+from holdfast.engines.postgres.url import parse_url
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis import store as redis_store_module
 from holdfast.engines.sql import migrations
@@ -92,7 +92,7 @@ def test_postgres_an_old_program_claims_any_type_in_order(postgres_store: str) -
         late = job(CLOCK, type="w", run_at=CLOCK.now - 60_000, state=State.SCHEDULED)
         await engine.insert([late])
         jobs = await some_jobs(engine)
-        place = place_of(postgres_store)
+        place = parse_url(postgres_store)
         db = await asyncpg.connect(place.dsn)
         sql = f'select id from "{place.schema}".claim($1, $2, $3, $4, $5, $6, $7)'
         first = await db.fetch(sql, "w-old", ["default"], 2, 1_000, None, None, None)

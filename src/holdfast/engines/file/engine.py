@@ -110,7 +110,7 @@ class FileEngine(MemoryEngine):
         """How many jobs were running when the process before this one died, and were recovered by open()."""
         self._inline = inline
         self._pid: int | None = None
-        self._lane: BatchThread[Work] | None = None
+        self._thread: BatchThread[Work] | None = None
         # From here on: owned by the lane's thread.
         self._disk: Disk = disk or RealDisk()
         self._held: Lock | None = None
@@ -139,18 +139,18 @@ class FileEngine(MemoryEngine):
         """Make the store ready. A file that isn't there is an empty store; the first act writes it."""
         if self._pid != os.getpid():
             # Whatever a forked child has of its parent's, it must leave alone; its copy of the lock is closed already.
-            self._pid, self._lane, self._held, self._bell = os.getpid(), None, None, Wakeups()
-        if self._lane is None:
-            self._lane = BatchThread(f"the store {self.path}", self._run, inline=self._inline)
+            self._pid, self._thread, self._held, self._wakeups = os.getpid(), None, None, Wakeups()
+        if self._thread is None:
+            self._thread = BatchThread(f"the store {self.path}", self._run, inline=self._inline)
         try:
-            await self._lane.do(Work(lambda _: self._open(), gate=True))
+            await self._thread.do(Work(lambda _: self._open(), gate=True))
         except StoreError:
             await self.close()
             raise
 
     async def close(self) -> None:
         """Let go of everything. A forked child has nothing to close: the lock is its parent's."""
-        lane, self._lane = self._lane, None
+        lane, self._thread = self._thread, None
         if lane is not None and self._pid == os.getpid():
             await lane.do(Work(lambda _: self._close(), gate=True))
             lane.close()
@@ -164,9 +164,9 @@ class FileEngine(MemoryEngine):
         return answer
 
     async def _hand_in(self, work: Work) -> Any:
-        if self._lane is None or self._pid != os.getpid():
-            raise not_open(self.path, is_forked=self._lane is not None)
-        return await self._lane.do(work)
+        if self._thread is None or self._pid != os.getpid():
+            raise not_open(self.path, is_forked=self._thread is not None)
+        return await self._thread.do(work)
 
     # All below runs on the lane's thread, one batch at a time.
 
@@ -199,7 +199,7 @@ class FileEngine(MemoryEngine):
                         self._try(ticket)
                 return
         if news:
-            self._bell.ring(news)
+            self._wakeups.ring(news)
 
     def _apply(self, ticket: Ticket[Work], undo: list[Callable[[], None]], news: set[str]) -> None:
         """Do one piece of work in memory, with the text of the jobs that it touched. On an error it leaves no trace."""

@@ -113,8 +113,8 @@ class Follower:
     A notification inside the caller's transaction would make its commit wait for those of all others.
     """
 
-    def __init__(self, hub: LoopThread, pool: Pool, live: Liveness, sql: SimpleNamespace) -> None:
-        self._hub, self._pool, self._live, self._sql = hub, pool, live, sql
+    def __init__(self, loop_thread: LoopThread, pool: Pool, live: Liveness, sql: SimpleNamespace) -> None:
+        self._loop_thread, self._pool, self._liveness, self._sql = loop_thread, pool, live, sql
         self._expected: dict[str, tuple[str, float]] = {}
         self._looking = False
 
@@ -125,7 +125,7 @@ class Follower:
         self._pause = PAUSE_SECONDS[0]
         if not self._looking:
             self._looking = True
-            self._hub.spawn(endless(self._look()))
+            self._loop_thread.spawn(endless(self._look()))
 
     async def _look(self) -> None:
         try:
@@ -138,7 +138,7 @@ class Follower:
                 except Exception:  # the store is away: look again
                     there = []
                 if there:
-                    self._live.tell({self._expected.pop(id)[0] for id in there})
+                    self._liveness.tell({self._expected.pop(id)[0] for id in there})
                 now = time.monotonic()
                 self._expected = {id: known for id, known in self._expected.items() if known[1] > now}
         finally:

@@ -46,7 +46,7 @@ from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.reads import Reads
 from holdfast.engines.postgres.store import Connection, Texts, drop, is_elsewhere, is_there, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
-from holdfast.engines.postgres.url import StoreUrl, place_of, with_schema
+from holdfast.engines.postgres.url import StoreUrl, parse_url, with_schema
 from holdfast.engines.postgres.writes import Writes, is_turn
 from holdfast.engines.refusals import not_open
 from holdfast.engines.rows import job_of
@@ -110,18 +110,18 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     inserts_in_order = False  # two may be under way
 
     def __init__(self, url: str) -> None:
-        self._place: StoreUrl = place_of(url)
-        self._texts = Texts(self._place.schema)
+        self._url: StoreUrl = parse_url(url)
+        self._texts = Texts(self._url.schema)
         self._sql = self._texts.sql
-        self._bell = Wakeups()
+        self._wakeups = Wakeups()
         self._opening = threading.Lock()
         self._pid: int | None = None
-        self._hub: LoopThread
+        self._loop_thread: LoopThread
         self._pool: Pool
-        self._live: Liveness
+        self._liveness: Liveness
         self._follower: Follower
         self._transactions: Transactions
-        self._lines: dict[str, BatchQueue]
+        self._batches: dict[str, BatchQueue]
         self._reset()
         forking.watch(self)
 
@@ -149,13 +149,13 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     @classmethod
     async def scrap(cls, url: str) -> None:
         """Remove a test's store."""
-        place = place_of(url)
-        if place.schema.startswith(SCRATCH):
-            await drop(place, Texts(place.schema))
+        store = parse_url(url)
+        if store.schema.startswith(SCRATCH):
+            await drop(store, Texts(store.schema))
 
     async def shift_clock(self, milliseconds: int) -> bool:
         """Move the clock of a test's store."""
-        if not self._place.schema.startswith(SCRATCH):
+        if not self._url.schema.startswith(SCRATCH):
             return False
         await self._look(lambda db: shift(db, self._texts, milliseconds))
         self._clock.forget()
@@ -165,7 +165,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
     async def is_there(self) -> bool:
         """Tell whether there is a store to open."""
-        return await is_there(self._place, self._texts)
+        return await is_there(self._url, self._texts)
 
     async def open(self) -> None:
         """Make the store ready."""
@@ -173,33 +173,33 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
             if self._pid != os.getpid():
                 self._start()
         try:
-            await self._hub.call(lambda: prepare(self._place, self._texts))
+            await self._loop_thread.call(lambda: prepare(self._url, self._texts))
         except BaseException:
             await self.close()
             raise
 
     def _start(self) -> None:
-        self._bell = Wakeups()
+        self._wakeups = Wakeups()
         self._reset()
-        self._hub = hub = LoopThread(self._place.shown)
-        self._pool = pool = Pool(self._place)
-        self._live = live = Liveness(hub, self._place, self._sql, pool, self._bell.ring)
-        self._follower = Follower(hub, pool, live, self._sql)
-        self._transactions = transactions = Transactions(hub, self._place, self._sql)
-        hub.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
-        self._lines = {
+        self._loop_thread = loop_thread = LoopThread(self._url.shown)
+        self._pool = pool = Pool(self._url)
+        self._liveness = live = Liveness(loop_thread, self._url, self._sql, pool, self._wakeups.ring)
+        self._follower = Follower(loop_thread, pool, live, self._sql)
+        self._transactions = transactions = Transactions(loop_thread, self._url, self._sql)
+        loop_thread.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
+        self._batches = {
             "insert": BatchQueue(
-                hub,
+                loop_thread,
                 self._run_insert,
-                at_once=min(INSERTS_AT_ONCE, self._place.connections - 1) or 1,
+                at_once=min(INSERTS_AT_ONCE, self._url.connections - 1) or 1,
                 weigh=lambda order: len(order[0]),
             ),
-            "commit": BatchQueue(hub, self._run_commit),
-            "record": BatchQueue(hub, self._run_record),
-            "turn": BatchQueue(hub, self._run_turns, at_once=2, limit=1),
-            "big turn": BatchQueue(hub, self._run_turns, limit=1),
-            "look": BatchQueue(hub, self._run_looks, at_once=2, limit=1),
-            "beat": BatchQueue(hub, self._run_beats, at_once=100, limit=1),
+            "commit": BatchQueue(loop_thread, self._run_commit),
+            "record": BatchQueue(loop_thread, self._run_record),
+            "turn": BatchQueue(loop_thread, self._run_turns, at_once=2, limit=1),
+            "big turn": BatchQueue(loop_thread, self._run_turns, limit=1),
+            "look": BatchQueue(loop_thread, self._run_looks, at_once=2, limit=1),
+            "beat": BatchQueue(loop_thread, self._run_beats, at_once=100, limit=1),
         }
         self._pid = os.getpid()
 
@@ -209,26 +209,26 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
             if self._pid != os.getpid():
                 return
             self._pid = None
-        await self._hub.call(self._transactions.stop)
+        await self._loop_thread.call(self._transactions.stop)
 
         async def last() -> None:
-            await self._live.close()
+            await self._liveness.close()
             await self._transactions.close()
             await self._pool.close()
 
-        await asyncio.to_thread(self._hub.close, last)
+        await asyncio.to_thread(self._loop_thread.close, last)
 
     def leave_behind(self) -> None:
         """Forget the parent's lock; the loop's thread lets go of the connections."""
         self._opening = threading.Lock()
 
     def _check_open(self) -> None:
-        if self._pid is None or self._hub.is_left_behind:
-            raise not_open(self._place.shown, is_forked=self._pid is not None)
+        if self._pid is None or self._loop_thread.is_left_behind:
+            raise not_open(self._url.shown, is_forked=self._pid is not None)
 
     def _do(self, line: str, work: Any) -> Awaitable[Any]:
         self._check_open()
-        return self._lines[line].do(work)
+        return self._batches[line].do(work)
 
     # Writing.
 
@@ -255,7 +255,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._inserted += jobs
         if self._inserted >= self._bulk:
             self._inserted, self._bulk, self._analyzed_at = 0, 2 * self._bulk, now
-            self._hub.spawn(self._analyze())
+            self._loop_thread.spawn(self._analyze())
 
     async def _run_commit(self, tickets: Sequence[Ticket[Any]]) -> None:
         changes = [change for ticket in tickets for change in ticket.work]
@@ -321,7 +321,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
             return False
         finally:
             if news:
-                self._live.tell(news)
+                self._liveness.tell(news)
         return True
 
     async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
@@ -349,7 +349,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         found = [row for row in rows_told if row[0] is not None]
         news.update(queue_topic(row[3]) for row in rows_told if row[0] is None)  # something was promoted there
         if news:
-            self._live.tell(news)
+            self._liveness.tell(news)
         jobs = [job_of(row) for row in found]
         if jobs:
             if len(self._numbers) > NUMBERS_KEPT:
@@ -387,11 +387,11 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
                 raise Moved(mark_of(mark).words()) from error
             if is_elsewhere(error):
                 raise Invalid(
-                    f"connection: it leads to a database without this store; give one to {self._place.shown}"
+                    f"connection: it leads to a database without this store; give one to {self._url.shown}"
                 ) from error
             raise
         topics = {job.id: queue_topic(job.queue) for job, one in zip(jobs, answers, strict=True) if one.new}
-        await self._hub.call(lambda: self._follower.expect(topics))
+        await self._loop_thread.call(lambda: self._follower.expect(topics))
         return answers
 
     async def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> list[Job]:
@@ -443,12 +443,12 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         async def work(db: Connection) -> Record | Conflict:
             answer = await (mark if name == MOVED else write)(db)
             if isinstance(answer, Record):
-                self._live.tell([EVERYTHING])
+                self._liveness.tell([EVERYTHING])
             return answer
 
         # Not as a look, which is repeated when its connection breaks: our own first try would pass for somebody else's.
         self._check_open()
-        return await self._hub.call(lambda: self._pool.act(work))
+        return await self._loop_thread.call(lambda: self._pool.act(work))
 
     async def _prune(self, limit: int) -> int:
         """Tidy, too: counters, keys, the traces of dead workers, days of which nothing is left."""
@@ -464,13 +464,13 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
     async def _forget_workers(self, db: Connection) -> None:
         found = await db.fetch(self._sql.workers)
-        seen = zip(found, self._live.presences(found), strict=True)
+        seen = zip(found, self._liveness.presences(found), strict=True)
         old = [(one.worker, one.beat_at) for row, one in seen if is_past(one, row[7])]
         if old:
             await db.execute(self._sql.forget_workers, *rows.columns(old, 2))
 
     async def _keep_days_now(self) -> None:
-        await self._hub.call(self._keep_days)
+        await self._loop_thread.call(self._keep_days)
 
     async def _keep_days(self) -> None:
         """Make the partitions of the days to come, and drop days of which nothing is left: one table at a time."""
@@ -483,7 +483,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         except StoreBusy:  # somebody's transaction takes long: another time
             self._days_at = time.monotonic() - DAYS_SECONDS + TIDY_SECONDS
         except Exception as error:  # a role that may not: then all falls into the rest, and is deleted row by row
-            log.info("%s: partitions were not kept: %s", self._place.shown, error)
+            log.info("%s: partitions were not kept: %s", self._url.shown, error)
 
     # Looking.
 
@@ -519,7 +519,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
     async def _run_beats(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
-            ticket.answer = await self._live.beat(ticket.work)
+            ticket.answer = await self._liveness.beat(ticket.work)
 
     async def _beat(self, presence: Presence) -> Beat:
         """Beat on the lasting connection, which waits for nobody."""
@@ -529,11 +529,11 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
     async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
         self._check_open()
-        if self._place.pooled:
+        if self._url.pooled:
             timeout = min(timeout, DEAF_POLL_SECONDS)
-        elif not self._live.hears(topics):
+        elif not self._liveness.hears(topics):
             try:
-                await self._hub.call(lambda: self._live.listen(topics))
+                await self._loop_thread.call(lambda: self._liveness.listen(topics))
                 return after  # what came before we listened can't be known: look once more
             except StoreError:
                 timeout = min(timeout, DEAF_POLL_SECONDS)
@@ -542,4 +542,4 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
             now = await self.now()
             [row] = await self._fetch(self._sql.next_due, queues, now - DUE_WINDOW_MS)
             timeout = until_due(row[0], now, timeout)
-        return await self._bell.wait([short(topic) for topic in topics], timeout, after)
+        return await self._wakeups.wait([short(topic) for topic in topics], timeout, after)

@@ -63,20 +63,20 @@ class Liveness:
 
     def __init__(
         self,
-        hub: LoopThread,
-        place: StoreUrl,
+        loop_thread: LoopThread,
+        url: StoreUrl,
         sql: SimpleNamespace,
         pool: Pool,
         heard: Callable[[Collection[str]], None],
     ) -> None:
-        self._hub = hub
-        self._place = place
+        self._loop_thread = loop_thread
+        self._url = url
         self._sql = sql
         self._pool = pool
         self._heard = heard
         # News of jobs have a channel of their own: else all workers would hear of every job that one of them ends.
-        self._channel = f"holdfast_{place.schema}"
-        self._jobs = f"holdfast_{place.schema}:jobs"
+        self._channel = f"holdfast_{url.schema}"
+        self._jobs = f"holdfast_{url.schema}:jobs"
         self._me = secrets.token_hex(4)
         self._db: Connection | None = None
         self._since = 0.0
@@ -100,18 +100,18 @@ class Liveness:
             if self._db is not None and not self._db.is_closed():
                 return self._db
             self._hears = frozenset()
-            db = await connect(self._place)
+            db = await connect(self._url)
             try:
                 self._held.clear()
                 self._seen.clear()
                 for worker in self._workers:
                     await self._sign(db, worker)
-                if not self._place.pooled:
+                if not self._url.pooled:
                     await self._subscribe(db)
             except BaseException as error:
                 self._hears = frozenset()
                 db.terminate()
-                raise translate_error(error, self._place) from error
+                raise translate_error(error, self._url) from error
             self._remade = self._db is not None
             self._db = db
             self._since = time.monotonic()
@@ -129,7 +129,7 @@ class Liveness:
             return
         self._hears = frozenset()
         if not self._closed and (self._wants or self._workers):
-            self._hub.spawn(endless(self._come_back()))
+            self._loop_thread.spawn(endless(self._come_back()))
 
     async def _come_back(self) -> None:
         if await come_back(self._connected, lambda: self._closed, lambda error: log.warning("%s", error)):
@@ -169,7 +169,7 @@ class Liveness:
             except BaseException as error:
                 if is_broken(error):
                     db.terminate()
-                raise translate_error(error, self._place) from error
+                raise translate_error(error, self._url) from error
 
     def _hear(self, db: object, pid: int, channel: str, payload: object) -> None:
         sender, _, topics = str(payload).partition(" ")
@@ -190,13 +190,13 @@ class Liveness:
     def tell(self, topics: Collection[str]) -> None:
         """Wake who waits here at once, and tell the others soon. On the hub's loop, after the commit."""
         jobs, others = self.ring(topics)
-        if self._place.pooled or self._closed:
+        if self._url.pooled or self._closed:
             return
         for channel, news in ((self._jobs, jobs), (self._channel, others)):
             self._unsaid[channel].update(news)
             if news and channel not in self._telling:
                 self._telling.add(channel)
-                self._hub.spawn(self._tell(channel))
+                self._loop_thread.spawn(self._tell(channel))
 
     async def _tell(self, channel: str) -> None:
         try:
@@ -236,21 +236,21 @@ class Liveness:
                         found = await db.fetch(self._sql.leave, worker, named, asked)
                         await self._unsign(db, worker)
                     else:
-                        self._workers.setdefault(worker, _lock_of(self._place.schema, worker))
+                        self._workers.setdefault(worker, _lock_of(self._url.schema, worker))
                         db = await self._connected()
                         await self._sign(db, worker)
-                        lock = None if self._place.pooled else self._workers[worker]
+                        lock = None if self._url.pooled else self._workers[worker]
                         text = msgspec.json.encode(presence).decode()
                         pace = (presence.beat_ms, presence.lease_ms)
                         found = await db.fetch(self._sql.beat, worker, text, *pace, lock, named, asked)
             except BaseException as error:
                 if is_broken(error) and self._db is not None:
                     self._db.terminate()
-                raise translate_error(error, self._place) from error
+                raise translate_error(error, self._url) from error
         return _answer(presence, found)
 
     async def _sign(self, db: Connection, worker: str) -> None:
-        if not self._place.pooled and worker not in self._held:
+        if not self._url.pooled and worker not in self._held:
             await db.fetchval(self._sql.lock, self._workers[worker])
             self._held.add(worker)
 

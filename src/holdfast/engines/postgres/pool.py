@@ -35,10 +35,10 @@ IDLE_SECONDS = 60.0
 class Pool:
     """Connections of one event loop. Bounded: who finds none free, waits."""
 
-    def __init__(self, place: StoreUrl, settings: Mapping[str, str] = SETTINGS) -> None:
-        self._place = place
+    def __init__(self, url: StoreUrl, settings: Mapping[str, str] = SETTINGS) -> None:
+        self._url = url
         self._settings = settings
-        self._free = asyncio.Semaphore(place.connections)
+        self._free = asyncio.Semaphore(url.connections)
         self._idle: list[tuple[float, Connection]] = []
         self._all: set[Connection] = set()
         self._tidying: asyncio.TimerHandle | asyncio.Task[None] | None = None
@@ -51,7 +51,7 @@ class Pool:
                     return await work(db)
             except Exception as error:
                 if not left or not (is_passing(error) or (again and is_broken(error) and left > TRIES - 2)):
-                    raise translate_error(error, self._place) from error
+                    raise translate_error(error, self._url) from error
                 await asyncio.sleep(random.random() * BACKOFF_SECONDS * (TRIES - left))  # noqa: S311 (a pause)
         raise AssertionError("not reached")
 
@@ -79,7 +79,7 @@ class Pool:
             if not db.is_closed():
                 return db
             self._all.discard(db)
-        db = await connect(self._place, self._settings)
+        db = await connect(self._url, self._settings)
         self._all.add(db)
         return db
 

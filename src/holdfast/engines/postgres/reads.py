@@ -42,7 +42,7 @@ class Reads(Movable):
     """Looking things up, with the connection that `_look` gives."""
 
     _sql: SimpleNamespace
-    _live: Liveness
+    _liveness: Liveness
 
     @abstractmethod
     async def _look(self, look: Callable[[Connection], Awaitable[T]]) -> T:
@@ -113,7 +113,7 @@ class Reads(Movable):
         return sorted(found, key=lambda record: record.name)
 
     async def _presences(self, db: Connection) -> list[Presence]:
-        return self._live.presences(await db.fetch(self._sql.workers))
+        return self._liveness.presences(await db.fetch(self._sql.workers))
 
     # Moving.
 

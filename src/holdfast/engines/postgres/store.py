@@ -160,37 +160,37 @@ set local lock_timeout = '200ms';
 _ENCODING = "select pg_catalog.current_setting('server_encoding')"
 
 
-async def connect(place: StoreUrl, settings: Mapping[str, str] = SETTINGS, *, hurried: bool = True) -> Connection:
+async def connect(url: StoreUrl, settings: Mapping[str, str] = SETTINGS, *, hurried: bool = True) -> Connection:
     """A connection with our settings. One that is not `hurried` waits for its answers as long as they take."""
     try:
         return await asyncpg.connect(
-            place.dsn,
+            url.dsn,
             timeout=CONNECT_SECONDS,
             command_timeout=STATEMENT_SECONDS if hurried else None,
-            statement_cache_size=0 if place.pooled else 256,
+            statement_cache_size=0 if url.pooled else 256,
             max_cached_statement_lifetime=0,
-            server_settings=None if place.pooled else dict(settings),
+            server_settings=None if url.pooled else dict(settings),
         )
     except TimeoutError as error:
-        raise StoreError(f"{place.shown}: can't be reached (no answer in {CONNECT_SECONDS:g} s): {CHECK}") from error
+        raise StoreError(f"{url.shown}: can't be reached (no answer in {CONNECT_SECONDS:g} s): {CHECK}") from error
     except Exception as error:
         if isinstance(error, ValueError) and not isinstance(error, asyncpg.InterfaceError | OSError | UnicodeError):
-            raise Invalid(f"{place.shown}: an option of the URL can't be read; check the port and the like") from None
-        raise translate_error(error, place) from error
+            raise Invalid(f"{url.shown}: an option of the URL can't be read; check the port and the like") from None
+        raise translate_error(error, url) from error
 
 
-async def prepare(place: StoreUrl, texts: Texts) -> None:
+async def prepare(url: StoreUrl, texts: Texts) -> None:
     """Make the schema or check that it is ours, and bring it up to date. Only ever forward."""
-    db = await connect(place)
+    db = await connect(url)
     try:
-        await _refuse_server(db, place)
-        if await _version(db, place, texts) < texts.migrations()[-1][0]:
+        await _refuse_server(db, url)
+        if await _version(db, url, texts) < texts.migrations()[-1][0]:
             await close(db)
-            db = await connect(place, hurried=False)
+            db = await connect(url, hurried=False)
             _watch(db)
-            await _migrate(db, place, texts)
+            await _migrate(db, url, texts)
     except Exception as error:
-        raise translate_error(error, place) from error
+        raise translate_error(error, url) from error
     finally:
         await close(db)
 
@@ -206,24 +206,24 @@ def _watch(db: Connection) -> None:
             wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
 
 
-async def is_there(place: StoreUrl, texts: Texts) -> bool:
+async def is_there(url: StoreUrl, texts: Texts) -> bool:
     """Whether the schema is a store; one that is empty is none yet."""
-    db = await connect(place)
+    db = await connect(url)
     try:
-        return await _version(db, place, texts) > 0
+        return await _version(db, url, texts) > 0
     except Exception as error:
-        raise translate_error(error, place) from error
+        raise translate_error(error, url) from error
     finally:
         await close(db)
 
 
-async def drop(place: StoreUrl, texts: Texts) -> None:
+async def drop(url: StoreUrl, texts: Texts) -> None:
     """Remove a schema and all that is in it."""
-    db = await connect(place)
+    db = await connect(url)
     try:
         await db.execute(texts.drop_schema)
     except Exception as error:
-        raise translate_error(error, place) from error
+        raise translate_error(error, url) from error
     finally:
         await close(db)
 
@@ -243,23 +243,23 @@ async def close(db: Connection) -> None:
         db.terminate()
 
 
-async def _refuse_server(db: Connection, place: StoreUrl) -> None:
+async def _refuse_server(db: Connection, url: StoreUrl) -> None:
     version = db.get_server_version()
     if version.major * 10_000 < OLDEST_SERVER:
-        raise Invalid(f"{place.shown}: PostgreSQL {version.major} is too old; use 13 or newer")
+        raise Invalid(f"{url.shown}: PostgreSQL {version.major} is too old; use 13 or newer")
     encoding = await db.fetchval(_ENCODING)
     if encoding != "UTF8":
-        raise StoreForeign(f"{place.shown}: the database is encoded as {encoding}; make one with encoding UTF8")
+        raise StoreForeign(f"{url.shown}: the database is encoded as {encoding}; make one with encoding UTF8")
 
 
-async def _version(db: Connection, place: StoreUrl, texts: Texts) -> int:
+async def _version(db: Connection, url: StoreUrl, texts: Texts) -> int:
     """The last migration that this schema has had; 0 for one that is not there, or empty."""
-    if not await db.fetchval(_IS_THERE, place.schema):
-        if not await db.fetchval(_STRANGERS, place.schema):
+    if not await db.fetchval(_IS_THERE, url.schema):
+        if not await db.fetchval(_STRANGERS, url.schema):
             return 0
-        if not await db.fetchval(_IS_THERE, place.schema):  # else somebody has just made it, between our two looks
+        if not await db.fetchval(_IS_THERE, url.schema):  # else somebody has just made it, between our two looks
             raise StoreForeign(
-                f"{place.shown}: that schema holds somebody else's tables; nothing was written: "
+                f"{url.shown}: that schema holds somebody else's tables; nothing was written: "
                 "name another one with ?schema="
             )
     try:
@@ -267,17 +267,17 @@ async def _version(db: Connection, place: StoreUrl, texts: Texts) -> int:
     except asyncpg.UndefinedColumnError:
         row = None
     if row is None:
-        raise StoreForeign(f"{place.shown}: has a table called store that is not ours; name another schema")
+        raise StoreForeign(f"{url.shown}: has a table called store that is not ours; name another schema")
     newest = texts.migrations()[-1][0]
     if row["oldest"] > newest:
         raise StoreForeign(
-            f"{place.shown}: its schema is version {row['version']}, and this program knows {newest}: "
+            f"{url.shown}: its schema is version {row['version']}, and this program knows {newest}: "
             "nothing was written; upgrade holdfast"
         )
     return int(row["version"])
 
 
-async def _migrate(db: Connection, place: StoreUrl, texts: Texts) -> None:
+async def _migrate(db: Connection, url: StoreUrl, texts: Texts) -> None:
     """Run what this schema has not had, each in a transaction of its own. Others who come at the same time wait.
 
     A migration only adds, so that programs of the version before go on. One that can't leave them going on raises
@@ -285,15 +285,15 @@ async def _migrate(db: Connection, place: StoreUrl, texts: Texts) -> None:
     """
     every = texts.migrations()
     tries, waiting = 0, False
-    while (version := await _version(db, place, texts)) < every[-1][0]:
+    while (version := await _version(db, url, texts)) < every[-1][0]:
         number, text = next(each for each in every if each[0] > version)
         try:
             async with db.transaction():
                 await db.execute(_UNHURRIED)
-                if ours := await db.fetchval(_ONE_AT_A_TIME, place.schema):
-                    if await _version(db, place, texts) != version:
+                if ours := await db.fetchval(_ONE_AT_A_TIME, url.schema):
+                    if await _version(db, url, texts) != version:
                         continue
-                    if not await db.fetchval(_HAS_SCHEMA, place.schema):
+                    if not await db.fetchval(_HAS_SCHEMA, url.schema):
                         await db.execute(texts.create_schema)
                     await db.execute(text)
                     await db.execute(texts.advance, number)
@@ -301,7 +301,7 @@ async def _migrate(db: Connection, place: StoreUrl, texts: Texts) -> None:
             tries += 1
             if tries >= MIGRATION_TRIES:
                 raise StoreBusy(
-                    f"{place.shown}: migration {number} did not get its locks in {tries} tries, and the version is "
+                    f"{url.shown}: migration {number} did not get its locks in {tries} tries, and the version is "
                     f"still {version}: end the transactions that have been open for long, and start again"
                 ) from error
             await asyncio.sleep(min(0.1 * tries, MIGRATION_PAUSE_SECONDS) * (0.5 + random.random()))  # noqa: S311 (a pause)
@@ -309,17 +309,17 @@ async def _migrate(db: Connection, place: StoreUrl, texts: Texts) -> None:
             raise
         except asyncpg.PostgresError as error:
             raise StoreError(
-                f"{place.shown}: migration {number} failed ({str(error).partition(chr(10))[0]}); "
+                f"{url.shown}: migration {number} failed ({str(error).partition(chr(10))[0]}); "
                 f"nothing of it was written, and the version is still {version}"
             ) from error
         else:
             if ours:
                 tries = 0
-                log.info("%s: migrated to version %s", place.shown, number)
+                log.info("%s: migrated to version %s", url.shown, number)
                 continue
             if not waiting:
                 waiting = True
-                log.info("%s: another process migrates it; waiting until that is done", place.shown)
+                log.info("%s: another process migrates it; waiting until that is done", url.shown)
             await asyncio.sleep(ANOTHERS_SECONDS)
 
 
@@ -359,9 +359,9 @@ _NOT_ITS_FAULT: tuple[type[BaseException], ...] = (
 )
 
 
-def translate_error(error: BaseException, place: StoreUrl) -> BaseException:
+def translate_error(error: BaseException, url: StoreUrl) -> BaseException:
     """What an error of the database or the network means for a person."""
-    where = place.shown
+    where = url.shown
     told = str(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {error}".strip(": ")
     told = told.partition("\n")[0]  # details and hints come on lines of their own
     match error:

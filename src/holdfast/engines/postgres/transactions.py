@@ -40,7 +40,7 @@ Answer = Recorded | Conflict | None
 
 
 class Over:
-    """The end of a body, told from any thread to the hub, which waits for it."""
+    """The end of a body, told from any thread to the loop_thread, which waits for it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -72,17 +72,17 @@ class _Own(Exception):
 class Transactions:
     """The connections on which bodies run, as many at once as an engine has others. Lives on the hub's loop."""
 
-    def __init__(self, hub: LoopThread, place: StoreUrl, sql: SimpleNamespace) -> None:
-        self._hub, self._place, self._sql = hub, place, sql
-        self._pool = Pool(place, BODY_SETTINGS)
+    def __init__(self, loop_thread: LoopThread, url: StoreUrl, sql: SimpleNamespace) -> None:
+        self._loop_thread, self._url, self._sql = loop_thread, url, sql
+        self._pool = Pool(url, BODY_SETTINGS)
         self._holds: set[HeldTransaction[Over]] = set()
         self._stopped = False
         self.sockets = self._pool.sockets
 
     async def run(self, step: Step, body: Body) -> Recorded | Conflict:
         """Run a body inside a transaction of its own. On the caller's loop."""
-        hold = HeldTransaction(step, Over(self._hub.loop))
-        return await hold.filled(body, self._hub.call(lambda: self._answered(hold)))
+        hold = HeldTransaction(step, Over(self._loop_thread.loop))
+        return await hold.filled(body, self._loop_thread.call(lambda: self._answered(hold)))
 
     async def stop(self) -> None:
         """Take back what is under way: a close doesn't wait for bodies."""
@@ -96,7 +96,7 @@ class Transactions:
 
     async def _answered(self, hold: HeldTransaction[Over]) -> Answer:
         """Carry out one hold. Its caller is answered before the connection is made ready for the next one."""
-        answer: asyncio.Future[Answer] = self._hub.loop.create_future()
+        answer: asyncio.Future[Answer] = self._loop_thread.loop.create_future()
 
         async def work() -> None:
             try:
@@ -111,7 +111,7 @@ class Transactions:
                 if not answer.done():
                     answer.set_exception(self._told(error) if isinstance(error, Exception) else self._was_closed())
 
-        self._hub.spawn(work())
+        self._loop_thread.spawn(work())
         return await answer
 
     async def _carried_out(self, db: Driver, hold: HeldTransaction[Over]) -> Answer:
@@ -141,7 +141,7 @@ class Transactions:
 
     async def _let_fill(self, db: Driver, hold: HeldTransaction[Over]) -> BaseException | None:
         """Wait for the body, with a bound; answer with the error of the last of its statements that failed."""
-        session = Session(db, self._hub.loop)
+        session = Session(db, self._loop_thread.loop)
         self._holds.add(hold)
         try:
             if self._stopped:
@@ -214,16 +214,16 @@ class Transactions:
             async with asyncio.timeout(LEAVE_SECONDS):
                 if db.is_in_transaction():
                     await db.execute(self._sql.rollback_step)
-                if not self._place.pooled:  # by way of a pooler there is no session of ours
+                if not self._url.pooled:  # by way of a pooler there is no session of ours
                     await db.execute(self._sql.tidy_session)
         except Exception:
             db.terminate()
 
     def _told(self, error: Exception) -> BaseException:
-        return error.error if isinstance(error, _Own) else translate_error(error, self._place)
+        return error.error if isinstance(error, _Own) else translate_error(error, self._url)
 
     def _was_closed(self) -> Exception:
-        return StoreClosed(f"{self._place.shown}: was closed in the middle of a transaction, which was taken back")
+        return StoreClosed(f"{self._url.shown}: was closed in the middle of a transaction, which was taken back")
 
 
 def _line(error: BaseException | None) -> str:

@@ -37,7 +37,7 @@ class StoreUrl(Struct, frozen=True):
     connections: int = CONNECTIONS
 
 
-def place_of(url: str) -> StoreUrl:
+def parse_url(url: str) -> StoreUrl:
     """What a store's URL says, or Invalid."""
     parts, given = parts_of(url)
     options = dict(given)

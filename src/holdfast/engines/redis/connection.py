@@ -39,8 +39,8 @@ Node = tuple[str, int]
 class Way:
     """Which node to ask: the one of the URL, until a cluster has told us another."""
 
-    def __init__(self, place: StoreUrl) -> None:
-        self._home: Node = (place.host, place.port)
+    def __init__(self, url: StoreUrl) -> None:
+        self._home: Node = (url.host, url.port)
         self._last = self.to = self._home
 
     def follow(self, error: MovedError) -> None:
@@ -57,16 +57,16 @@ class NotConnected(said.ConnectionError):
     """There is no connection, so nothing was asked."""
 
 
-async def connect(place: StoreUrl, way: Way) -> Connection:
+async def connect(url: StoreUrl, way: Way) -> Connection:
     """A connection that has said who we are. The caller closes it."""
     options = {getattr(socket, name): seconds for name, seconds in KEEPALIVE.items() if hasattr(socket, name)}
-    kind, node = SSLConnection if place.tls else Connection, way.to
+    kind, node = SSLConnection if url.tls else Connection, way.to
     connection = kind(
         host=node[0],
         port=node[1],
-        db=place.db,
-        username=place.user,
-        password=place.password,
+        db=url.db,
+        username=url.user,
+        password=url.password,
         socket_connect_timeout=CONNECT_SECONDS,
         socket_timeout=None,
         socket_keepalive=True,
@@ -74,7 +74,7 @@ async def connect(place: StoreUrl, way: Way) -> Connection:
         client_name="holdfast",
         protocol=2,
         retry=Retry(NoBackoff(), 0),
-        **(dict(place.options) if place.tls else {}),
+        **(dict(url.options) if url.tls else {}),
     )
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -91,8 +91,8 @@ async def connect(place: StoreUrl, way: Way) -> Connection:
 class Wire:
     """A connection that lasts. Lives on the hub's loop."""
 
-    def __init__(self, place: StoreUrl, way: Way, greet: Callable[["Wire"], Awaitable[None]]) -> None:
-        self._place = place
+    def __init__(self, url: StoreUrl, way: Way, greet: Callable[["Wire"], Awaitable[None]]) -> None:
+        self._url = url
         self._way = way
         self._greet = greet
         self._connection: Connection | None = None
@@ -141,7 +141,7 @@ class Wire:
         if self._greeted:
             return
         if self._closed:
-            raise StoreClosed(f"{self._place.shown}: was closed; open it first")
+            raise StoreClosed(f"{self._url.shown}: was closed; open it first")
         if self._connecting is None:  # who comes while we are at it shares what comes of it
             self._connecting = asyncio.get_running_loop().create_task(self._follow())
             self._connecting.add_done_callback(self._connected)
@@ -164,7 +164,7 @@ class Wire:
                     raise
 
     async def _connect(self) -> None:
-        connection = await connect(self._place, self._way)
+        connection = await connect(self._url, self._way)
         reader = asyncio.get_running_loop().create_task(self._read(connection))
         self._waiting = deque()
         self._connection, self._reader = connection, reader

@@ -45,7 +45,7 @@ from holdfast.engines.redis.connection import Way, Wire
 from holdfast.engines.redis.liveness import News, beat_of, beat_words
 from holdfast.engines.redis.reads import PAGE, Reads
 from holdfast.engines.redis.store import Health, Store, check_server, health_of, translate_error
-from holdfast.engines.redis.url import StoreUrl, place_of, with_app
+from holdfast.engines.redis.url import StoreUrl, parse_url, with_app
 from holdfast.engines.refusals import key_taken, lease_over, not_open
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import queues_of, until_due
@@ -98,17 +98,17 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     look_seconds = 1.6
 
     def __init__(self, url: str) -> None:
-        self._place: StoreUrl = place_of(url)
-        self._bell = Wakeups()
+        self._url: StoreUrl = parse_url(url)
+        self._wakeups = Wakeups()
         self._opening = threading.Lock()
         self._pid: int | None = None
-        self._hub: LoopThread
+        self._loop_thread: LoopThread
         self._store: Store
         self._acts: Wire
         self._looks: Wire
         self._beats: Wire
         self._news: News
-        self._lines: dict[str, BatchQueue]
+        self._batches: dict[str, BatchQueue]
         self._reset()
         forking.watch(self)
 
@@ -130,15 +130,15 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     @classmethod
     async def scrap(cls, url: str) -> None:
         """Remove a test's store."""
-        place = place_of(url)
-        if not place.app.startswith(SCRATCH):
+        store = parse_url(url)
+        if not store.app.startswith(SCRATCH):
             return
 
-        async with _unopened(place) as wire:
-            await wire.call("EXISTS", f"{place.tag}:store")  # a cluster leads us to the node that has it
+        async with _unopened(store) as wire:
+            await wire.call("EXISTS", f"{store.tag}:store")  # a cluster leads us to the node that has it
             cursor: Any = b"0"
             while True:
-                cursor, keys = await wire.call("SCAN", cursor, "MATCH", f"{place.tag}:*", "COUNT", SCRAP_PAGE)
+                cursor, keys = await wire.call("SCAN", cursor, "MATCH", f"{store.tag}:*", "COUNT", SCRAP_PAGE)
                 if keys:
                     await wire.call("UNLINK", *keys)
                 if cursor == b"0":
@@ -146,7 +146,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     async def shift_clock(self, milliseconds: int) -> bool:
         """Move the clock of a test's store, and never of another one; False where that can't be."""
-        if not self._place.app.startswith(SCRATCH):
+        if not self._url.app.startswith(SCRATCH):
             return False
         await self._read("HINCRBY", self._key("store"), "shift", milliseconds)
         self._clock.forget()
@@ -156,7 +156,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     async def is_there(self) -> bool:
         """Tell whether there is a store to open."""
-        async with _unopened(self._place) as wire:
+        async with _unopened(self._url) as wire:
             return bool(await wire.call("EXISTS", self._key("store")))
 
     async def open(self) -> None:
@@ -165,29 +165,29 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             if self._pid != os.getpid():
                 self._start()
         try:
-            await self._call(lambda: check_server(self._looks, self._place))
+            await self._call(lambda: check_server(self._looks, self._url))
         except BaseException:
             await self.close()
             raise
 
     def _start(self) -> None:
-        self._bell = Wakeups()
+        self._wakeups = Wakeups()
         self._reset()
-        place = self._place
-        self._hub = hub = LoopThread(place.shown, "holdfast-redis")
-        self._store = store = Store(place)
-        way = Way(place)
-        self._acts, self._looks, self._beats = wires = [Wire(place, way, store.greet) for _ in range(3)]
-        self._news = news = News(hub, place, way, store, self._bell.ring)
-        hub.sockets = lambda: [*news.sockets(), *(socket for wire in wires for socket in wire.sockets())]
-        self._lines = {
-            "insert": BatchQueue(hub, self._run_inserts),
-            "commit": BatchQueue(hub, self._run_commits),
-            "record": BatchQueue(hub, self._run_records),
-            "claim": BatchQueue(hub, self._run_each, limit=1),
-            "turn": BatchQueue(hub, self._run_turns, at_once=2, limit=1),
-            "look": BatchQueue(hub, self._run_each, at_once=8, limit=1),
-            "beat": BatchQueue(hub, self._run_each, at_once=100, limit=1),
+        url = self._url
+        self._loop_thread = loop_thread = LoopThread(url.shown, "holdfast-redis")
+        self._store = store = Store(url)
+        way = Way(url)
+        self._acts, self._looks, self._beats = wires = [Wire(url, way, store.greet) for _ in range(3)]
+        self._news = news = News(loop_thread, url, way, store, self._wakeups.ring)
+        loop_thread.sockets = lambda: [*news.sockets(), *(socket for wire in wires for socket in wire.sockets())]
+        self._batches = {
+            "insert": BatchQueue(loop_thread, self._run_inserts),
+            "commit": BatchQueue(loop_thread, self._run_commits),
+            "record": BatchQueue(loop_thread, self._run_records),
+            "claim": BatchQueue(loop_thread, self._run_each, limit=1),
+            "turn": BatchQueue(loop_thread, self._run_turns, at_once=2, limit=1),
+            "look": BatchQueue(loop_thread, self._run_each, at_once=8, limit=1),
+            "beat": BatchQueue(loop_thread, self._run_each, at_once=100, limit=1),
         }
         self._pid = os.getpid()
 
@@ -203,7 +203,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             for wire in (self._acts, self._looks, self._beats):
                 await wire.close()
 
-        await asyncio.to_thread(self._hub.close, last)
+        await asyncio.to_thread(self._loop_thread.close, last)
 
     def leave_behind(self) -> None:
         """Forget the parent's lock; the loop's thread lets go of the connections."""
@@ -211,7 +211,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():
-            raise not_open(self._place.shown, is_forked=self._pid is not None)
+            raise not_open(self._url.shown, is_forked=self._pid is not None)
         if self._store.lost is not None:
             raise self._store.lost
 
@@ -219,7 +219,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     def _do(self, line: str, work: Any) -> Awaitable[Any]:
         self._check_open()
-        return self._lines[line].do(work)
+        return self._batches[line].do(work)
 
     async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
         answer: T = await self._do("look", work)
@@ -230,7 +230,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             try:
                 ticket.answer = await ticket.work()
             except (RedisError, OSError, TimeoutError) as error:
-                ticket.error = translate_error(error, self._place)
+                ticket.error = translate_error(error, self._url)
             except Exception as error:
                 ticket.error = error
 
@@ -245,7 +245,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         found: list[Any] = []
         for (asked, _), answer in zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(answer, RedisError | OSError | TimeoutError | HoldfastError):
-                found += [translate_error(answer, self._place)] * asked
+                found += [translate_error(answer, self._url)] * asked
             elif isinstance(answer, BaseException):
                 raise answer
             else:
@@ -261,7 +261,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             if not troubles:
                 ticket.answer = [read(one, row) for one, row in zip(ticket.work, mine, strict=True)]
             elif len(troubles) < len(mine) and isinstance(troubles[0], StoreBusy):
-                ticket.error = StoreError(f"{self._place.shown}: only a part of it was written: look, then repeat")
+                ticket.error = StoreError(f"{self._url.shown}: only a part of it was written: look, then repeat")
             else:
                 ticket.error = troubles[0]
 
@@ -443,7 +443,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         if queues and timeout > 0:
             now, due = await self._next_due(queues)
             timeout = until_due(due, now, timeout)
-        return await self._bell.wait(topics, timeout, after)
+        return await self._wakeups.wait(topics, timeout, after)
 
     async def _next_due(self, queues: list[str]) -> tuple[Time, Time | None]:
         asked, due, at = self._due
@@ -458,17 +458,17 @@ async def _nothing() -> list[Job]:
 
 
 @asynccontextmanager
-async def _unopened(place: StoreUrl) -> AsyncIterator[Wire]:
+async def _unopened(url: StoreUrl) -> AsyncIterator[Wire]:
     """A connection that greets no store, and so makes none."""
 
     async def say_nothing(wire: Wire) -> None:
         return
 
-    wire = Wire(place, Way(place), say_nothing)
+    wire = Wire(url, Way(url), say_nothing)
     try:
         yield wire
     except (RedisError, OSError, TimeoutError) as error:
-        raise translate_error(error, place) from error
+        raise translate_error(error, url) from error
     finally:
         await wire.close()
 

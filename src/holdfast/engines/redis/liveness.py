@@ -39,11 +39,11 @@ class News:
     """The connection that hears. Lives on the hub's loop."""
 
     def __init__(
-        self, hub: LoopThread, place: StoreUrl, way: Way, store: Store, heard: Callable[[Collection[str]], None]
+        self, loop_thread: LoopThread, url: StoreUrl, way: Way, store: Store, heard: Callable[[Collection[str]], None]
     ) -> None:
-        self._hub, self._place, self._way, self._store = hub, place, way, store
+        self._loop_thread, self._url, self._way, self._store = loop_thread, url, way, store
         self._heard = heard
-        self._prefix = f"{place.tag}:n:"
+        self._prefix = f"{url.tag}:n:"
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._topics: dict[str, asyncio.Future[None]] = {}
@@ -90,9 +90,9 @@ class News:
         await connection.send_packed_command(connection.pack_command(sharded + word, *channels), check_health=False)
 
     async def _connect(self) -> None:
-        self._connection = connection = await connect(self._place, self._way)
+        self._connection = connection = await connect(self._url, self._way)
         self._topics = {EVERYTHING: asyncio.get_running_loop().create_future()}
-        self._hub.spawn(endless(self._read(connection)))
+        self._loop_thread.spawn(endless(self._read(connection)))
         await self._say("SUBSCRIBE", [EVERYTHING])
 
     async def _read(self, connection: Connection) -> None:
@@ -129,11 +129,11 @@ class News:
                 noted.exception()
         if not self._closed:
             self._heard([EVERYTHING])
-            self._hub.spawn(endless(self._come_back([topic for topic in topics if topic != EVERYTHING])))
+            self._loop_thread.spawn(endless(self._come_back([topic for topic in topics if topic != EVERYTHING])))
 
     async def _come_back(self, topics: Collection[str]) -> None:
         def say(error: Exception) -> None:
-            log.warning("%s: no news come in: %s", self._place.shown, error)
+            log.warning("%s: no news come in: %s", self._url.shown, error)
 
         if await come_back(lambda: self.listen(topics), lambda: self._closed or self._connection is not None, say):
             self._heard([EVERYTHING])

@@ -30,7 +30,7 @@ FIND_PAGE = 20
 class Reads(Engine):
     """Looking things up, on the connection `_looks`."""
 
-    _place: StoreUrl
+    _url: StoreUrl
     _store: Store
     _looks: Wire
 
@@ -47,7 +47,7 @@ class Reads(Engine):
             given = self._store.given()
             return (*given, *words)
 
-        answer = await wire.run(script(name), self._place.tag, all_words)
+        answer = await wire.run(script(name), self._url.tag, all_words)
         return self._store.heard(answer, wire, given)[1:]
 
     async def _look(self, name: str, *words: Any) -> Any:
@@ -63,7 +63,7 @@ class Reads(Engine):
         return await self._call(read)
 
     def _key(self, name: str) -> str:
-        return f"{self._place.tag}:{name}"
+        return f"{self._url.tag}:{name}"
 
     async def _get(self, ids: list[str]) -> Mapping[str, Job]:
         found: dict[str, Job] = {}

@@ -46,8 +46,8 @@ Given = tuple[str, int, int, str]
 class Store:
     """What this process knows of one store: its id, the generation, how far it had come. Lives on the hub's loop."""
 
-    def __init__(self, place: StoreUrl) -> None:
-        self._place = place
+    def __init__(self, url: StoreUrl) -> None:
+        self._url = url
         self._id = ""
         self._gen = 0
         self._seq = 0
@@ -76,7 +76,7 @@ class Store:
         server = read_info(await wire.ask("INFO", "server"))
         version = version_of(server)
         if version < OLDEST_SERVER:
-            raise StoreForeign(f"{self._place.shown}: version {server['redis_version']} is too old; use 6.2 or newer")
+            raise StoreForeign(f"{self._url.shown}: version {server['redis_version']} is too old; use 6.2 or newer")
         cluster = server.get("redis_mode") == "cluster"
         self._tells = "SPUBLISH" if cluster and version >= SHARDED_SINCE else "PUBLISH"
         # Other connections may see the store go on while this greeting is under way: what we knew before it counts.
@@ -84,21 +84,21 @@ class Store:
         words = (self._id, server["run_id"], gen, secrets.token_hex(8), FORMAT, FORMAT)
         greet = script("greet")
         try:
-            answer = await wire.ask("EVALSHA", greet.sha, 1, self._place.tag, *words)
+            answer = await wire.ask("EVALSHA", greet.sha, 1, self._url.tag, *words)
         except said.NoScriptError:
-            answer = await wire.ask("EVAL", greet.text, 1, self._place.tag, *words)
+            answer = await wire.ask("EVAL", greet.text, 1, self._url.tag, *words)
         self._check(answer, gen, seq)
 
     def _check(self, answer: list[Any], knew_gen: int, knew_seq: int) -> None:
         id = None if answer[0] is None else answer[0].decode()
         if id is None and not self._id:
-            raise StoreForeign(f"{self._place.shown}: those keys are not ours; name another app with ?app=")
+            raise StoreForeign(f"{self._url.shown}: those keys are not ours; name another app with ?app=")
         if self._id and id != self._id:
             raise self.lose("it is empty" if id is None else "it is another store by the same name")
         _, _, oldest, gen, seq, began = answer
         assert id is not None
         if int(oldest) > FORMAT:
-            raise StoreForeign(f"{self._place.shown}: was written by a newer Holdfast; nothing was written: upgrade")
+            raise StoreForeign(f"{self._url.shown}: was written by a newer Holdfast; nothing was written: upgrade")
         if knew_gen:
             reached = seq if gen == knew_gen else -1 if began is None or gen < knew_gen else int(began)
             if reached < knew_seq:
@@ -123,7 +123,7 @@ class Store:
         if id.decode() != given_id:
             return self.lose("it is another store by the same name")
         if int(gen) != given_gen:  # not the server that we greeted last; the next greeting tells which one counts
-            error = StoreBusy(f"{self._place.shown}: the server changed; nothing was written: try again")
+            error = StoreBusy(f"{self._url.shown}: the server changed; nothing was written: try again")
             wire.cut(error)
             return error
         return self.lose(_went_back(given_seq - int(seq)))
@@ -132,7 +132,7 @@ class Store:
         """Remember that this is not the store that we wrote to."""
         if self.lost is None:
             self.lost = StoreLost(
-                f"{self._place.shown}: acknowledged work is gone: {what}; nothing more is written from here: "
+                f"{self._url.shown}: acknowledged work is gone: {what}; nothing more is written from here: "
                 "restore it, or accept the loss and restart this process (holdfast doctor tells what is there)"
             )
             log.critical("%s", self.lost)
@@ -154,18 +154,18 @@ def version_of(server: dict[str, str]) -> tuple[int, ...]:
     return tuple(int(part) for part in server["redis_version"].split(".")[:2] if part.isdecimal())
 
 
-async def check_server(wire: Wire, place: StoreUrl) -> None:
+async def check_server(wire: Wire, url: StoreUrl) -> None:
     """Refuse a server that would throw jobs away, and say what one can lose."""
     memory = read_info(await wire.call("INFO", "memory"))
     policy = memory.get("maxmemory_policy", NO_EVICTION)
     if int(memory.get("maxmemory", 0)) and policy != NO_EVICTION:
         raise StoreForeign(
-            f"{place.shown}: maxmemory-policy is {policy}, so the server would throw jobs away when it is full; "
+            f"{url.shown}: maxmemory-policy is {policy}, so the server would throw jobs away when it is full; "
             "set maxmemory-policy noeviction"
         )
     can_lose = await what_can_be_lost(wire)
     if can_lose:
-        log.warning("%s: %s", place.shown, can_lose)
+        log.warning("%s: %s", url.shown, can_lose)
 
 
 class Health(Struct, frozen=True):
@@ -211,9 +211,9 @@ _NO_RIGHTS = ("ACL failure in script", "executing the script can't")
 """What a server says where a script may be run, but not what is in it."""
 
 
-def translate_error(error: BaseException, place: StoreUrl) -> BaseException:
+def translate_error(error: BaseException, url: StoreUrl) -> BaseException:
     """What an error of the server or the network means for a person."""
-    where, told = place.shown, str(error)
+    where, told = url.shown, str(error)
     code = told.partition(" ")[0]
     match error:
         case HoldfastError() | asyncio.CancelledError():

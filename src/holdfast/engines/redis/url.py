@@ -42,7 +42,7 @@ class StoreUrl(Struct, frozen=True):
         return "{" + self.app + "}"
 
 
-def place_of(url: str) -> StoreUrl:
+def parse_url(url: str) -> StoreUrl:
     """What a store's URL says, or Invalid."""
     parts, options = parts_of(url)
     given, port = dict(options), parts.port or PORT

@@ -1,0 +1,245 @@
+"""The writer of a SQLite store: its one connection that writes, and group commit. Runs on one thread of its own.
+
+Must not contain SQL (`queries.sql`) nor what an act does (`writes`). All acts that wait are one transaction. A process
+whose files were removed under it is refused from then on: what it would write, nobody else sees.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.core.errors import Moved, StoreBusy, StoreDamaged, StoreError, StoreLost
+from holdfast.core.moves import mark_of
+from holdfast.engines.batch_thread import Ticket
+from holdfast.engines.sqlite.files import ALL, BESIDE, DATABASE, Files, Loss, abandon, read_loss, write_loss
+from holdfast.engines.sqlite.reads import SQL
+from holdfast.engines.sqlite.store import connect, prepare, reads_raw, translate_error, translated_errors
+from holdfast.engines.sqlite.store_clock import StoreClock
+from holdfast.engines.sqlite.transactions import Transactions
+from holdfast.engines.sqlite.writes import Writes
+
+LAZY = frozenset({"claim"})
+"""Acts that wait for no disk. A power cut that takes back a claim takes its worker too: the job is there to be claimed.
+What the worker writes next takes the claim to the disk with it.
+"""
+
+OPENING = {"open"}
+
+PUT_BACK_SECONDS = 5.0
+"""How long a process that comes waits for the others to put a removed log back: longer than between two heartbeats."""
+
+GUARDED = "holdfast: moved"
+"""What the guard of a store says whose jobs are moved (`guard_insert` and its kin)."""
+
+HOLD = "hold"
+"""The kind of act in which the writer holds a transaction for somebody who fills it."""
+
+
+class Act(msgspec.Struct, frozen=True):
+    """One call that writes."""
+
+    kind: str
+    args: tuple[Any, ...]
+
+
+class Writer:
+    """Runs batches of acts, each batch in one transaction. `tell` is called with the news of each."""
+
+    def __init__(self, path: Path, folder: Path, clock: StoreClock, tell: Callable[[set[str]], None]) -> None:
+        self._path = path
+        self._folder = folder
+        self.clock = clock
+        self._tell = tell
+        self.connection: sqlite3.Connection | None = None
+        self._transactions = Transactions(path)
+        self._files = Files(path)
+        self._lost: StoreLost | None = None
+        """Why this process may use the store no more: its files were removed under it."""
+        self._is_lazy = False
+
+    def run(self, tickets: Sequence[Ticket[Act]]) -> None:
+        """Carry out what waits."""
+        if is_hold(tickets[0].work):
+            self._hold(tickets[0])
+            return
+        try:
+            news = self._attempt(self._connected(), tickets)
+        except StoreError as error:
+            if self.connection is not None:
+                self._roll_back()
+            for ticket in tickets:
+                ticket.error = error
+        except Exception as error:
+            if reads_raw(error, self.connection):
+                self._roll_back()
+                self.run(tickets)
+                return
+            told = self._take_back(error)
+            # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
+            if len(tickets) > 1 and not isinstance(told, StoreError):
+                for ticket in tickets:
+                    self.run([ticket])
+                return
+            for ticket in tickets:
+                ticket.error = told
+        else:
+            if news:
+                self._tell(news)
+
+    def _hold(self, ticket: Ticket[Act]) -> None:
+        """A transactional step, in a transaction of its own: it can't take back what others have written."""
+        try:
+            self._connected()
+            if self._files.missing():
+                self._attempt(self._connected(), [])
+            ticket.answer = self._transactions.run(*ticket.work.args)
+        except Exception as error:
+            ticket.error = error
+
+    def _attempt(self, db: sqlite3.Connection, tickets: Sequence[Ticket[Act]]) -> set[str]:
+        """Run all acts in one transaction. Acts of one kind go together: they came at once, so any order is right."""
+        kinds: dict[str, list[Ticket[Act]]] = {}
+        for ticket in tickets:
+            ticket.answer = ticket.error = None
+            kinds.setdefault(ticket.work.kind, []).append(ticket)
+        self._choose_sync(db, lazy=kinds.keys() <= LAZY)
+        db.execute(SQL.begin)
+        if missing := self._files.missing(BESIDE):  # asked while nobody else can write
+            raise self._lose(missing, self._files.put_back())
+        acts = Writes(db, SQL)
+        if kinds.keys() != OPENING:
+            self.clock.share(create=True)
+        now = self.clock()
+        for kind, group in kinds.items():
+            match kind:
+                case "insert":
+                    answers = acts.insert([ticket.work.args for ticket in group])
+                    for ticket, answer in zip(group, answers, strict=True):
+                        if isinstance(answer, Exception):
+                            ticket.error = answer
+                        else:
+                            ticket.answer = answer
+                case "commit" | "record":
+                    together: list[Any] = [item for ticket in group for item in ticket.work.args[0]]
+                    answered = iter(getattr(acts, kind)(together))
+                    for ticket in group:
+                        ticket.answer = list(islice(answered, len(ticket.work.args[0])))
+                case "open":
+                    pass
+                case _:
+                    for ticket in group:
+                        ticket.answer = getattr(acts, kind)(*ticket.work.args, now)
+        acts.finish()
+        db.execute(SQL.commit)
+        return acts.news
+
+    def _choose_sync(self, db: sqlite3.Connection, *, lazy: bool) -> None:
+        if lazy is not self._is_lazy:
+            db.execute(SQL.lazily if lazy else SQL.durably)
+            self._is_lazy = lazy
+
+    def _connected(self) -> sqlite3.Connection:
+        """The writer's connection, made anew after trouble. A file that was swapped under us is never written."""
+        self.check_lost()
+        # Without a connection all of them: we would make new ones, beside those that others of this process have open.
+        if missing := self._files.missing(DATABASE if self.connection is not None else ALL):
+            if self._files.is_moved_away():
+                raise StoreDamaged(f"{self._path}: was moved away while in use; nothing was written: put it back")
+            raise self._lose(missing)
+        with translated_errors(self._path):
+            if self.connection is None:
+                if not self.clock.was_alone:
+                    self._files.await_log(PUT_BACK_SECONDS)
+                self.connection = prepare(self._path)
+                self._is_lazy = False
+                self._files.note()
+        return self.connection
+
+    def check_lost(self) -> None:
+        """Refuse to go on, if the files were removed under this process and are not back."""
+        if self._lost is not None:
+            if self._files.missing():
+                raise StoreLost(str(self._lost))
+            self._lost = None  # what was moved away is back, and nobody has written meanwhile
+
+    def _lose(self, missing: list[str], put_back: int = 0) -> StoreLost:
+        """This process may use the store no more: what it would write, or has read, nobody else sees."""
+        if self._lost is None:
+            before = read_loss(self._folder)
+            kept = put_back != 0 or self._files.is_same_log() or (before is not None and self._files.is_log(before.log))
+            self._lost = self._files.loss(missing, kept)
+            number = put_back or (before.log if before is not None else 0)
+            write_loss(self._folder, Loss(self.clock(), str(self._lost), number))
+        return self._lost
+
+    def _take_back(self, error: Exception) -> Exception:
+        """Undo the transaction under way, and say what happened."""
+        if isinstance(error, sqlite3.IntegrityError) and str(error) == GUARDED:
+            error = self._moved()
+        told = translate_error(error, self._path) if isinstance(error, sqlite3.OperationalError | OSError) else error
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+            told = (
+                error
+                if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
+                else translate_error(error, self._path)
+            )
+        assert self.connection is not None
+        self._roll_back()
+        # After a failed sync the kernel may have dropped the pages: only a fresh look at the file tells the truth.
+        if isinstance(told, StoreError) and not isinstance(told, StoreBusy):
+            is_whole = not self._files.missing()
+            self.put_away(self.connection)
+            self.connection = None
+            if is_whole:  # else the next call tells that they were removed, and makes none anew
+                self._files.forget()
+        return told
+
+    def _roll_back(self) -> None:
+        assert self.connection is not None
+        try:
+            if self.connection.in_transaction:
+                self.connection.execute(SQL.rollback)
+        except sqlite3.Error:
+            pass
+
+    def _moved(self) -> Exception:
+        """Why the guard refuses: jobs are being moved, or were."""
+        assert self.connection is not None
+        mark = Writes(self.connection, SQL).mark()
+        return Moved(mark_of(mark or "").words())
+
+    def is_lost(self) -> bool:
+        """Whether files were removed or replaced under this process. A database that was moved away may come back."""
+        return bool(self._files.missing()) and not self._files.is_moved_away()
+
+    def read_only(self) -> sqlite3.Connection:
+        """A connection that can only read."""
+        return connect(self._path, read_only=True)
+
+    def give_way(self) -> None:
+        """Break off the transaction that a step's body fills."""
+        self._transactions.give_way()
+
+    def close(self) -> None:
+        """Close all connections that write."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            self.put_away(connection)
+        self._transactions.close()
+        self._files.forget()
+
+    def put_away(self, connection: sqlite3.Connection) -> None:
+        """Close a connection; but one to files that were removed can only be let go."""
+        if self._lost is None:
+            connection.close()
+        else:
+            abandon(connection)
+
+
+def is_hold(act: Act) -> bool:
+    """Whether the writer holds a transaction for somebody who fills it."""
+    return act.kind == HOLD
