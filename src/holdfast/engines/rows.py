@@ -3,7 +3,7 @@
 A column that can't be read fails nobody: it is read as a value that keeps its raw text (`core.unreadable`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -25,6 +25,9 @@ Row = Any
 
 OPTIONS_KEPT = 256
 """How many texts of options are known by heart: those of one type of job are mostly the same."""
+
+GROUP_SIZE = 8 << 20
+"""How many characters of results go into one statement, which databases limit."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -138,3 +141,17 @@ def step_of(row: Row) -> Step:
         finished_at=finished_at,
         tries=tries,
     )
+
+
+def steps_apart(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+    """The steps in groups of a bearable size, in none of which a path is there twice: one statement for each."""
+    start, size, paths = 0, 0, set[tuple[str, str]]()
+    for index, step in enumerate(steps):
+        size += len(step.result or "")
+        if (step.job, step.path) in paths or (size > GROUP_SIZE and index > start):
+            yield steps[start:index]
+            start, size = index, len(step.result or "")
+            paths.clear()
+        paths.add((step.job, step.path))
+    if start < len(steps):
+        yield steps[start:]

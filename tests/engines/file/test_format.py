@@ -37,7 +37,7 @@ from holdfast.engines.file.checkpoint import read
 from holdfast.engines.file.reopen import reopen
 from holdfast.engines.file.schema import canonical, shown
 from holdfast.engines.file.writer import Rows, Sheet
-from holdfast.engines.tables import Key
+from holdfast.engines.indexed_rows import Key
 
 START = 1_767_225_600_000
 

@@ -34,6 +34,7 @@ from holdfast.core.model import Event, Options, State
 from holdfast.engines import engine_for
 from holdfast.engines.postgres import PostgresEngine, claim_cursor, rows
 from holdfast.engines.postgres import engine as engine_module
+from holdfast.engines.postgres import write_batches as batches_module
 from holdfast.engines.postgres.liveness import Liveness, short
 from holdfast.engines.postgres.url import parse_url
 from holdfast.engines.postgres.writes import Writes
@@ -248,7 +249,7 @@ def test_what_is_committed_late_behind_the_floor_is_claimed_within_a_moment(
         seen: list[str] = []
         for _ in range(claim_cursor.FULL_IN_A_ROW + 2):
             seen += [held.id for held in await engine.claim("w-1", ["default"], 10, KNOWN)]
-        assert engine._claim_cursor.ahead(["default"], KNOWN, time.monotonic()) is not claim_cursor.FRONT, (
+        assert engine._batches._claim_cursor.ahead(["default"], KNOWN, time.monotonic()) is not claim_cursor.FRONT, (
             "the floor is in use"
         )
         await transaction.commit()
@@ -271,7 +272,7 @@ def test_a_job_of_a_higher_priority_comes_at_once_whatever_the_floor(postgres_st
         await engine.insert([job(CLOCK) for _ in range(200)])
         for _ in range(claim_cursor.FULL_IN_A_ROW + 2):
             await engine.claim("w-1", ["default"], 10, KNOWN)
-        assert engine._claim_cursor.ahead(["default"], KNOWN, time.monotonic()) is not claim_cursor.FRONT
+        assert engine._batches._claim_cursor.ahead(["default"], KNOWN, time.monotonic()) is not claim_cursor.FRONT
         urgent = job(CLOCK, priority=1)
         await engine.insert([urgent])
         assert (await engine.claim("w-1", ["default"], 10, KNOWN))[0].id == urgent.id
@@ -377,11 +378,11 @@ def test_a_completion_comes_to_the_same_alone_and_among_other_changes(postgres_s
         changes.append(change(CLOCK, held[4], Event.COMPLETE, by="somebody", at=now))
         if not others:
             batches = [changes[:3], changes[3:4], changes[4:]]  # by epoch, and by who says so
-            assert all(rows.completions(batch, engine._numbers) for batch in batches)
+            assert all(rows.completions(batch, engine._batches.numbers) for batch in batches)
             told = [answer for batch in batches for answer in await engine.commit(batch)]
         else:
             changes += [change(CLOCK, await claimed(engine, CLOCK), event) for event in others]
-            assert rows.completions(changes, engine._numbers) is None
+            assert rows.completions(changes, engine._batches.numbers) is None
             told = (await engine.commit(changes))[:5]
         seen = []
         for one, answer in zip(held, told, strict=True):
@@ -452,7 +453,7 @@ def test_no_act_of_a_drain_walks_over_the_whole_table(
 
     Also where plans were made while the table was small, and nobody has told the planner since.
     """
-    monkeypatch.setattr(engine_module, "BULK_JOBS", 1_000_000)
+    monkeypatch.setattr(batches_module, "BULK_JOBS", 1_000_000)
 
     async def drain() -> None:
         engine = await opened(postgres_store)
@@ -466,7 +467,7 @@ def test_no_act_of_a_drain_walks_over_the_whole_table(
                 await engine.record([step(one) for one in held])
                 now = CLOCK.now
                 ends = [change(CLOCK, one, Event.COMPLETE, at=now + nth * apart) for nth, one in enumerate(held)]
-                assert (rows.completions(ends, engine._numbers) is None) == bool(apart)
+                assert (rows.completions(ends, engine._batches.numbers) is None) == bool(apart)
                 _, held = await engine.turn(ends, "w-1", ["default"], 100)
         await engine.close()
 
@@ -481,7 +482,7 @@ def test_no_act_of_a_drain_walks_over_the_whole_table(
 
 
 def test_the_planner_is_told_of_many_new_jobs(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_module, "BULK_JOBS", 500)
+    monkeypatch.setattr(batches_module, "BULK_JOBS", 500)
 
     async def bulk() -> None:
         engine = await opened(postgres_store)
@@ -499,19 +500,19 @@ def test_the_planner_is_told_of_many_new_jobs(postgres_store: str, run, monkeypa
 def test_while_jobs_go_on_to_come_the_planner_is_told_less_and_less_often(
     postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(engine_module, "BULK_JOBS", 10)
+    monkeypatch.setattr(batches_module, "BULK_JOBS", 10)
     told: list[int] = []
 
     async def bulk() -> None:
         engine = await opened(postgres_store)
 
         async def analyze() -> None:
-            told.append(engine._bulk)
+            told.append(engine._batches._bulk)
 
-        monkeypatch.setattr(engine, "_analyze", analyze)
+        monkeypatch.setattr(engine._batches, "_analyze", analyze)
         for _ in range(16):
             await engine.insert([job(CLOCK) for _ in range(5)])
-        monkeypatch.setattr(engine_module, "FRESH_SECONDS", 0.0)  # as after a pause
+        monkeypatch.setattr(batches_module, "FRESH_SECONDS", 0.0)  # as after a pause
         await engine.insert([job(CLOCK) for _ in range(10)])
         await engine.close()
 
@@ -562,7 +563,7 @@ def test_days_are_made_ahead_and_an_old_one_is_dropped_once_nothing_is_left_of_i
             )
         for table in ("name", "body", "entry", "job"):
             await raw.execute(f"update {schema}.{table} set n = ({today - 9}::bigint << 40) + 1")
-        engine._numbers.clear()  # nobody else ever changes one
+        engine._batches.numbers.clear()  # nobody else ever changes one
         await engine._keep_days_now()
         assert await raw.fetchval(days) == ahead + 1, "a job that lives keeps its day"
         await engine.commit([change(CLOCK, held, Event.COMPLETE)])

@@ -11,9 +11,10 @@ import pytest
 from holdfast.conformance.given import StoreClock, applied_to, change, claimed, job, signal, taken_over
 from holdfast.core.model import LEASE_LOST, Applied, Change, Conflict, Event, Job
 from holdfast.engines.postgres import PostgresEngine, liveness
-from holdfast.engines.postgres import engine as engine_module
+from holdfast.engines.postgres import write_batches as batches_module
 from holdfast.engines.postgres.liveness import short
 from holdfast.engines.postgres.url import parse_url
+from holdfast.engines.postgres.write_batches import WriteBatches
 from holdfast.engines.topics import job_topic, queue_topic
 from tests.engines.postgres.given import opened
 
@@ -34,25 +35,25 @@ def test_the_numbers_of_jobs_are_known_for_as_long_as_they_are_held_here(postgre
     async def held_and_not() -> None:
         engine = await opened(postgres_store)
         ended, signalled, released, failed, cancelled = [await claimed(engine, CLOCK) for _ in range(5)]
-        assert set(engine._numbers) == {one.id for one in (ended, signalled, released, failed, cancelled)}
+        assert set(engine._batches.numbers) == {one.id for one in (ended, signalled, released, failed, cancelled)}
         await engine.turn(ends([ended]), "w-1", ["none"], 1)
         await applied_to(engine, signal(CLOCK, signalled))
         await applied_to(engine, change(CLOCK, released, Event.RELEASE))
         await applied_to(engine, change(CLOCK, failed, Event.FAIL))
         await applied_to(engine, change(CLOCK, cancelled, Event.CANCEL))
-        assert set(engine._numbers) == {signalled.id}
+        assert set(engine._batches.numbers) == {signalled.id}
         await engine.close()
 
     run(held_and_not())
 
 
 def test_without_their_numbers_jobs_end_all_the_same(postgres_store: str, run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_module, "NUMBERS_KEPT", 3)
+    monkeypatch.setattr(batches_module, "NUMBERS_KEPT", 3)
 
     async def forgotten() -> None:
         engine = await opened(postgres_store)
         held = [await claimed(engine, CLOCK) for _ in range(6)]
-        assert set(engine._numbers) == {one.id for one in held[4:]}, "those before were too many to be kept"
+        assert set(engine._batches.numbers) == {one.id for one in held[4:]}, "those before were too many to be kept"
         assert await engine.commit(ends(held)) == [Applied(3)] * 6
         await engine.close()
 
@@ -89,7 +90,7 @@ def test_a_number_that_is_somebody_else_s_completes_nothing(postgres_store: str,
     async def gone_back() -> None:
         engine = await opened(postgres_store)
         ours, theirs = await claimed(engine, CLOCK), await claimed(engine, CLOCK, "w-2")
-        engine._numbers[ours.id] = engine._numbers[theirs.id]
+        engine._batches.numbers[ours.id] = engine._batches.numbers[theirs.id]
         [answer], _ = await engine.turn(ends([ours]), "w-1", ["none"], 1)
         assert isinstance(answer, Conflict)
         assert await engine.get([ours.id, theirs.id]) == [ours, theirs]
@@ -104,14 +105,14 @@ def test_a_number_that_is_somebody_else_s_completes_nothing(postgres_store: str,
 def test_big_turns_go_one_after_another_and_small_ones_pass_them_by(
     postgres_store: str, run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(engine_module, "BIG_TURN", 3)
-    turn = PostgresEngine._run_turn
+    monkeypatch.setattr(batches_module, "BIG_TURN", 3)
+    turn = WriteBatches._run_turn
     under_way, most = Counter[str](), Counter[str]()
 
     async def crowd() -> None:
         small_is_done = asyncio.Event()
 
-        async def watched(self: PostgresEngine, changes: list[Change], *more: Any) -> Any:
+        async def watched(self: WriteBatches, changes: list[Change], *more: Any) -> Any:
             kind = "big" if len(changes) >= 3 else "small"
             under_way[kind] += 1
             most[kind] = max(most[kind], under_way[kind])
@@ -127,7 +128,7 @@ def test_big_turns_go_one_after_another_and_small_ones_pass_them_by(
 
         engine = await opened(postgres_store)
         held = [await claimed(engine, CLOCK) for _ in range(7)]
-        monkeypatch.setattr(PostgresEngine, "_run_turn", watched)
+        monkeypatch.setattr(WriteBatches, "_run_turn", watched)
         turns = [engine.turn(ends(part), "w-1", ["none"], 1) for part in (held[:3], held[3:6], held[6:])]
         told = await asyncio.gather(*turns)
         assert [answer for answers, _ in told for answer in answers] == [Applied(3)] * 7

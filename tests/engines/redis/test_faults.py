@@ -26,8 +26,8 @@ from holdfast.core.model import Applied, Conflict, Event, Presence, State, Where
 from holdfast.engines.records import WORKER
 from holdfast.engines.redis import RedisEngine
 from holdfast.engines.redis.connection import NotConnected, Way, Wire
-from holdfast.engines.redis.engine import CALL_WEIGHT
 from holdfast.engines.redis.url import parse_url
+from holdfast.engines.redis.write_batches import CALL_WEIGHT
 from tests.engines.redis.given import opened
 from tests.support.given import until
 from tests.support.proxy import Proxy

@@ -28,9 +28,9 @@ from holdfast.engines import engine_for
 from holdfast.engines.records import WORKER
 from holdfast.engines.redis import RedisEngine, rows
 from holdfast.engines.redis.connection import Way
-from holdfast.engines.redis.engine import CALL_WEIGHT, Part
 from holdfast.engines.redis.reads import PAGE
 from holdfast.engines.redis.url import parse_url
+from holdfast.engines.redis.write_batches import CALL_WEIGHT, Part
 from holdfast.engines.topics import job_topic, queue_topic
 from holdfast.engines.urls import named
 from holdfast.jobs.service import Jobs
@@ -415,17 +415,17 @@ def test_callers_who_come_together_share_a_call(redis_store: str, run, monkeypat
         engine = await opened(redis_store)
         held = [await claimed(engine, CLOCK) for _ in range(40)]
         await engine.record([recorded(held[0], "first")])
-        counted, in_calls, came = Counted(engine), engine._in_calls, list[Any]()
+        counted, in_calls, came = Counted(engine), engine._batches._in_calls, list[Any]()
 
         async def once_all_are_here(name: str, parts: Iterable[Part]) -> list[Any]:
             parts = list(parts)
             came.extend(asked for asked, _ in parts)
             async with asyncio.timeout(10):
-                while sum(came) + len(engine._batches["record"].waiting) < len(held):  # noqa: ASYNC110 (other threads)
+                while sum(came) + len(engine._batches._records.waiting) < len(held):  # noqa: ASYNC110 (other threads)
                     await asyncio.sleep(0.001)
             return await in_calls(name, parts)
 
-        monkeypatch.setattr(engine, "_in_calls", once_all_are_here)
+        monkeypatch.setattr(engine._batches, "_in_calls", once_all_are_here)
         await asyncio.gather(*(engine.record([recorded(one)]) for one in held))
         await engine.close()
         return counted()

@@ -31,7 +31,7 @@ from holdfast.engines.file.schema import (
     split_error,
     time_of,
 )
-from holdfast.engines.tables import Key
+from holdfast.engines.indexed_rows import Key
 
 P = TypeVar("P", bound=Part)
 

@@ -29,7 +29,7 @@ from holdfast.engines.file.checkpoint import Checkpoint, Row
 from holdfast.engines.file.checksum import FREE, OTHERS
 from holdfast.engines.file.schema import EDIT, shown
 from holdfast.engines.file.writer import Rows
-from holdfast.engines.tables import Key
+from holdfast.engines.indexed_rows import Key
 
 HAND = "hand"
 """Who made a change that a person made in the file."""

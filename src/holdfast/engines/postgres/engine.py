@@ -1,8 +1,8 @@
 """The Postgres engine: the contract, on a database that many machines share.
 
-Must not contain SQL (`queries.sql`), what an act does (`acts`), nor what is only looked up (`reads`). Everything runs
-on one thread of the engine's own (`hub`), so that it can be used from every loop and thread. What arrives while a
-statement of its kind is under way goes into the next one: that is group commit, without a timer.
+Must not contain SQL (`queries.sql`), what an act does (`writes`, in `write_batches`), nor what is only looked up
+(`reads`). Everything runs on one thread of the engine's own (`loop_thread`), so that it can be used from every loop and
+thread.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,27 +28,26 @@ from holdfast.core.model import (
     Presence,
     Record,
     Recorded,
-    State,
     Step,
     Time,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of
 from holdfast.engines.batch_thread import Ticket
-from holdfast.engines.contract import PROMOTE_LIMIT, Clock, Guarantees
+from holdfast.engines.contract import Clock, Guarantees
 from holdfast.engines.liveness import TIDY_SECONDS, is_past
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection, Follower
-from holdfast.engines.postgres.claim_cursor import ClaimCursor
+from holdfast.engines.postgres.grouping import is_turn
 from holdfast.engines.postgres.liveness import Liveness, short
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.reads import Reads
 from holdfast.engines.postgres.store import Connection, Texts, drop, is_elsewhere, is_there, mark_told, prepare, shift
 from holdfast.engines.postgres.transactions import Transactions
 from holdfast.engines.postgres.url import StoreUrl, parse_url, with_schema
-from holdfast.engines.postgres.writes import Writes, is_turn
+from holdfast.engines.postgres.write_batches import INSERTS_AT_ONCE, WriteBatches
+from holdfast.engines.postgres.writes import Writes
 from holdfast.engines.refusals import not_open
-from holdfast.engines.rows import job_of
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import DUE_WINDOW_MS, queue_topic, queues_of, until_due
 from holdfast.engines.traits import Body, Transactional
@@ -64,28 +62,11 @@ Look = Callable[[Connection], Awaitable[Any]]
 SCRATCH = "holdfast_scratch_"
 """How the schemas of tests begin."""
 
-INSERTS_AT_ONCE = 2
-"""So that one is on its way while the server is at the other; it leaves a connection for everything else."""
-
-BIG_TURN = 100
-"""So many changes keep a server busy by themselves: such turns go one after another, and the next one is ready when its
-time comes. Smaller ones mostly wait for the disk, two at once.
-"""
-
-BULK_JOBS = 2_000
-"""After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
-
-FRESH_SECONDS = 60.0
-"""How long what the planner was told counts: while jobs go on to come, it waits for twice as many as the last time."""
-
 DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
 """For how many days to come there are partitions, and how often that is seen to."""
 
 DAYS_TABLES = 400
 """How many tables one round makes or drops at most: a hundred days."""
-
-NUMBERS_KEPT = 100_000
-"""Of how many claimed jobs the numbers are known here at most; without them a job is looked up by its id."""
 
 FOLD_ROWS = 2_000
 """How many differences the counters may consist of before they are summed up."""
@@ -121,20 +102,16 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._liveness: Liveness
         self._follower: Follower
         self._transactions: Transactions
-        self._batches: dict[str, BatchQueue]
+        self._batches: WriteBatches
+        self._looks: BatchQueue
+        self._beats: BatchQueue
         self._reset()
         forking.watch(self)
 
     def _reset(self) -> None:
         self._clock = ServerClock()
-        self._inserted, self._bulk, self._analyzed_at = 0, BULK_JOBS, -FRESH_SECONDS
         self._days_at = -DAYS_SECONDS
         self._tidied_at = -TIDY_SECONDS
-        self._claim_cursor = ClaimCursor()
-        self._numbers: dict[str, int] = {}
-        """The numbers of the jobs that were claimed here, until a change that ends the lease is answered. On the hub's
-        loop.
-        """
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "PostgresEngine":
@@ -183,24 +160,16 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._reset()
         self._loop_thread = loop_thread = LoopThread(self._url.shown)
         self._pool = pool = Pool(self._url)
-        self._liveness = live = Liveness(loop_thread, self._url, self._sql, pool, self._wakeups.ring)
-        self._follower = Follower(loop_thread, pool, live, self._sql)
+        self._liveness = liveness = Liveness(loop_thread, self._url, self._sql, pool, self._wakeups.ring)
+        self._follower = Follower(loop_thread, pool, liveness, self._sql)
         self._transactions = transactions = Transactions(loop_thread, self._url, self._sql)
-        loop_thread.sockets = lambda: [*pool.sockets(), *live.sockets(), *transactions.sockets()]
-        self._batches = {
-            "insert": BatchQueue(
-                loop_thread,
-                self._run_insert,
-                at_once=min(INSERTS_AT_ONCE, self._url.connections - 1) or 1,
-                weigh=lambda order: len(order[0]),
-            ),
-            "commit": BatchQueue(loop_thread, self._run_commit),
-            "record": BatchQueue(loop_thread, self._run_record),
-            "turn": BatchQueue(loop_thread, self._run_turns, at_once=2, limit=1),
-            "big turn": BatchQueue(loop_thread, self._run_turns, limit=1),
-            "look": BatchQueue(loop_thread, self._run_looks, at_once=2, limit=1),
-            "beat": BatchQueue(loop_thread, self._run_beats, at_once=100, limit=1),
-        }
+        loop_thread.sockets = lambda: [*pool.sockets(), *liveness.sockets(), *transactions.sockets()]
+        inserts_at_once = min(INSERTS_AT_ONCE, self._url.connections - 1) or 1
+        self._batches = WriteBatches(
+            loop_thread, pool, liveness, self._sql, self._clock, inserts_at_once=inserts_at_once
+        )
+        self._looks = BatchQueue(loop_thread, self._run_looks, at_once=2, limit=1)
+        self._beats = BatchQueue(loop_thread, self._run_beats, at_once=100, limit=1)
         self._pid = os.getpid()
 
     async def close(self) -> None:
@@ -226,156 +195,14 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         if self._pid is None or self._loop_thread.is_left_behind:
             raise not_open(self._url.shown, is_forked=self._pid is not None)
 
-    def _do(self, line: str, work: Any) -> Awaitable[Any]:
+    def _writing(self) -> WriteBatches:
         self._check_open()
-        return self._batches[line].do(work)
+        return self._batches
 
     # Writing.
 
-    async def _run_insert(self, tickets: Sequence[Ticket[Any]]) -> None:
-        orders = [ticket.work for ticket in tickets]
-        answers: dict[int, Any] = {}
-        news: set[str] = set()
-
-        async def alone(place: int) -> None:
-            if place not in answers:
-                await self._run_insert([tickets[place]])
-
-        if await self._together(tickets, lambda db: Writes(db, self._sql, news).insert(orders, answers), alone, news):
-            self._grown(sum(len(jobs) for jobs, _ in orders))
-        for place, answer in answers.items():
-            ticket = tickets[place]
-            ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
-
-    def _grown(self, jobs: int) -> None:
-        """So many jobs are new: the planner may have to hear of it."""
-        now = time.monotonic()
-        if now > self._analyzed_at + FRESH_SECONDS:
-            self._bulk = BULK_JOBS
-        self._inserted += jobs
-        if self._inserted >= self._bulk:
-            self._inserted, self._bulk, self._analyzed_at = 0, 2 * self._bulk, now
-            self._loop_thread.spawn(self._analyze())
-
-    async def _run_commit(self, tickets: Sequence[Ticket[Any]]) -> None:
-        changes = [change for ticket in tickets for change in ticket.work]
-        ends = list(accumulate(len(ticket.work) for ticket in tickets))
-        answers: list[Applied | Conflict] = []
-        news: set[str] = set()
-
-        async def alone(place: int) -> None:
-            """The rest of what one caller asked for: what is written already is not tried again."""
-            ticket = tickets[place]
-            done = answers[ends[place] - len(ticket.work) : ends[place]]
-            rest = Ticket[Any](ticket.work[len(done) :], None)
-            rest.answer = []
-            if rest.work:
-                await self._run_commit([rest])
-            ticket.answer, ticket.error = [*done, *(rest.answer or ())], rest.error
-
-        def work(db: Connection) -> Awaitable[None]:
-            return Writes(db, self._sql, news, self._numbers).commit(changes, answers)
-
-        await self._together(tickets, work, alone, news)
-        self._forget(changes[: len(answers)])
-        for ticket, end in zip(tickets, ends, strict=True):
-            if end <= len(answers):  # whatever became of the others
-                ticket.answer, ticket.error = answers[end - len(ticket.work) : end], None
-
-    async def _run_record(self, tickets: Sequence[Ticket[Any]]) -> None:
-        news: set[str] = set()
-
-        async def work(db: Connection) -> None:
-            answers = iter(
-                await Writes(db, self._sql, news).record([step for ticket in tickets for step in ticket.work])
-            )
-            for ticket in tickets:
-                ticket.answer = list(islice(answers, len(ticket.work)))
-
-        async def alone(place: int) -> None:
-            await self._run_record([tickets[place]])
-
-        await self._together(tickets, work, alone, news)
-
-    async def _together(
-        self,
-        tickets: Sequence[Ticket[Any]],
-        work: Callable[[Connection], Awaitable[None]],
-        alone: Callable[[int], Awaitable[None]],
-        news: set[str],
-    ) -> bool:
-        """Do what several callers asked for, and tell the news; whether it was done."""
-        try:
-            await self._pool.act(work)
-        except StoreError as error:
-            for ticket in tickets:
-                ticket.error = error
-            return False
-        except Exception as error:
-            # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
-            if len(tickets) == 1:
-                tickets[0].error = error
-                return False
-            for place in range(len(tickets)):
-                await alone(place)
-            return False
-        finally:
-            if news:
-                self._liveness.tell(news)
-        return True
-
-    async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
-        for ticket in tickets:
-            try:
-                ticket.answer = await self._run_turn(*ticket.work)
-            except Exception as error:
-                ticket.error = error
-
-    async def _run_turn(
-        self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int, types: Sequence[str] | None
-    ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """Changes and a claim, or a claim alone: one statement. In a long drain it begins where the last one did."""
-        began = time.monotonic()
-        claim = (worker, queues, limit, PROMOTE_LIMIT, types, *self._claim_cursor.ahead(queues, types, began))
-
-        async def work(db: Connection) -> tuple[list[Applied | Conflict], list[Any], set[str]]:
-            if not changes:
-                return [], await db.fetch(self._sql.claim, *claim), set()
-            acts = Writes(db, self._sql, None, self._numbers)
-            return *await acts.turn(changes, *claim), acts.news
-
-        answers, rows_told, news = await self._pool.act(work)
-        self._forget(changes)
-        found = [row for row in rows_told if row[0] is not None]
-        news.update(queue_topic(row[3]) for row in rows_told if row[0] is None)  # something was promoted there
-        if news:
-            self._liveness.tell(news)
-        jobs = [job_of(row) for row in found]
-        if jobs:
-            if len(self._numbers) > NUMBERS_KEPT:
-                self._numbers.clear()
-            self._numbers.update(zip([job.id for job in jobs], [row[0] for row in found], strict=True))
-            spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
-            self._claim_cursor.note(queues, types, limit, spots, began)
-            self._clock.heard(jobs[-1].claimed_at or 0)
-        elif limit:
-            self._claim_cursor.reset()
-        return answers, jobs
-
-    def _forget(self, changes: Sequence[Change]) -> None:
-        """These have been answered: but for signals, the leases under which they were claimed here are over."""
-        for change in changes:
-            if change.job.state is not State.ACTIVE:
-                self._numbers.pop(change.job.id, None)
-
-    async def _analyze(self) -> None:
-        try:
-            await self._pool.act(lambda db: db.execute(self._sql.analyze))
-        except Exception:  # noqa: S110 (a role that may not analyse leaves it to autovacuum)
-            pass
-
     def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
-        return self._do("insert", (jobs, parent))
+        return self._writing().insert(jobs, parent)
 
     async def _insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
         """Insert on the caller's loop and connection; who waits hears of it after its commit."""
@@ -395,11 +222,11 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         return answers
 
     async def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> list[Job]:
-        answer: tuple[Any, list[Job]] = await self._do("turn", ((), worker, queues, limit, types))
-        return answer[1]
+        _, jobs = await self._writing().turn((), worker, queues, limit, types)
+        return jobs
 
     def _commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
-        return self._do("commit", changes)
+        return self._writing().commit(changes)
 
     async def _turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
@@ -407,16 +234,13 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         """Commit and claim in one statement, if the changes bring nothing along."""
         if not limit or not queues or not is_turn(changes):
             return await super()._turn(changes, worker, queues, limit, types)
-        line = "turn" if len(changes) < BIG_TURN else "big turn"
-        answer: tuple[list[Applied | Conflict], list[Job]]
-        answer = await self._do(line, (changes, worker, queues, limit, types))
-        return answer
+        return await self._writing().turn(changes, worker, queues, limit, types)
 
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
-        return self._do("record", steps)
+        return self._writing().record(steps)
 
     async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
-        """Run the body on the caller's loop, and its statements on the hub's."""
+        """Run the body on the caller's loop, and its statements on the engine's own."""
         self._check_open()
         return await self._transactions.run(step, body)
 
@@ -495,7 +319,8 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
                 ticket.error = error
 
     async def _look(self, look: Callable[[Connection], Awaitable[T]]) -> T:
-        answer: T = await self._do("look", look)
+        self._check_open()
+        answer: T = await self._looks.do(look)
         return answer
 
     async def now(self) -> Time:
@@ -510,7 +335,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     async def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
         async def work(db: Connection) -> int:
             new = await Writes(db, self._sql).load(wholes, keys, records)
-            self._grown(new)
+            self._batches.note_new_jobs(new)
             return new
 
         return await self._look(work)
@@ -523,7 +348,8 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
     async def _beat(self, presence: Presence) -> Beat:
         """Beat on the lasting connection, which waits for nobody."""
-        answer: Beat = await self._do("beat", presence)
+        self._check_open()
+        answer: Beat = await self._beats.do(presence)
         self._clock.heard(answer.now)
         return answer
 

@@ -5,7 +5,7 @@ Plain changes and new jobs are one statement for all who wait, which compares an
 words as in every engine), and then writes in bulk, all in one transaction.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -19,7 +19,6 @@ from holdfast.core.model import (
     Applied,
     Change,
     Conflict,
-    Event,
     Head,
     Inserted,
     Job,
@@ -32,6 +31,15 @@ from holdfast.core.model import (
 from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection
+from holdfast.engines.postgres.grouping import (
+    Order,
+    is_light,
+    is_plain,
+    jobs_apart,
+    one_of_each,
+    orders_apart,
+    waves,
+)
 from holdfast.engines.refusals import (
     awaited_groups,
     children_are_in,
@@ -40,19 +48,14 @@ from holdfast.engines.refusals import (
     lease_over,
     step_refusal,
 )
-from holdfast.engines.rows import Row, head_of, step_of
+from holdfast.engines.rows import Row, head_of, step_of, steps_apart
 from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
 
 FEW = 50
 """So few new jobs are not worth a savepoint, which costs two ways to the server and back."""
 
-GROUP_SIZE = 16 << 20
-"""How many characters of results go into one statement."""
-
 NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None, None)
 """What `change_jobs` and `complete_jobs` are given when they are to claim nothing."""
-
-JobRequest = tuple[Sequence[Job], Lease | None]
 
 Known = dict[str, tuple[str | None, str | None]]
 """Jobs that are not new, by their ids: who has their key, and that one's digest; neither where the id was there."""
@@ -83,21 +86,21 @@ class Writes:
 
     # insert
 
-    async def insert(self, orders: Sequence[JobRequest], answers: dict[int, list[Inserted] | Exception]) -> None:
+    async def insert(self, orders: Sequence[Order], answers: dict[int, list[Inserted] | Exception]) -> None:
         """Insert for many callers at once: each order is all or none on its own.
 
-        The answers are filled in as they are written, by place, so that another try leaves alone what is there.
+        The answers are filled in as they are written, by index, so that another try leaves alone what is there.
         """
-        plain = [place for place, order in enumerate(orders) if place not in answers and _is_plain(order)]
-        for group in _orders_apart(orders, plain):
-            found = await self._add([job for place in group for job in orders[place][0]])
-            answers |= {place: _answer(orders[place][0], found) for place in group}
-        for place, (jobs, parent) in enumerate(orders):
-            if place not in answers:
+        plain = [index for index, order in enumerate(orders) if index not in answers and is_plain(order)]
+        for group in orders_apart(orders, plain):
+            found = await self._add([job for index in group for job in orders[index][0]])
+            answers |= {index: _answer(orders[index][0], found) for index in group}
+        for index, (jobs, parent) in enumerate(orders):
+            if index not in answers:
                 try:
-                    answers[place] = await self._insert_whole(jobs, parent)
+                    answers[index] = await self._insert_whole(jobs, parent)
                 except (KeyConflict, LeaseLost) as error:
-                    answers[place] = error
+                    answers[index] = error
 
     async def _insert_whole(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
         """One order in a transaction of its own, taken back as a whole when a lease is over or a key is taken."""
@@ -110,7 +113,7 @@ class Writes:
         """New jobs in a transaction that is not ours: what is refused is for its owner to roll back."""
         answers: list[Inserted] = []
         taken: dict[tuple[str, str], Job] = {}
-        for group in _apart(jobs):
+        for group in jobs_apart(jobs):
             answer = _answer(group, await self._found(group, taken))
             if isinstance(answer, Exception):
                 raise answer
@@ -161,8 +164,8 @@ class Writes:
 
     async def commit(self, changes: Sequence[Change], answers: list[Applied | Conflict]) -> None:
         """Carry out changes. The answers are added as they are written, so that another try can go on behind them."""
-        for wave in _waves(changes[len(answers) :]):
-            if all(_is_light(change) for change in wave):
+        for wave in waves(changes[len(answers) :]):
+            if all(is_light(change) for change in wave):
                 answers += await self._change(wave)
             else:
                 async with self._db.transaction():
@@ -261,7 +264,7 @@ class Writes:
         if drops:
             await self._db.execute(self._sql.drop_steps, *rows.columns(drops, 2))
         steps = [(step, head.n) for change, head, _ in going for step in change.steps]
-        for group in _steps_apart([step for step, _ in steps]):
+        for group in steps_apart([step for step, _ in steps]):
             numbers = {step.job: n for step, n in steps}
             columns = rows.columns([rows.step_row(step, numbers[step.job]) for step in group], rows.STEP_WIDTH)
             await self._db.execute(self._sql.set_steps, *columns)
@@ -272,7 +275,7 @@ class Writes:
         ]
         if edits:
             await self._db.execute(self._sql.edit_args, *rows.columns(edits, 4))
-        await self._add(_once([job for change, _, _ in going for job in change.inserts]))
+        await self._add(one_of_each([job for change, _, _ in going for job in change.inserts]))
 
     async def _arrive(self, going: Sequence[tuple[Change, Head, Job]]) -> dict[str, int]:
         """Count children in at their parents; answer how many each one found missing after itself."""
@@ -287,8 +290,8 @@ class Writes:
         left = {(row[0], row[1]): row[2] for row in await self._db.fetch(self._sql.arrive, *columns)}
         for family, ids in come.items():
             self.news.add(job_topic(family[0]))
-            for place, id in enumerate(reversed(ids)):
-                missing[id] = left.get(family, 0) + place if family in left else 0
+            for index, id in enumerate(reversed(ids)):
+                missing[id] = left.get(family, 0) + index if family in left else 0
         return missing
 
     async def _waits_for_nobody(self, parent: str, change: Change) -> bool:
@@ -316,13 +319,13 @@ class Writes:
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         """Record steps. One statement for all; what became of each is only looked up when one was refused."""
         answers: list[Recorded | Conflict] = []
-        for group in _steps_apart(steps):
+        for group in steps_apart(steps):
             columns = rows.columns([rows.step_row(step, step.job) for step in group], rows.STEP_WIDTH)
             written = {row[0] - 1 for row in await self._db.fetch(self._sql.add_steps, *columns)}
-            left = [step for place, step in enumerate(group) if place not in written]
+            left = [step for index, step in enumerate(group) if index not in written]
             why = await self.standing(left) if left else {}
-            for place, step in enumerate(group):
-                answers.append(Recorded(step, True) if place in written else why[step.job, step.path])
+            for index, step in enumerate(group):
+                answers.append(Recorded(step, True) if index in written else why[step.job, step.path])
         return answers
 
     async def standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
@@ -365,52 +368,16 @@ class Writes:
         numbers = {row[0]: row[1] for row in await self._db.fetch(self._sql.load_jobs, *columns)}
         fresh = [(whole, numbers[id]) for id, whole in wholes.items() if id in numbers]
         await self._db.execute(self._sql.load_entries, *rows.entry_columns(fresh))
-        for group in _steps_apart([step for whole, _ in fresh for step in whole.steps]):
+        for group in steps_apart([step for whole, _ in fresh for step in whole.steps]):
             told = [rows.step_row(step, numbers[step.job]) for step in group]
             await self._db.execute(self._sql.set_steps, *rows.columns(told, rows.STEP_WIDTH))
         return numbers
-
-
-def is_turn(changes: Sequence[Change]) -> bool:
-    """Whether changes can be made in one statement: none brings anything along, and none is about another one's job."""
-    return all(_is_light(change) for change in changes) and len({change.job.id for change in changes}) == len(changes)
 
 
 def _made(told: Row) -> dict[str, Made]:
     """The changed jobs, of the first row that a change answers with: their versions now, and who held them before."""
     ids, versions, owners = told[-3:]
     return {} if ids is None else dict(zip(ids, zip(map(int, versions), owners, strict=True), strict=True))
-
-
-def _is_plain(order: JobRequest) -> bool:
-    """Whether an order can share a statement with others: nothing of it can be refused while the rest goes ahead."""
-    jobs, parent = order
-    if parent is not None:
-        return False
-    return len(jobs) == 1 or (all(job.key is None for job in jobs) and len({job.id for job in jobs}) == len(jobs))
-
-
-def _is_light(change: Change) -> bool:
-    """Whether a change brings nothing along, so that one statement can compare and write."""
-    return not (
-        change.steps
-        or change.drops
-        or change.drops_failed
-        or change.edits
-        or change.signal is not None
-        or change.takes
-        or change.arrives
-        or change.inserts
-        or change.event == Event.SUSPEND
-    )
-
-
-def _once(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs, the first of each id."""
-    first: dict[str, Job] = {}
-    for job in jobs:
-        first.setdefault(job.id, job)
-    return list(first.values())
 
 
 def _answer(jobs: Sequence[Job], found: Known) -> list[Inserted] | Exception:
@@ -425,66 +392,3 @@ def _answer(jobs: Sequence[Job], found: Known) -> list[Inserted] | Exception:
             return key_taken(job, holder)
         answer.append(Inserted(job.id if holder is None else holder, new=False))
     return answer
-
-
-def _orders_apart(orders: Sequence[JobRequest], places: Sequence[int]) -> Iterator[list[int]]:
-    """Orders in groups, in none of which an id or a key is there twice."""
-    if len(places) == 1:  # a bulk, mostly; within one order they are apart, or it would not be plain
-        yield list(places)
-        return
-    group: list[int] = []
-    seen: set[Any] = set()
-    for place in places:
-        names = {name for job in orders[place][0] for name in _names(job)}
-        if not seen.isdisjoint(names):
-            yield group
-            group, seen = [], set()
-        group.append(place)
-        seen |= names
-    if group:
-        yield group
-
-
-def _apart(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """One order's jobs in groups, in none of which an id or a key is there twice."""
-    orders = [((job,), None) for job in jobs]
-    for places in _orders_apart(orders, range(len(orders))):
-        yield [jobs[place] for place in places]
-
-
-def _names(job: Job) -> list[Any]:
-    return [job.id] if job.key is None else [job.id, (job.type, job.key)]
-
-
-def _waves(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """Changes in groups that may be done at once: none touches what another one touches, light ones by themselves."""
-    wave: list[Change] = []
-    seen: set[str] = set()
-    for change in changes:
-        ids = {change.job.id, *(job.id for job in change.inserts)}
-        apart = bool(wave) and (
-            bool(ids & seen)
-            or _is_light(change) != _is_light(wave[-1])
-            or Event.SUSPEND in (change.event, wave[-1].event)
-        )
-        if apart:
-            yield wave
-            wave, seen = [], set()
-        wave.append(change)
-        seen |= ids
-    if wave:
-        yield wave
-
-
-def _steps_apart(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
-    """The steps in groups of a bearable size, in none of which a path is there twice."""
-    start, size, paths = 0, 0, set[tuple[str, str]]()
-    for place, step in enumerate(steps):
-        size += len(step.result or "")
-        if (step.job, step.path) in paths or (size > GROUP_SIZE and place > start):
-            yield steps[start:place]
-            start, size = place, len(step.result or "")
-            paths.clear()
-        paths.add((step.job, step.path))
-    if start < len(steps):
-        yield steps[start:]

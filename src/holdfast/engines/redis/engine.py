@@ -1,8 +1,8 @@
 """The Redis engine: the contract, on a server that many machines share.
 
-Must not contain what an act does (`lua/`), nor what is only looked up (`reads`). Everything runs on one thread of the
-engine's own (`hub`), so that it can be used from every loop and thread. What arrives while a call of its kind is under
-way goes into the next one: that is group commit, without a timer.
+Must not contain what an act does (`lua/`), how writes are batched (`write_batches`), nor what is only looked up
+(`reads`). Everything runs on one thread of the engine's own (`loop_thread`), so that it can be used from every loop and
+thread.
 """
 
 import asyncio
@@ -10,16 +10,15 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
 from holdfast import forking
-from holdfast.core.errors import HoldfastError, StoreBusy, StoreError
+from holdfast.core.errors import StoreError
 from holdfast.core.model import (
     OUTRUN,
     Applied,
@@ -46,7 +45,8 @@ from holdfast.engines.redis.liveness import News, beat_of, beat_words
 from holdfast.engines.redis.reads import PAGE, Reads
 from holdfast.engines.redis.store import Health, Store, check_server, health_of, translate_error
 from holdfast.engines.redis.url import StoreUrl, parse_url, with_app
-from holdfast.engines.refusals import key_taken, lease_over, not_open
+from holdfast.engines.redis.write_batches import WriteBatches
+from holdfast.engines.refusals import not_open
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import queues_of, until_due
 from holdfast.engines.traits import Movable
@@ -57,11 +57,6 @@ T = TypeVar("T")
 DUE_SECONDS = 0.05
 """For how long what a claim told of the next due job is good for the wait after it."""
 
-CALL_WEIGHT = 25
-"""How much work goes into one call of a script, counted in plain changes: the server does nothing else meanwhile."""
-
-CALL_SIZE = 4 << 20
-"""How many bytes go into one call."""
 PRUNE_PAGE = 100
 """How many jobs one call of the prune's script removes: a millisecond or two in which the server does nothing else."""
 
@@ -70,9 +65,6 @@ ROUNDS = 200
 
 DEALING_ROUNDS = 100_000
 """How many calls of one claim may deal out what an old store had ready: for twenty million jobs."""
-
-Part = tuple[int, list[Any]]
-"""How many things one call is asked for, and its words."""
 
 SCRATCH = "holdfast-scratch-"
 """How the apps of tests begin."""
@@ -108,7 +100,8 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         self._looks: Wire
         self._beats: Wire
         self._news: News
-        self._batches: dict[str, BatchQueue]
+        self._batches: WriteBatches
+        self._queues: dict[str, BatchQueue]
         self._reset()
         forking.watch(self)
 
@@ -180,12 +173,11 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         self._acts, self._looks, self._beats = wires = [Wire(url, way, store.greet) for _ in range(3)]
         self._news = news = News(loop_thread, url, way, store, self._wakeups.ring)
         loop_thread.sockets = lambda: [*news.sockets(), *(socket for wire in wires for socket in wire.sockets())]
-        self._batches = {
-            "insert": BatchQueue(loop_thread, self._run_inserts),
-            "commit": BatchQueue(loop_thread, self._run_commits),
-            "record": BatchQueue(loop_thread, self._run_records),
+        self._batches = WriteBatches(
+            loop_thread, url, lambda name, *words: self._script(self._acts, name, *words), self._run_claim
+        )
+        self._queues = {
             "claim": BatchQueue(loop_thread, self._run_each, limit=1),
-            "turn": BatchQueue(loop_thread, self._run_turns, at_once=2, limit=1),
             "look": BatchQueue(loop_thread, self._run_each, at_once=8, limit=1),
             "beat": BatchQueue(loop_thread, self._run_each, at_once=100, limit=1),
         }
@@ -217,9 +209,13 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     # The ways to the server.
 
-    def _do(self, line: str, work: Any) -> Awaitable[Any]:
+    def _do(self, kind: str, work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
         self._check_open()
-        return self._batches[line].do(work)
+        return self._queues[kind].do(work)
+
+    def _writing(self) -> WriteBatches:
+        self._check_open()
+        return self._batches
 
     async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
         answer: T = await self._do("look", work)
@@ -234,86 +230,10 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             except Exception as error:
                 ticket.error = error
 
-    async def _in_calls(self, name: str, parts: Iterable[Part]) -> list[Any]:
-        """Do what several callers asked for in as few calls as is bearable, sent together.
-
-        Answers for each thing that was asked for: with what its call said of it, or with the trouble that this call
-        had. The others may have been carried out.
-        """
-        parts = list(parts)
-        calls = [self._script(self._acts, name, *words) for _, words in parts]
-        found: list[Any] = []
-        for (asked, _), answer in zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-            if isinstance(answer, RedisError | OSError | TimeoutError | HoldfastError):
-                found += [translate_error(answer, self._url)] * asked
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                found += answer
-        return found
-
-    def _deal(self, tickets: Sequence[Ticket[Any]], found: Iterable[Any], read: Callable[[Any, Any], Any]) -> None:
-        """Deal out answers, in order; `read` makes one of what was asked for and what was said of it."""
-        found = iter(found)
-        for ticket in tickets:
-            mine = list(islice(found, len(ticket.work)))
-            troubles = [row for row in mine if isinstance(row, Exception)]
-            if not troubles:
-                ticket.answer = [read(one, row) for one, row in zip(ticket.work, mine, strict=True)]
-            elif len(troubles) < len(mine) and isinstance(troubles[0], StoreBusy):
-                ticket.error = StoreError(f"{self._url.shown}: only a part of it was written: look, then repeat")
-            else:
-                ticket.error = troubles[0]
-
     # Writing.
 
-    async def _run_inserts(self, tickets: Sequence[Ticket[Any]]) -> None:
-        orders: list[tuple[int, bytes]] = []
-        for ticket in tickets:
-            jobs, parent = ticket.work
-            lease = (False, 0) if parent is None else (parent.job, parent.epoch)
-            orders.append((len(jobs), rows.pack((*lease, [rows.job_row(job) for job in jobs]))))
-        for ticket, answer in zip(tickets, await self._in_calls("insert", _parts(orders)), strict=True):
-            jobs, parent = ticket.work
-            if isinstance(answer, Exception):
-                ticket.error = answer
-                continue
-            match answer[0]:
-                case 0:
-                    ticket.error = lease_over(parent)
-                case 1:
-                    ticket.error = key_taken(jobs[answer[1] - 1], answer[2].decode())
-                case _:
-                    ticket.answer = [
-                        Inserted(id.decode(), new == 1) for id, new in zip(answer[1::2], answer[2::2], strict=True)
-                    ]
-
-    async def _run_commits(self, tickets: Sequence[Ticket[Any]]) -> None:
-        changes = [change for ticket in tickets for change in ticket.work]
-        parts = _parts((rows.weight(change), rows.change_row(change)) for change in changes)
-        self._deal(
-            tickets, await self._in_calls("commit", parts), lambda change, row: rows.answer_of(row, change.job.id)
-        )
-
-    async def _run_records(self, tickets: Sequence[Ticket[Any]]) -> None:
-        steps = [step for ticket in tickets for step in ticket.work]
-        words = (
-            (step.job, step.epoch, step.path, rows.STEP_LETTERS[step.state], rows.step_row(step)) for step in steps
-        )
-        self._deal(tickets, await self._in_calls("record", _parts((1, *one) for one in words)), _recorded)
-
-    async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
-        """The commit and the claim are sent one behind the other, and answered in one go."""
-        for ticket in tickets:
-            changes, worker, queues, limit, types = ticket.work
-            commits = Ticket[Any](changes, None)
-            claiming = self._run_claim(worker, queues, limit, types) if limit and queues else _nothing()
-            _, claimed = await asyncio.gather(self._run_commits([commits]), claiming, return_exceptions=True)
-            ticket.error = commits.error
-            ticket.answer = (commits.answer, [] if isinstance(claimed, BaseException) else claimed)
-
     def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
-        return self._do("insert", (jobs, parent))
+        return self._writing().insert(jobs, parent)
 
     def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> Awaitable[list[Job]]:
         return self._do("claim", lambda: self._run_claim(worker, queues, limit, types))
@@ -343,18 +263,16 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         return jobs
 
     def _commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
-        return self._do("commit", changes)
+        return self._writing().commit(changes)
 
     async def _turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
         """Commit and claim in one way there and back."""
-        answer: tuple[list[Applied | Conflict], list[Job]]
-        answer = await self._do("turn", (changes, worker, queues, limit, types))
-        return answer
+        return await self._writing().turn(changes, worker, queues, limit, types)
 
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
-        return self._do("record", steps)
+        return self._writing().record(steps)
 
     async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
         words = (name, int(value is not None), value or "", "" if expected is None else expected)
@@ -453,10 +371,6 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         return now, rows.score(found)
 
 
-async def _nothing() -> list[Job]:
-    return []
-
-
 @asynccontextmanager
 async def _unopened(url: StoreUrl) -> AsyncIterator[Wire]:
     """A connection that greets no store, and so makes none."""
@@ -471,28 +385,3 @@ async def _unopened(url: StoreUrl) -> AsyncIterator[Wire]:
         raise translate_error(error, url) from error
     finally:
         await wire.close()
-
-
-def _recorded(step: Step, row: Any) -> Recorded | Conflict:
-    if row == 1:
-        return Recorded(step, True)
-    if row[0] == 0:
-        return rows.conflict_of(row, step.job)
-    return Recorded(rows.step_of(step.job, step.path, row[1]), False)
-
-
-def _parts(weighed: Any) -> Iterator[Part]:
-    """Words for several calls: (weight, word …) in groups that one call can bear."""
-    words: list[Any] = []
-    count = weight = size = 0
-    for one, *more in weighed:
-        length = sum(len(word) for word in more if isinstance(word, bytes | str))
-        if words and (weight + one > CALL_WEIGHT or size + length > CALL_SIZE):
-            yield count, words
-            words, count, weight, size = [], 0, 0, 0
-        words += more
-        count += 1
-        weight += one
-        size += length
-    if words:
-        yield count, words

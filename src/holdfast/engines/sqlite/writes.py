@@ -37,13 +37,10 @@ from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
 from holdfast.engines.contract import PROMOTE_LIMIT
 from holdfast.engines.records import PAUSE
 from holdfast.engines.refusals import awaited_groups, children_are_in, holds, key_taken, lease_over, step_refusal
-from holdfast.engines.rows import Row, head_of, job_of, step_of
+from holdfast.engines.rows import Row, head_of, job_of, step_of, steps_apart
 from holdfast.engines.sqlite import rows
 from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
 from holdfast.engines.wakeups import EVERYTHING
-
-GROUP_SIZE = 8 << 20
-"""How many characters of results go into one statement, which SQLite limits."""
 
 _json = msgspec.json.Encoder().encode
 
@@ -128,11 +125,11 @@ class Writes:
         if not jobs:
             return {}
         (n,) = self._db.execute(self._sql.next_job).fetchone()
-        params = [rows.job_params(job, n + place) for place, job in enumerate(jobs)]
+        params = [rows.job_params(job, n + index) for index, job in enumerate(jobs)]
         self._db.executemany(self._sql.add_job, params)
         self._db.executemany(self._sql.add_body, params)
         self._db.executemany(
-            self._sql.add_entry, [rows.entry_params(submit_entry(job), n + place) for place, job in enumerate(jobs)]
+            self._sql.add_entry, [rows.entry_params(submit_entry(job), n + index) for index, job in enumerate(jobs)]
         )
         families: Counter[tuple[str, str]] = Counter()
         for job in jobs:
@@ -143,7 +140,7 @@ class Writes:
                 families[job.parent, job.group or ""] += 1
         for (parent, name), more in families.items():
             self._db.execute(self._sql.grow_family, {"parent": parent, "name": name, "more": more})
-        return {job.id: n + place for place, job in enumerate(jobs)}
+        return {job.id: n + index for index, job in enumerate(jobs)}
 
     # claim
 
@@ -192,8 +189,8 @@ class Writes:
             there = self._db.execute(self._sql.ready_among, {"queue": queue, "types": _ids(types)}).fetchall()
         # Another text for each, and so a statement of its own: one that is being read would be prepared anew.
         walks: list[Iterator[Row]] = [
-            self._db.execute(self._sql.ready + " " * place, {**asked, "type": type})
-            for place, (type,) in enumerate(there)
+            self._db.execute(self._sql.ready + " " * index, {**asked, "type": type})
+            for index, (type,) in enumerate(there)
         ]
         return list(islice(merge(*walks, key=_turn_of), limit) if len(walks) > 1 else chain(*walks))
 
@@ -294,7 +291,7 @@ class Writes:
     def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         """Record steps. One statement for all; what became of each is only looked up when one was refused."""
         answers: list[Recorded | Conflict] = []
-        for group in _apart(steps):
+        for group in steps_apart(steps):
             written = self._db.execute(self._sql.add_steps, {"steps": rows.step_rows(group)}).rowcount
             whole = written == len(group)
             answers += [Recorded(step, True) if whole else self._standing(step) for step in group]
@@ -359,15 +356,15 @@ class Writes:
         known = self._known(whole.job.id for whole in wholes)
         fresh = list({whole.job.id: whole for whole in wholes if whole.job.id not in known}.values())
         (n,) = self._db.execute(self._sql.next_job).fetchone()
-        numbered = [(place, whole) for place, whole in enumerate(fresh, n)]
-        params = [rows.job_params(whole.job, place) for place, whole in numbered]
+        numbered = [(index, whole) for index, whole in enumerate(fresh, n)]
+        params = [rows.job_params(whole.job, index) for index, whole in numbered]
         self._db.executemany(self._sql.add_job, params)
         self._db.executemany(self._sql.add_body, params)
         self._db.executemany(
-            self._sql.add_entry, (rows.entry_params(one, place) for place, whole in numbered for one in whole.entries)
+            self._sql.add_entry, (rows.entry_params(one, index) for index, whole in numbered for one in whole.entries)
         )
         self._db.executemany(
-            self._sql.set_step, (rows.step_params(one, place) for place, whole in numbered for one in whole.steps)
+            self._sql.set_step, (rows.step_params(one, index) for index, whole in numbered for one in whole.steps)
         )
         families: Counter[tuple[str, str]] = Counter()
         for job in (whole.job for whole in fresh):
@@ -406,20 +403,6 @@ class Writes:
 
 
 _DUE_EVENT = {State.SCHEDULED: Event.PROMOTE, State.RETRYABLE: Event.PROMOTE, State.PENDING: Event.ACTIVATE}
-
-
-def _apart(steps: Sequence[Step]) -> Iterable[Sequence[Step]]:
-    """The steps in groups of a bearable size, in none of which a path is there twice."""
-    start, size, paths = 0, 0, set[tuple[str, str]]()
-    for place, step in enumerate(steps):
-        size += len(step.result or "")
-        if (step.job, step.path) in paths or size > GROUP_SIZE:
-            yield steps[start:place]
-            start, size = place, len(step.result or "")
-            paths.clear()
-        paths.add((step.job, step.path))
-    if start < len(steps):
-        yield steps[start:]
 
 
 def _turn_of(row: Row) -> tuple[int, int, int]:

@@ -1,0 +1,94 @@
+"""Which orders, jobs and changes may share a statement or a transaction on Postgres. Pure functions; must not write."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from holdfast.core.model import Change, Event, Job, Lease
+
+Order = tuple[Sequence[Job], Lease | None]
+"""One caller's new jobs, and the lease of their parent."""
+
+
+def is_turn(changes: Sequence[Change]) -> bool:
+    """Whether changes can be made in one statement: none brings anything along, and none is about another one's job."""
+    return all(is_light(change) for change in changes) and len({change.job.id for change in changes}) == len(changes)
+
+
+def is_plain(order: Order) -> bool:
+    """Whether an order can share a statement with others: nothing of it can be refused while the rest goes ahead."""
+    jobs, parent = order
+    if parent is not None:
+        return False
+    return len(jobs) == 1 or (all(job.key is None for job in jobs) and len({job.id for job in jobs}) == len(jobs))
+
+
+def is_light(change: Change) -> bool:
+    """Whether a change brings nothing along, so that one statement can compare and write."""
+    return not (
+        change.steps
+        or change.drops
+        or change.drops_failed
+        or change.edits
+        or change.signal is not None
+        or change.takes
+        or change.arrives
+        or change.inserts
+        or change.event == Event.SUSPEND
+    )
+
+
+def one_of_each(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs, the first of each id."""
+    first: dict[str, Job] = {}
+    for job in jobs:
+        first.setdefault(job.id, job)
+    return list(first.values())
+
+
+def orders_apart(orders: Sequence[Order], indexes: Sequence[int]) -> Iterator[list[int]]:
+    """Orders in groups, in none of which an id or a key is there twice."""
+    if len(indexes) == 1:  # a bulk, mostly; within one order they are apart, or it would not be plain
+        yield list(indexes)
+        return
+    group: list[int] = []
+    seen: set[Any] = set()
+    for index in indexes:
+        names = {name for job in orders[index][0] for name in _names(job)}
+        if not seen.isdisjoint(names):
+            yield group
+            group, seen = [], set()
+        group.append(index)
+        seen |= names
+    if group:
+        yield group
+
+
+def jobs_apart(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """One order's jobs in groups, in none of which an id or a key is there twice."""
+    orders = [((job,), None) for job in jobs]
+    for indexes in orders_apart(orders, range(len(orders))):
+        yield [jobs[index] for index in indexes]
+
+
+def _names(job: Job) -> list[Any]:
+    return [job.id] if job.key is None else [job.id, (job.type, job.key)]
+
+
+def waves(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Changes in groups that may be done at once: none touches what another one touches, light ones by themselves."""
+    wave: list[Change] = []
+    seen: set[str] = set()
+    for change in changes:
+        ids = {change.job.id, *(job.id for job in change.inserts)}
+        apart = bool(wave) and (
+            bool(ids & seen)
+            or is_light(change) != is_light(wave[-1])
+            or Event.SUSPEND in (change.event, wave[-1].event)
+        )
+        if apart:
+            yield wave
+            wave, seen = [], set()
+        wave.append(change)
+        seen |= ids
+    if wave:
+        yield wave

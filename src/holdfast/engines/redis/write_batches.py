@@ -1,0 +1,176 @@
+"""Writing to a Redis store in batches: new jobs, changes, steps, and turns of a worker. On the engine's own loop.
+
+Must not contain what an act does (`lua/`). What arrives while a call of its kind is under way goes into the next one:
+that is group commit, without a timer.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from holdfast.core.errors import HoldfastError, StoreBusy, StoreError
+from holdfast.core.model import Applied, Change, Conflict, Inserted, Job, Lease, Recorded, Step
+from holdfast.engines.batch_thread import Ticket
+from holdfast.engines.loop_thread import BatchQueue, LoopThread
+from holdfast.engines.redis import rows
+from holdfast.engines.redis.store import translate_error
+from holdfast.engines.redis.url import StoreUrl
+from holdfast.engines.refusals import key_taken, lease_over
+
+CALL_WEIGHT = 25
+"""How much work goes into one call of a script, counted in plain changes: the server does nothing else meanwhile."""
+
+CALL_SIZE = 4 << 20
+"""How many bytes go into one call."""
+
+Part = tuple[int, list[Any]]
+"""How many things one call is asked for, and its words."""
+
+
+class WriteBatches:
+    """The queues of what writes, and how a batch of each is carried out. `script` runs one, `claim` takes jobs."""
+
+    def __init__(
+        self,
+        loop_thread: LoopThread,
+        url: StoreUrl,
+        script: Callable[..., Awaitable[Any]],
+        claim: Callable[..., Awaitable[list[Job]]],
+    ) -> None:
+        self._url = url
+        self._script = script
+        self._claim = claim
+        self._inserts = BatchQueue(loop_thread, self._run_inserts)
+        self._commits = BatchQueue(loop_thread, self._run_commits)
+        self._records = BatchQueue(loop_thread, self._run_records)
+        self._turns = BatchQueue(loop_thread, self._run_turns, at_once=2, limit=1)
+
+    # From any loop.
+
+    def insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
+        """Add new jobs."""
+        return self._inserts.do((jobs, parent))
+
+    def commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
+        """Carry out changes."""
+        return self._commits.do(changes)
+
+    def record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
+        """Record steps."""
+        return self._records.do(steps)
+
+    def turn(
+        self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
+    ) -> Awaitable[tuple[list[Applied | Conflict], list[Job]]]:
+        """Carry out changes, and claim."""
+        return self._turns.do((changes, worker, queues, limit, types))
+
+    # On the engine's own loop.
+
+    async def _run_inserts(self, tickets: Sequence[Ticket[Any]]) -> None:
+        orders: list[tuple[int, bytes]] = []
+        for ticket in tickets:
+            jobs, parent = ticket.work
+            lease = (False, 0) if parent is None else (parent.job, parent.epoch)
+            orders.append((len(jobs), rows.pack((*lease, [rows.job_row(job) for job in jobs]))))
+        for ticket, answer in zip(tickets, await self._in_calls("insert", _parts(orders)), strict=True):
+            jobs, parent = ticket.work
+            if isinstance(answer, Exception):
+                ticket.error = answer
+                continue
+            match answer[0]:
+                case 0:
+                    ticket.error = lease_over(parent)
+                case 1:
+                    ticket.error = key_taken(jobs[answer[1] - 1], answer[2].decode())
+                case _:
+                    ticket.answer = [
+                        Inserted(id.decode(), new == 1) for id, new in zip(answer[1::2], answer[2::2], strict=True)
+                    ]
+
+    async def _run_commits(self, tickets: Sequence[Ticket[Any]]) -> None:
+        changes = [change for ticket in tickets for change in ticket.work]
+        parts = _parts((rows.weight(change), rows.change_row(change)) for change in changes)
+        self._deal(
+            tickets, await self._in_calls("commit", parts), lambda change, row: rows.answer_of(row, change.job.id)
+        )
+
+    async def _run_records(self, tickets: Sequence[Ticket[Any]]) -> None:
+        steps = [step for ticket in tickets for step in ticket.work]
+        words = (
+            (step.job, step.epoch, step.path, rows.STEP_LETTERS[step.state], rows.step_row(step)) for step in steps
+        )
+        self._deal(tickets, await self._in_calls("record", _parts((1, *one) for one in words)), _recorded)
+
+    async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
+        """The commit and the claim are sent one behind the other, and answered in one go."""
+        for ticket in tickets:
+            changes, worker, queues, limit, types = ticket.work
+            commits = Ticket[Any](changes, None)
+            claiming = self._claim(worker, queues, limit, types) if limit and queues else _nothing()
+            _, claimed = await asyncio.gather(self._run_commits([commits]), claiming, return_exceptions=True)
+            ticket.error = commits.error
+            ticket.answer = (commits.answer, [] if isinstance(claimed, BaseException) else claimed)
+
+    async def _in_calls(self, name: str, parts: Iterable[Part]) -> list[Any]:
+        """Do what several callers asked for in as few calls as is bearable, sent together.
+
+        Answers for each thing that was asked for: with what its call said of it, or with the trouble that this call
+        had. The others may have been carried out.
+        """
+        parts = list(parts)
+        calls = [self._script(name, *words) for _, words in parts]
+        found: list[Any] = []
+        for (asked, _), answer in zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if isinstance(answer, RedisError | OSError | TimeoutError | HoldfastError):
+                found += [translate_error(answer, self._url)] * asked
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found += answer
+        return found
+
+    def _deal(self, tickets: Sequence[Ticket[Any]], found: Iterable[Any], read: Callable[[Any, Any], Any]) -> None:
+        """Deal out answers, in order; `read` makes one of what was asked for and what was said of it."""
+        found = iter(found)
+        for ticket in tickets:
+            mine = list(islice(found, len(ticket.work)))
+            troubles = [row for row in mine if isinstance(row, Exception)]
+            if not troubles:
+                ticket.answer = [read(one, row) for one, row in zip(ticket.work, mine, strict=True)]
+            elif len(troubles) < len(mine) and isinstance(troubles[0], StoreBusy):
+                ticket.error = StoreError(f"{self._url.shown}: only a part of it was written: look, then repeat")
+            else:
+                ticket.error = troubles[0]
+
+
+async def _nothing() -> list[Job]:
+    return []
+
+
+def _recorded(step: Step, row: Any) -> Recorded | Conflict:
+    if row == 1:
+        return Recorded(step, True)
+    if row[0] == 0:
+        return rows.conflict_of(row, step.job)
+    return Recorded(rows.step_of(step.job, step.path, row[1]), False)
+
+
+def _parts(weighed: Any) -> Iterator[Part]:
+    """Words for several calls: (weight, word …) in groups that one call can bear."""
+    words: list[Any] = []
+    count = weight = size = 0
+    for one, *more in weighed:
+        length = sum(len(word) for word in more if isinstance(word, bytes | str))
+        if words and (weight + one > CALL_WEIGHT or size + length > CALL_SIZE):
+            yield count, words
+            words, count, weight, size = [], 0, 0, 0
+        words += more
+        count += 1
+        weight += one
+        size += length
+    if words:
+        yield count, words
