@@ -82,6 +82,11 @@ def cancel(job: Job, now: Time, *, by: str, **cargo: Unpack[Cargo]) -> Change:
 # While nobody holds a lease.
 
 
+def claim(job: Job, now: Time, *, by: str, **cargo: Unpack[Cargo]) -> Change:
+    """A worker takes the lease."""
+    return decide(job, Event.CLAIM, now, by=by, **cargo)
+
+
 def promote(job: Job, now: Time, *, by: str, **cargo: Unpack[Cargo]) -> Change:
     """The time has come for which the job waited."""
     return decide(job, Event.PROMOTE, now, by=by, **cargo)

@@ -14,16 +14,16 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.changes import abandon, activate, cancel, claim, complete, discard
 from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, Invalid, Refused
 from holdfast.core.keys import check_id, check_queue, check_type, digest
-from holdfast.core.lifecycle import applied, decide, deliver
+from holdfast.core.lifecycle import applied, deliver
 from holdfast.core.model import (
     Change,
     Conflict,
     Entry,
     Error,
-    Event,
     Job,
     Options,
     Signal,
@@ -226,18 +226,18 @@ def _changes(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Chang
     note = {"imported": f"it was {state}, with {plural(len(run.steps), 'recorded step')}"}
     records = _records(run, now)
     if state is State.CANCELLED and not review:
-        go(decide(job, Event.CANCEL, now, by=by, steps=records, note=note))
+        go(cancel(job, now, by=by, steps=records, note=note))
         return changes
-    go(decide(job, Event.ACTIVATE, now, by=by, steps=records, note=note))
-    go(decide(job, Event.CLAIM, now, by=IMPORTER))
+    go(activate(job, now, by=by, steps=records, note=note))
+    go(claim(job, now, by=IMPORTER))
     if state is State.COMPLETED and not review:
-        go(decide(job, Event.COMPLETE, now, by=IMPORTER, result=run.job.result))
+        go(complete(job, now, by=IMPORTER, result=run.job.result))
         return changes
     error = run.job.error if state in (State.REVIEW, State.DISCARDED) else None
     error = error or Error("Imported", f"it was {state} when it was exported; replay it to go on, or discard it")
-    go(decide(job, Event.ABANDON, now, by=IMPORTER, error=error))
+    go(abandon(job, now, by=IMPORTER, error=error))
     if state is State.DISCARDED and not review:
-        go(decide(job, Event.DISCARD, now, by=by))
+        go(discard(job, now, by=by))
     return changes
 
 
