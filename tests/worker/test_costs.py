@@ -17,7 +17,6 @@ from holdfast.core.model import State, Step, StepState
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.topics import queue_topic
 from holdfast.worker import attempt
-from holdfast.worker.attempt import Attempt
 from holdfast.worker.journal import Journal
 from tests.support.given import in_state, until
 
@@ -308,15 +307,20 @@ async def test_a_map_of_ten_thousand_items_keeps_nothing_but_results_records_and
     await app.close()
 
 
-async def test_a_job_that_uses_nothing_of_ours_has_no_journal(app, monkeypatch):
-    made: list[Attempt] = []
+@pytest.fixture
+def journals(monkeypatch):
+    """The journals that attempts have made, with the type of each job."""
+    made: list[tuple[str, Journal]] = []
 
     def make(held, progress):
-        made.append(held)
-        return Journal(held, progress)
+        made.append((held.job.type, Journal(held, progress)))
+        return made[-1][1]
 
     monkeypatch.setattr(attempt, "Journal", make)
+    return made
 
+
+async def test_a_job_that_uses_nothing_of_ours_has_no_journal(app, journals):
     @app.job
     async def plain() -> int:
         return 1
@@ -327,6 +331,17 @@ async def test_a_job_that_uses_nothing_of_ours_has_no_journal(app, monkeypatch):
 
     async with app.worker():
         assert await (await plain.submit()).result() == 1
-        assert made == []
+        assert journals == []
         assert await (await drawn.submit()).result() == 1
-        assert [one.job.type for one in made] == ["drawn"]
+        assert [type for type, _ in journals] == ["drawn"]
+
+
+async def test_what_a_job_recorded_is_freed_with_its_end_and_waits_for_no_garbage_collector(app, journals):
+    @app.job
+    async def drawn() -> list[int]:
+        return [await keyed(n) for n in range(3)]
+
+    async with app.worker():
+        assert await (await drawn.submit()).result() == [0, 1, 2]
+        ((_, journal),) = journals
+        await until(lambda: not journal.records.steps)

@@ -48,6 +48,13 @@ class Attempt(HeldJob):
         self.journal.load(steps)
         self.journal.effects.stop_if_in_doubt()
 
+    def forget_records(self) -> None:
+        """Free what was recorded, which may be large. The parts of an attempt know one another: else the records would
+        stay until the garbage collector comes.
+        """
+        if self._journal is not None:
+            self._journal.records.clear()
+
     def is_plain(self) -> bool:
         """Whether its code has used nothing of Holdfast, so that only its result is to be written."""
         return self._journal is None and self._progress is None and not self.kept_slot

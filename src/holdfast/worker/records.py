@@ -29,6 +29,12 @@ class Records:
         """What the arguments of keyed calls were, as hashes, by the path of the call: see drift.tags."""
         self._known_paths: set[str] | None = None
 
+    def clear(self) -> None:
+        """Forget all records."""
+        self.steps.clear()
+        self.waits.clear()
+        self.arguments.clear()
+
     def is_begun(self, path: str) -> bool:
         """Whether an effect was begun under this path that has no result."""
         step = self.steps.get(path)

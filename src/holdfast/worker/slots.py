@@ -68,3 +68,4 @@ class Slots:
             Suspension.of(attempt).close()
         self.attempts.pop(attempt.lease, None)
         attempt.forget_tasks()
+        attempt.forget_records()
