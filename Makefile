@@ -4,11 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXAMPLES := 60
+# Most tests wait for something most of the time: some processes more than there are cores keep these busy.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+PYTEST := $(BIN)/python -m pytest -q --dist worksteal
 SOAK_MINUTES ?= 60
 PEERS := .venv-peers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench soak conformance clean
+.PHONY: help demo test lint docs bench soak conformance conformance-% clean
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,15 +28,26 @@ demo: $(VENV)/.ready ## the main job, with no server and no set-up
 	@$(BIN)/holdfast demo
 
 test: $(VENV)/.ready ## all tests, and the conformance suite on every engine
-	@failed=0; $(BIN)/python -m pytest -q -n auto || failed=1; \
+	@failed=0; $(PYTEST) -n $$(( $(CORES) + 4 )) || failed=1; \
 	  $(MAKE) --no-print-directory conformance || failed=1; exit $$failed
 
+SUITE := $(PYTEST) -n $(CORES) --pyargs holdfast.conformance
+ENGINES := files postgres postgres-system redis
+
 conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
-	@failed=0; suite="$(BIN)/python -m pytest -q -n auto --pyargs holdfast.conformance"; \
-	  $$suite --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES) || failed=1; \
-	  $(BIN)/python -m tests.support.postgres_server $$suite --engine {url} --examples $$(( $(EXAMPLES) / 6 )) || failed=1; \
-	  $(BIN)/python -m tests.support.postgres_server --system $$suite --engine {url} --examples 2 || failed=1; \
-	  $(BIN)/python -m tests.support.redis_server $$suite --engine {url} --examples $(EXAMPLES) || failed=1; exit $$failed
+	@$(MAKE) --no-print-directory --keep-going --jobs --output-sync=target $(ENGINES:%=conformance-%)
+
+conformance-files:
+	@$(SUITE) --engine memory: --engine file:checkpoint.json --engine sqlite:///conformance.db --examples $(EXAMPLES)
+
+conformance-postgres:
+	@$(BIN)/python -m tests.support.postgres_server $(SUITE) --engine {url} --examples $$(( $(EXAMPLES) / 6 ))
+
+conformance-postgres-system:
+	@$(BIN)/python -m tests.support.postgres_server --system $(SUITE) --engine {url} --examples 2
+
+conformance-redis:
+	@$(BIN)/python -m tests.support.redis_server $(SUITE) --engine {url} --examples $(EXAMPLES)
 
 lint: $(VENV)/.ready ## style and types
 	@$(BIN)/ruff check .
@@ -68,7 +82,7 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/redis_engine.py {url} $$peers
 
 soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then simulated lives for SOAK_MINUTES (60; 0: for ever)
-	@HOLDFAST_KILLS=200 $(BIN)/python -m pytest -q -n auto --soak
+	@HOLDFAST_KILLS=200 $(PYTEST) -n $$(( $(CORES) + 4 )) --soak
 	@$(MAKE) --no-print-directory conformance EXAMPLES=2000
 	@$(BIN)/python benchmarks/spine.py --million
 	@$(BIN)/python -m tests.simulation --soak $(SOAK_MINUTES)
