@@ -39,7 +39,7 @@ from holdfast.jobs.service import Jobs, Status
 from holdfast.jobs.transfer.move import check_here
 from holdfast.upkeep.keeper import Keeper
 from holdfast.worker.children import recorded_type
-from holdfast.worker.context import attempt_here, check_loaded
+from holdfast.worker.context import attempt_here, check_loaded, loop_here
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
 from holdfast.worker.worker import Worker
 
@@ -69,6 +69,7 @@ class App:
         self._jobs = Jobs(self.engine)
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[bool] | None = None
+        self._is_open = False
         self._in_child = forking.InChild(self._forked)
 
     def __repr__(self) -> str:
@@ -92,6 +93,8 @@ class App:
         check_loaded()
         if (jobs := self._from_afar()) is not None:
             return jobs
+        if self._is_open:
+            return self._jobs
         while True:
             with self._lock:
                 opening, first = self._opening, self._opening is None
@@ -100,7 +103,7 @@ class App:
             if first:
                 await self._open(opening)
                 return self._jobs
-            if not opening.done():
+            if not opening.done() and loop_here():
                 waiting = asyncio.wrap_future(opening)
                 await asyncio.wait([waiting])
                 waiting.exception()
@@ -120,6 +123,8 @@ class App:
             else:
                 opening.set_result(False)
             raise
+        with self._lock:
+            self._is_open = self._opening is opening
         opening.set_result(True)
 
     async def _check_here(self) -> None:
@@ -141,7 +146,7 @@ class App:
     async def close(self) -> None:
         """Close the store. Not needed before the process ends."""
         with self._lock:
-            self._opening = None
+            self._opening, self._is_open = None, False
         await self.engine.close()
 
     # Decorators.
@@ -215,7 +220,12 @@ class App:
             memory_mb=memory_mb,
         )
         self.registry.add(spec)
-        return AsyncJob[Any, Any](self.open, spec) if spec.is_async else SyncJob[Any, Any](self.open, spec)
+        kind: Any = AsyncJob if spec.is_async else SyncJob
+        return kind(self.open, spec, self._may_block)
+
+    def _may_block(self) -> bool:
+        """Whether the store is open and can be asked in this thread, without an event loop."""
+        return self._is_open and self.engine.may_block
 
     # Asking.
 
@@ -296,7 +306,7 @@ class App:
 
     def _forked(self) -> None:
         """In a forked child: the store is opened anew, and nobody holds the lock."""
-        self._lock, self._opening = threading.Lock(), None
+        self._lock, self._opening, self._is_open = threading.Lock(), None, False
 
 
 class JobDecorator:

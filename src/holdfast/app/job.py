@@ -35,8 +35,11 @@ R = TypeVar("R")
 class DecoratedJob(AwaitedMap, Generic[P, R]):
     """A function that `@app.job` decorates. Holds what jobs of both colours share: submitting."""
 
-    def __init__(self, open: Callable[[], Awaitable[Jobs]], spec: JobSpec) -> None:
+    def __init__(
+        self, open: Callable[[], Awaitable[Jobs]], spec: JobSpec, may_block: Callable[[], bool] = lambda: False
+    ) -> None:
         self._open = open
+        self._may_block = may_block
         self.spec = spec
         self.type = spec.type
         self._plain_request = JobRequest(type=spec.type, encoded=True, queue=spec.queue, options=spec.options)
@@ -111,6 +114,10 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
             Run(self._open, id, self.spec.signature, attempt if is_ours else None)
             for id, is_ours in await submit_children(attempt, self.spec, requests, now, refused)
         ]
+
+    def may_submit_here(self) -> bool:
+        """Whether `submit` runs to its end in this thread, without an event loop and without suspending."""
+        return self._may_block() and attempt_here() is None and not loop_here()
 
     def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
         """Submit the job once for each element: its one argument, or a tuple of arguments. Return the runs in order.

@@ -52,6 +52,8 @@ class SyncApp:
             is_step = isinstance(job, DecoratedStep)
             what = f"{job!r} is a step, which runs inside a job" if is_step else f"{job!r} is no job"
             raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
+        if job.may_submit_here() and options.get("connection") is None:
+            return SyncRun(self.call, run_here(job.submit(*args, **options)))
         return SyncRun(self.call, self._called(job.submit, *args, **options))
 
     def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> "list[SyncRun[Any]]":
@@ -81,6 +83,17 @@ class SyncApp:
         """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""
         attempt = attempt_here()
         return self._portal.call(work) if attempt is None or loop_here() else run_on_loop(attempt, work)
+
+
+def run_here(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, in this thread: no other thread and no loop have to wake up for it."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise RuntimeError("a submit in blocking code has suspended, though its engine said that it would not")
 
 
 class SyncRun(Generic[R]):

@@ -22,16 +22,37 @@ CLOSE_SECONDS = 30.0
 
 
 class Ticket(Generic[Work]):
-    """One piece of work and who waits for its answer."""
+    """One piece of work and who waits for its answer: a future on the caller's loop, a blocked thread, or nobody."""
 
-    __slots__ = ("answer", "error", "future", "loop", "work")
+    __slots__ = ("answer", "error", "future", "is_answered", "loop", "work")
 
-    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.work = work
         self.answer: Any = None
         self.error: BaseException | None = None
         self.loop = loop
         self.future: asyncio.Future[Any] | None = None if loop is None else loop.create_future()
+        self.is_answered: threading.Lock | None = None
+        """Held until a thread that has no loop may go on."""
+
+    @classmethod
+    def make(cls, work: Work) -> "Ticket[Work]":
+        """Make a ticket for whoever calls: a task of the loop that runs here, or else this thread."""
+        try:
+            return cls(work, asyncio.get_running_loop())
+        except RuntimeError:
+            ticket = cls(work)
+            ticket.is_answered = threading.Lock()
+            ticket.is_answered.acquire()
+            return ticket
+
+    def block(self) -> Any:
+        """Block this thread until the work is done, and return its answer."""
+        assert self.is_answered is not None
+        self.is_answered.acquire()
+        if self.error is not None:
+            raise self.error
+        return self.answer
 
 
 class BatchThread(Generic[Work]):
@@ -64,19 +85,18 @@ class BatchThread(Generic[Work]):
         """Held while a batch is under way. Who holds it, holds up the lane between two batches."""
 
     async def do(self, work: Work) -> Any:
-        """Hand in work and wait for its answer."""
+        """Hand in work and wait for its answer. Where no loop runs, this blocks and never suspends."""
         if self._inline:
             if self._closed:
                 raise StoreClosed(self._ended())
-            ticket = Ticket(work, None)
+            ticket = Ticket(work)
             self._run([ticket])
             if ticket.error is not None:
                 raise ticket.error
             return ticket.answer
-        ticket = Ticket(work, asyncio.get_running_loop())
-        assert ticket.future is not None
+        ticket = Ticket.make(work)
         self._put(ticket)
-        return await ticket.future
+        return ticket.block() if ticket.future is None else await ticket.future
 
     def close(self) -> None:
         """Finish what was handed in, then stop the thread. Blocks."""
@@ -142,8 +162,10 @@ def hand_back(batch: Sequence[Ticket[Any]]) -> None:
     """Answer everybody, from any thread. One call into each loop: waking a loop costs far more than an answer."""
     loops: dict[asyncio.AbstractEventLoop, list[Ticket[Any]]] = {}
     for ticket in batch:
-        assert ticket.loop is not None
-        loops.setdefault(ticket.loop, []).append(ticket)
+        if ticket.loop is not None:
+            loops.setdefault(ticket.loop, []).append(ticket)
+        elif ticket.is_answered is not None:
+            ticket.is_answered.release()
     for loop, tickets in loops.items():
         try:
             loop.call_soon_threadsafe(_answer, tickets)

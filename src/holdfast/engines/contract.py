@@ -102,6 +102,11 @@ class Engine(ABC):
     one before it.
     """
 
+    may_block: bool = False
+    """Whether `now` and `insert` can be awaited where no event loop runs. Then they block the thread until they have
+    their answer, and never suspend.
+    """
+
     look_seconds: float = 0.0
     """How often upkeep may look for the dead, at most: where each look is a question to a server, not too often."""
 

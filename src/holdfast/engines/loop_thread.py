@@ -169,11 +169,10 @@ class BatchQueue:
         self.waiting: deque[Ticket[Any]] = deque()
 
     async def do(self, work: Any) -> Any:
-        """Hand in work, and wait for its answer. From any loop but the hub's."""
-        ticket = Ticket(work, asyncio.get_running_loop())
-        assert ticket.future is not None
+        """Hand in work, and wait for its answer. From any loop but the loop thread's. Where none runs, this blocks."""
+        ticket = Ticket.make(work)
         self._loop_thread.put(self, ticket)
-        return await ticket.future
+        return ticket.block() if ticket.future is None else await ticket.future
 
     def go(self) -> None:
         """See that what waits is being worked on. On the hub's loop."""

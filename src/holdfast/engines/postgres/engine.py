@@ -88,6 +88,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         transactions="all steps",
     )
     look_seconds = 1.4
+    may_block = True
     inserts_in_order = False  # two may be under way
 
     def __init__(self, url: str) -> None:

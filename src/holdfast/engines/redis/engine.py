@@ -88,6 +88,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     )
     insert_at_once = 40
     look_seconds = 1.6
+    may_block = True
 
     def __init__(self, url: str) -> None:
         self._url: StoreUrl = parse_url(url)

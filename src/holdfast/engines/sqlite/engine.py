@@ -85,6 +85,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         """Where the living processes of this store find one another."""
         self._clock = StoreClock(clock, self._folder)
         self._inline = inline
+        self.may_block = not inline
         self._wakeups = Wakeups()
         self._liveness = Liveness(self._folder, self._wakeups.ring)
         self._pid: int | None = None

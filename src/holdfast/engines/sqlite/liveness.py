@@ -30,6 +30,9 @@ LOCK_TRIES, LOCK_RETRY_SECONDS = 50, 0.005
 RESEND_TRIES, RESEND_SECONDS = 400, 0.005
 """A listener whose queue is full (the system allows about ten datagrams) is tried again for two seconds."""
 
+SETTLED_NS = 100_000_000
+"""A folder that changed so lately may change again without showing it: file systems tell time in ticks."""
+
 READ_TRIES = 2
 """How often a beat is read that can't be read: it may just be written."""
 
@@ -50,6 +53,9 @@ class Liveness:
         self._beats: dict[str, int] = {}
         self._unsent: dict[str, int] = {}
         self._directory: int | None = None
+        self._others: list[str] = []
+        self._others_at = 0
+        """When the folder was changed from which `_others` were read; 0 if they must be read anew."""
 
     # Wake-ups.
 
@@ -71,7 +77,7 @@ class Liveness:
     def tell(self, topics: Collection[str]) -> None:
         """Send news to every other process that listens. A lost one costs time, never correctness."""
         try:
-            names = [name for name in os.listdir(self._folder) if name.endswith(".sock") and name != self._name]
+            names = self._listeners()
         except OSError:
             return
         if not names:
@@ -84,6 +90,14 @@ class Liveness:
             self._sender.setblocking(False)
         for name in names:
             self._send(name, message)
+
+    def _listeners(self) -> list[str]:
+        """The sockets of other processes. The folder is read only when it has changed."""
+        changed_at = os.stat(self._folder).st_mtime_ns
+        if changed_at != self._others_at:
+            self._others_at = changed_at if changed_at < time.time_ns() - SETTLED_NS else 0
+            self._others = [name for name in os.listdir(self._folder) if name.endswith(".sock") and name != self._name]
+        return self._others
 
     def _send(self, name: str, message: bytes) -> None:
         sender = self._sender

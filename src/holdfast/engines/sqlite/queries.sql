@@ -37,6 +37,12 @@ insert into job (n, id, type, queue, priority, state, version, run_at, epoch, at
 values (:n, :id, :type, :queue, :priority, :state, :version, :run_at, :epoch, :attempt, :recoveries, :worker,
   :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result);
 
+-- name: add_lone_job
+-- insert: one new job without key and parent, which gets the next number; one that is there already is left as it is
+insert into job (id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, expires_at, arrived, waits)
+values (:id, :type, :queue, :priority, :state, 1, :run_at, 0, 1, 0, :expires_at, 0, :waits)
+on conflict (id) do nothing;
+
 -- name: add_body
 insert into body (n, args, digest, key, key_until, created_at, options)
 values (:n, :args, :digest, :key, :key_until, :created_at, :options);

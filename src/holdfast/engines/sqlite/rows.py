@@ -1,12 +1,13 @@
 """Values to rows; back is `engines.rows`. Must not run a statement."""
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.core.model import Entry, Job, Step
+from holdfast.core.model import Entry, Job, State, Step
 from holdfast.engines.rows import STATES, text
 
 Params = dict[str, Any]
@@ -25,6 +26,45 @@ def job_params(job: Job, n: int) -> Params:
     params["error"] = None if job.error is None else text(job.error)
     params["options"] = text(job.options)
     return params
+
+
+def is_untouched(job: Job) -> bool:
+    """Whether nothing has happened to a job: then `add_lone_job` knows what stands in its other columns."""
+    return _happened(job) == _NOTHING
+
+
+_happened = attrgetter(
+    "version", "epoch", "attempt", "recoveries", "worker", "claimed_at", "result", "error", "finished_at", "prune_at",
+    "inbox", "arrived",
+)  # fmt: skip
+_NOTHING = _happened(Job(id="", type="", created_at=0, state=State.AVAILABLE))
+
+
+def lone_params(job: Job) -> Params:
+    """What `add_lone_job` takes from a new job: the rest of it is as in every new job."""
+    return {
+        "id": job.id,
+        "type": job.type,
+        "queue": job.queue,
+        "priority": job.priority,
+        "state": job.state.value,
+        "run_at": job.run_at,
+        "expires_at": job.expires_at,
+        "waits": text(job.waits),
+    }
+
+
+def body_params(job: Job, n: int) -> Params:
+    """What `add_body` takes from a job."""
+    return {
+        "n": n,
+        "args": job.args,
+        "digest": job.digest,
+        "key": job.key,
+        "key_until": job.key_until,
+        "created_at": job.created_at,
+        "options": text(job.options),
+    }
 
 
 def due_job(id: str, queue: str, state: str, version: int, epoch: int, run_at: int) -> Job:
