@@ -1,4 +1,4 @@
-"""A lane: one thread that does blocking work for callers on any event loop, in order, in batches without a timer.
+"""One thread that does blocking work for callers on any event loop, in order, in batches without a timer.
 
 What arrives while one batch is under way is the next batch: that is group commit. Must not know what the work is.
 """
@@ -82,7 +82,7 @@ class BatchThread(Generic[Work]):
         self._starting = threading.Lock()
         self._closed = False
         self.gate = threading.Lock()
-        """Held while a batch is under way. Who holds it, holds up the lane between two batches."""
+        """Held while a batch is under way. Who holds it, holds up the thread between two batches."""
 
     async def do(self, work: Work) -> Any:
         """Hand in work and wait for its answer. Where no loop runs, this blocks and never suspends."""

@@ -1,6 +1,6 @@
-"""The hub: one thread with an event loop of its own, where all connections of an engine live, for callers on any loop.
+"""One thread with an event loop of its own, where all connections of an engine live, for callers on any loop.
 
-A driver's connections belong to one event loop; an App belongs to none. What callers hand in while the hub is busy
+A driver's connections belong to one event loop; an App belongs to none. What callers hand in while this one is busy
 is handed over to it, and back to them, in one go. Must not know any store.
 """
 
@@ -53,12 +53,12 @@ class LoopThread(forking.Forkable):
             self.loop.close()
 
     async def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the hub's loop, and wait for it on the caller's."""
+        """Run a coroutine on the engine's own loop, and wait for it on the caller's."""
         answer: T = await self._calls.do(make)
         return answer
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Begin something on the hub's loop, from there."""
+        """Begin something on the engine's own loop, from there."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -86,7 +86,7 @@ class LoopThread(forking.Forkable):
             queue.go()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Finish what was handed in, do `last`, and end the thread. Blocks; not to be called on the hub's loop."""
+        """Finish what was handed in, do `last`, and end the thread. Blocks; not to be called on that thread."""
         with self._lock:
             if self._closed:
                 return
@@ -175,7 +175,7 @@ class BatchQueue:
         return ticket.block() if ticket.future is None else await ticket.future
 
     def go(self) -> None:
-        """See that what waits is being worked on. On the hub's loop."""
+        """See that what waits is being worked on. On the engine's own loop."""
         while self.waiting and self._running < self._at_once:
             self._running += 1
             self._loop_thread.spawn(self._work(self._next()))
@@ -193,7 +193,7 @@ class BatchQueue:
             while batch:
                 try:
                     await self._run(batch)
-                except asyncio.CancelledError:  # the hub is being closed, and has waited for us long enough
+                except asyncio.CancelledError:  # the loop thread is being closed, and has waited for us long enough
                     batch += self.waiting
                     self.waiting.clear()
                     self._loop_thread.give_up(batch)

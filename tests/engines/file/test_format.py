@@ -36,7 +36,7 @@ from holdfast.engines.file import FileEngine
 from holdfast.engines.file.checkpoint import read
 from holdfast.engines.file.reopen import reopen
 from holdfast.engines.file.schema import canonical, shown
-from holdfast.engines.file.writer import Rows, Sheet
+from holdfast.engines.file.writer import FileText, Rows
 from holdfast.engines.indexed_rows import Key
 
 START = 1_767_225_600_000
@@ -206,7 +206,7 @@ def test_the_same_store_has_the_same_bytes(tmp_path, run):
 
 def text_of(path: Path) -> bytes:
     """What would be written of the store in this file."""
-    return Sheet().data(reopen(read(path.read_bytes()), START).rows)
+    return FileText().data(reopen(read(path.read_bytes()), START).rows)
 
 
 def test_the_text_is_tidy(engine, clock, run):
@@ -437,7 +437,7 @@ def test_any_name_comes_back(one, two, three):
     rows.keys[one, two] = Key(three, one, None)
     rows.records[three] = Record(three, '"x"', 1, 0)
 
-    said = read(Sheet().data(rows))
+    said = read(FileText().data(rows))
 
     assert not any(row.edits for row in said.rows.values())
     if any("\ud800" <= letter <= "\udfff" for letter in one + two + three):
@@ -452,7 +452,7 @@ def test_a_number_that_comes_back_as_another_kind_is_no_edit():
     rows = filled(a_job(options=options), [])
     rows.entries["j"][0] = replace(rows.entries["j"][0], note={10: (1, 2), 9: {"b": 1, "a": State.REVIEW}})
 
-    [row] = read(Sheet().data(rows)).rows.values()
+    [row] = read(FileText().data(rows)).rows.values()
 
     assert row.edits == ()
     assert row.job.options == options
@@ -463,7 +463,7 @@ def test_an_entry_that_does_not_follow_from_the_last_one_comes_back():
     rows = filled(a_job(version=2), [])
     rows.entries["j"].append(odd)
 
-    assert read(Sheet().data(rows)).rows["j"].entries == rows.entries["j"]
+    assert read(FileText().data(rows)).rows["j"].entries == rows.entries["j"]
 
 
 def a_job(**fields) -> Job:
@@ -483,11 +483,11 @@ def filled(job: Job, steps: list[Step]) -> Rows:
 
 
 def text_with(job: Job) -> bytes:
-    return Sheet().data(filled(job, []))
+    return FileText().data(filled(job, []))
 
 
 def back_again(job: Job, steps: list[Step]):
-    data = Sheet().data(filled(job, steps))
+    data = FileText().data(filled(job, steps))
     json.loads(data)
     rows = read(data).rows.values()
     assert [row.edits for row in rows] == [()]

@@ -17,7 +17,7 @@ from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import Applied, Conflict, Event, Options, Presence, State, StepState, Where
 from holdfast.engines.file import FileEngine
 from holdfast.engines.file import engine as file
-from holdfast.engines.file.writer import Sheet
+from holdfast.engines.file.writer import FileText
 from holdfast.engines.topics import job_topic
 from tests.engines.file.simdisk import Faulty
 
@@ -239,7 +239,7 @@ def test_what_no_json_can_say_is_refused_alone(run, engine, clock):
         run(engine.commit([*changes, change(clock, odd, Event.COMPLETE, note={"odd": {1, 2}})]))
 
     assert run(everything(engine)) == before
-    assert whole(engine) == engine._sheet.data(engine._rows)
+    assert whole(engine) == engine._text.data(engine._rows)
     run(engine.insert([job(clock)]))
 
 
@@ -294,7 +294,7 @@ def test_a_rest_that_failed_does_not_wake_a_job_early(run, engine, clock, disk):
 def test_the_text_that_is_kept_is_the_text_that_would_be_written_anew(run, engine, clock, disk):
     for state in State:
         held = run(in_state(engine, clock, state, key=f"k-{state}"))
-        assert whole(engine) == engine._sheet.data(engine._rows)
+        assert whole(engine) == engine._text.data(engine._rows)
         act = engine.put_record("leader", "1")
         if held.state not in TERMINAL:
             act.close()
@@ -303,7 +303,7 @@ def test_the_text_that_is_kept_is_the_text_that_would_be_written_anew(run, engin
         with pytest.raises(StoreError):
             run(act)
         disk.trouble.clear()
-        assert whole(engine) == engine._sheet.data(engine._rows)
+        assert whole(engine) == engine._text.data(engine._rows)
 
 
 def test_news_ring_only_after_the_write(run, engine, clock, disk):
@@ -379,7 +379,7 @@ async def reopened(engine: FileEngine, clock: StoreClock) -> object:
 
 def whole(engine: FileEngine) -> bytes:
     """The file as it would be written with nothing kept from before."""
-    return Sheet().data(engine._rows)
+    return FileText().data(engine._rows)
 
 
 def leftovers(path: Path) -> list[str]:

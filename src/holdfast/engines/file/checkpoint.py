@@ -1,7 +1,7 @@
 """How a checkpoint file is read: bytes → plain values with their places → the form → rows.
 
 Must not touch a disk, decide anything or let a contradiction pass: what can't be right is refused with its place.
-`sheet` reads each line again that it writes, so that nothing is acknowledged which would be refused here.
+`writer` reads each line again that it writes, so that nothing is acknowledged which would be refused here.
 """
 
 import re
@@ -96,7 +96,7 @@ def read(data: bytes) -> Checkpoint:
     return said
 
 
-# What `sheet` has written, read again.
+# What `writer` has written, read again.
 
 
 def read_head(text: str) -> Job:

@@ -3,9 +3,9 @@
 Must not let a caller see what is not on the disk yet, and must not touch a file that it can't read. The rows are
 those of the memory engine; one thread applies all acts that wait, writes the file once, and then answers them.
 
-    form         what a file says, and how it looks    reopen   a person's edits, and recovery from a crash
-    checkpoint   how it is read                        seal     what tells which fields were edited
-    sheet        how it is written                     disk     the seam, the atomic write and the lock
+    schema       what a file says, and how it looks    reopen    a person's edits, and recovery from a crash
+    checkpoint   how it is read                        checksum  what tells which fields were edited
+    writer       how it is written                     disk      the seam, the atomic write and the lock
     reader       looking at it while it is in use
 """
 
@@ -52,7 +52,7 @@ from holdfast.engines.file.disk import (
 )
 from holdfast.engines.file.reopen import Reopened, reopen
 from holdfast.engines.file.scan import Damage
-from holdfast.engines.file.writer import Rows, Sheet
+from holdfast.engines.file.writer import FileText, Rows
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.refusals import not_open
 from holdfast.engines.tables import Tables
@@ -111,13 +111,13 @@ class FileEngine(MemoryEngine):
         self._inline = inline
         self._pid: int | None = None
         self._thread: BatchThread[Work] | None = None
-        # From here on: owned by the lane's thread.
+        # From here on: owned by the store's thread.
         self._disk: Disk = disk or RealDisk()
         self._held: Lock | None = None
         self._file = str(self.path)
         self._facts: Facts | None = None
         self._rows = Rows()
-        self._sheet = Sheet()
+        self._text = FileText()
         self._temps = 0
         self._warned = False
 
@@ -168,7 +168,7 @@ class FileEngine(MemoryEngine):
             raise not_open(self.path, is_forked=self._thread is not None)
         return await self._thread.do(work)
 
-    # All below runs on the lane's thread, one batch at a time.
+    # All below runs on the store's thread, one batch at a time.
 
     def _run(self, tickets: Sequence[Ticket[Work]]) -> None:
         for gate, group in groupby(tickets, key=lambda ticket: ticket.work.gate):
@@ -214,7 +214,7 @@ class FileEngine(MemoryEngine):
                         f"{self.path}: a file holds up to {JOB_LIMIT:,} jobs; nothing was inserted; "
                         f"prune it, or use {ELSEWHERE} for more"
                     )
-                self._sheet.refresh(rows, _touched(rows.news))
+                self._text.refresh(rows, _touched(rows.news))
         except StoreFull as error:
             ticket.error = error
         except (AttributeError, RecursionError, TypeError, ValueError) as error:
@@ -228,7 +228,7 @@ class FileEngine(MemoryEngine):
         else:
             touched = _touched(rows.news)
             rows.take_back()
-            self._sheet.refresh(rows, touched)
+            self._text.refresh(rows, touched)
 
     def _try(self, ticket: Ticket[Work]) -> None:
         if self._held is None and not ticket.work.gate:
@@ -243,7 +243,7 @@ class FileEngine(MemoryEngine):
         """Go back to what was there before the batch."""
         self._rows.journal = undo
         self._rows.take_back()
-        self._sheet.refresh(self._rows, _touched(news))
+        self._text.refresh(self._rows, _touched(news))
 
     def _put_back(self) -> None:
         """Put the old content in the place of the new one, which may not be durable and was not acknowledged."""
@@ -278,7 +278,7 @@ class FileEngine(MemoryEngine):
         self._temps += 1
         temp = temp_name(self._file, self._temps)
         try:
-            replace_file(self._disk, self._file, temp, self._sheet.data(self._rows))
+            replace_file(self._disk, self._file, temp, self._text.data(self._rows))
         except Unsettled:
             self._remember()
             raise
@@ -328,7 +328,7 @@ class FileEngine(MemoryEngine):
             settle(self._disk, self._file)
             opened = self._reopened(recover=True)
         sweep(self._disk, self._file)
-        self._rows, self._sheet, self.recovered = opened.rows, Sheet(), opened.recovered
+        self._rows, self._text, self.recovered = opened.rows, FileText(), opened.recovered
         if opened.changed:
             self._save()
         if opened.recovered:
@@ -369,7 +369,7 @@ class FileEngine(MemoryEngine):
 
     def _close(self) -> None:
         held, self._held = self._held, None
-        self._rows, self._sheet = Rows(), Sheet()
+        self._rows, self._text = Rows(), FileText()
         if held is not None:
             held.release()
 

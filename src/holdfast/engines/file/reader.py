@@ -34,7 +34,7 @@ class FileReader(FileEngine):
         self, path: str | Path, clock: Clock = system_clock, *, disk: Disk | None = None, inline: bool = False
     ) -> None:
         super().__init__(path, clock, disk=disk, inline=inline)
-        # Owned by the lane's thread, as all that FileEngine says so of.
+        # Owned by the store's thread, as all that FileEngine says so of.
         self._versions = 0
 
     async def _beat(self, presence: Presence) -> Beat:
@@ -69,7 +69,7 @@ class FileReader(FileEngine):
     def _refusal(self) -> StoreUnwritable:
         return StoreUnwritable(f"{self.path} was opened to be looked at only; nothing was changed; open it for writing")
 
-    # All below runs on the lane's thread.
+    # All below runs on the store's thread.
 
     def _run(self, tickets: Sequence[Ticket[Work]]) -> None:
         for ticket in tickets:

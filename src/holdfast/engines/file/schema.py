@@ -1,6 +1,6 @@
 """The form of a checkpoint file: Structs in the file's own order, and how values, errors and times look as text.
 
-Must not touch a disk, decide anything or know how a file is laid out: `sheet` writes it, `checkpoint` reads it.
+Must not touch a disk, decide anything or know how a file is laid out: `writer` writes it, `checkpoint` reads it.
 
     {
       "version": 1,
@@ -134,7 +134,7 @@ class JobPart(Part, kw_only=True):
     steps: list[StepPart] = []
     history: list[EntryPart]
     check: str | UnsetType = UNSET
-    """Tells which fields a person edited (`seal`). Without it, what stands in the block is believed."""
+    """Tells which fields a person edited (`checksum`). Without it, what stands in the block is believed."""
 
 
 class KeyPart(Part, kw_only=True):

@@ -1,4 +1,4 @@
-"""The text of a checkpoint file, written so that it reads well and diffs line by line. `form` is what it may say.
+"""The text of a checkpoint file, written so that it reads well and diffs line by line. `schema` is what it may say.
 
 Must not touch a disk, or write what could not be read again: each line is read back when it is made. The same store
 always gives the same bytes.
@@ -64,7 +64,7 @@ class Rows(Tables):
         super()._put(job, id)
 
 
-class Line(Struct, frozen=True):
+class RowText(Struct, frozen=True):
     """A step or entry as text. While `source` is kept, its id() stands for nothing else."""
 
     source: Step | Entry
@@ -72,12 +72,12 @@ class Line(Struct, frozen=True):
     mark: str
 
 
-class Sheet:
+class FileText:
     """The text of a store, kept block by block, so that an act costs the blocks that it touched and no more."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, bytes] = {}
-        self._lines: dict[str, dict[int, Line]] = {}
+        self._lines: dict[str, dict[int, RowText]] = {}
 
     def refresh(self, rows: Rows, ids: Iterable[str]) -> None:
         """Write the blocks of these jobs anew, as they are now; or Damage for one that could not be read again."""
@@ -103,7 +103,7 @@ class Sheet:
     def _block(self, job: Job, steps: Iterable[Step], entries: Sequence[Entry]) -> bytes:
         if (len(entries), entries[-1].version) != (job.version, job.version):
             raise ValueError(f"job {job.id} is at version {job.version} and its history is not")
-        old, kept = self._lines.get(job.id, {}), dict[int, Line]()
+        old, kept = self._lines.get(job.id, {}), dict[int, RowText]()
         for step in steps:
             kept[id(step)] = old.get(id(step)) or _step(step)
         count, last = len(kept), None
@@ -131,7 +131,7 @@ class Sheet:
         return _bytes("\n    {" + ",".join(f'\n      "{name}": {text}' for name, text in fields.items()) + "\n    }")
 
 
-def _check(job: Job, fields: dict[str, str], lines: Iterable[Line]) -> str:
+def _check(job: Job, fields: dict[str, str], lines: Iterable[RowText]) -> str:
     """The check of a job as a reader will see it. Values and lines were read again before."""
     head = {name: text for name, text in fields.items() if name not in _READ_BEFORE} | {"history": "[]"}
     again = read_head("{" + ",".join(f'"{name}":{text}' for name, text in head.items()) + "}")
@@ -155,18 +155,18 @@ def _job(job: Job) -> dict[str, Any]:
     return told
 
 
-def _step(step: Step) -> Line:
+def _step(step: Step) -> RowText:
     told = _told(StepPart, step) | _error(step.error)
     text = _line(StepPart, told if step.result is None else told | _value("result", step.result))
-    return Line(step, text, mark(read_step(text, step.job)))
+    return RowText(step, text, mark(read_step(text, step.job)))
 
 
-def _entry(entry: Entry, last: State | None) -> Line:
+def _entry(entry: Entry, last: State | None) -> RowText:
     told = _told(EntryPart, entry)
     if entry.before is not last:
         told["before"] = entry.before
     text = _line(EntryPart, told | {"note": entry.note} if entry.note else told)
-    return Line(entry, text, mark(read_entry(text, entry.job, last)))
+    return RowText(entry, text, mark(read_entry(text, entry.job, last)))
 
 
 def _keys(rows: Rows) -> list[str]:

@@ -108,7 +108,7 @@ def _percent(statement: str) -> str:
 
 
 class Follower:
-    """Looks whether callers have committed, and then tells who waits for their jobs. Lives on the hub's loop.
+    """Looks whether callers have committed, and then tells who waits for their jobs. Lives on the engine's own loop.
 
     A notification inside the caller's transaction would make its commit wait for those of all others.
     """

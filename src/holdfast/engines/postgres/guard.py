@@ -1,8 +1,8 @@
 """What the body of a transactional step may do with its connection: its faces, for async and for blocking code.
 
 Must not begin or end the transaction (`transactions`). Each statement goes to the server by itself, as a prepared one,
-so that its first words tell what it is: the server takes no second one behind it. The connection lives on the hub's
-loop, and what is handed out reaches it from every loop and thread, until the step is over.
+so that its first words tell what it is: the server takes no second one behind it. The connection lives on the engine's
+own loop, and what is handed out reaches it from every loop and thread, until the step is over.
 """
 
 import asyncio
@@ -112,7 +112,7 @@ def _behind_comment(statement: str, place: int) -> int:
 
 
 class Session(forking.Forkable):
-    """The life of one guarded connection, on the hub's loop. What it hands out is dead as soon as it has ended."""
+    """The life of one guarded connection, on the engine's own loop. What it hands out dies with it."""
 
     def __init__(self, db: Driver, loop: asyncio.AbstractEventLoop) -> None:
         self._db = db
@@ -142,7 +142,7 @@ class Session(forking.Forkable):
         self._over = _is_parents
 
     async def run(self, work: Work[T]) -> T:
-        """Do something on the connection, if this is still the time for it: one after the other. On the hub's loop."""
+        """Do something on the connection, if this is still the time for it: one by one. On the engine's own loop."""
         task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(ignored)  # who asked may have been cancelled meanwhile
@@ -186,7 +186,7 @@ class Session(forking.Forkable):
         asked = self.run(work)
         try:
             return asyncio.run_coroutine_threadsafe(asked, self._loop)
-        except RuntimeError:  # the hub has ended
+        except RuntimeError:  # the loop thread has ended
             asked.close()
             raise step_is_over() from None
 

@@ -59,7 +59,7 @@ def short(topic: str) -> str:
 
 
 class Liveness:
-    """The lasting connection and all that hangs on it. Lives on the hub's loop."""
+    """The lasting connection and all that hangs on it. Lives on the engine's own loop."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Liveness:
         return jobs, others
 
     def tell(self, topics: Collection[str]) -> None:
-        """Wake who waits here at once, and tell the others soon. On the hub's loop, after the commit."""
+        """Wake who waits here at once, and tell the others soon. On the engine's own loop, after the commit."""
         jobs, others = self.ring(topics)
         if self._url.pooled or self._closed:
             return

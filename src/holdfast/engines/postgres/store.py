@@ -85,7 +85,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 class Texts:
     """The statements and migrations of one store. The only place where a name is put into a statement.
 
-    A schema's name can't be a parameter; `place` lets only a-z, 0-9 and _ through, and here it is quoted.
+    A schema's name can't be a parameter; `url` lets only a-z, 0-9 and _ through, and here it is quoted.
     """
 
     def __init__(self, schema: str) -> None:

@@ -1,4 +1,4 @@
-"""Transactional steps: the hub begins, a body elsewhere fills the transaction, the hub records and commits.
+"""Transactional steps: the engine's thread begins, a body elsewhere fills the transaction, the thread then commits it.
 
 Must not decide what a body may send (`guard`). The job's row is not locked while the body runs, or a body that hangs
 would keep its job from being rescued: the lease is looked at before, and compared under the row's lock with the record.
@@ -47,14 +47,14 @@ class Over:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Let the hub go on."""
+        """Let the loop thread go on."""
         try:
             self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # the hub has ended, and everything with it
+        except RuntimeError:  # the loop thread has ended, and everything with it
             pass
 
     async def wait(self, seconds: float) -> bool:
-        """Whether it comes in time. On the hub's loop."""
+        """Whether it comes in time. On the engine's own loop."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._event.wait()
@@ -70,7 +70,7 @@ class _Own(Exception):
 
 
 class Transactions:
-    """The connections on which bodies run, as many at once as an engine has others. Lives on the hub's loop."""
+    """The connections on which bodies run, as many at once as an engine has others. Lives on the engine's own loop."""
 
     def __init__(self, loop_thread: LoopThread, url: StoreUrl, sql: SimpleNamespace) -> None:
         self._loop_thread, self._url, self._sql = loop_thread, url, sql

@@ -89,7 +89,7 @@ async def connect(url: StoreUrl, way: Way) -> Connection:
 
 
 class Wire:
-    """A connection that lasts. Lives on the hub's loop."""
+    """A connection that lasts. Lives on the engine's own loop."""
 
     def __init__(self, url: StoreUrl, way: Way, greet: Callable[["Wire"], Awaitable[None]]) -> None:
         self._url = url

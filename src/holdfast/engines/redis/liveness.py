@@ -36,7 +36,7 @@ _beat = msgspec.msgpack.Decoder(tuple[Time, int, int, str], strict=False).decode
 
 
 class News:
-    """The connection that hears. Lives on the hub's loop."""
+    """The connection that hears. Lives on the engine's own loop."""
 
     def __init__(
         self, loop_thread: LoopThread, url: StoreUrl, way: Way, store: Store, heard: Callable[[Collection[str]], None]

@@ -36,7 +36,7 @@ class Reads(Engine):
 
     @abstractmethod
     async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do this on the hub's loop; trouble with the server is told plainly."""
+        """Do this on the engine's own loop; trouble with the server is told plainly."""
 
     async def _script(self, wire: Wire, name: str, *words: Any) -> Any:
         """Run a script; answers without how far the store has come, which is noted."""

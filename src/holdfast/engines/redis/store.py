@@ -44,7 +44,7 @@ Given = tuple[str, int, int, str]
 
 
 class Store:
-    """What this process knows of one store: its id, the generation, how far it had come. Lives on the hub's loop."""
+    """What this process knows of one store: its id, the generation, how far it had come. On the engine's own loop."""
 
     def __init__(self, url: StoreUrl) -> None:
         self._url = url
