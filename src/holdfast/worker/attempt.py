@@ -48,10 +48,11 @@ class Attempt(HeldJob):
         self.journal.load(steps)
         self.journal.effects.stop_if_in_doubt()
 
-    def forget_records(self) -> None:
-        """Free what was recorded, which may be large. The parts of an attempt know one another: else the records would
-        stay until the garbage collector comes.
+    def let_go(self) -> None:
+        """Free the tasks, and what was recorded, which may be large. They know us: else they would stay until
+        the garbage collector comes.
         """
+        self.root = self._tasks = None
         if self._journal is not None:
             self._journal.records.clear()
 

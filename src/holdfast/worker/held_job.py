@@ -230,10 +230,6 @@ class HeldJob:
             self._tasks = set()
         return self._tasks
 
-    def forget_tasks(self) -> None:
-        """Let go of the tasks, which know us: or only the garbage collector could free either."""
-        self.root = self._tasks = None
-
     def count_thread(self, change: int) -> None:
         """Note that one thread more runs code of this job, or one less. From any thread."""
         with self.make_once("_threads_lock", threading.Lock):

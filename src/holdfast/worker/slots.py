@@ -67,5 +67,4 @@ class Slots:
         if attempt.suspension is not None:
             Suspension.of(attempt).close()
         self.attempts.pop(attempt.lease, None)
-        attempt.forget_tasks()
-        attempt.forget_records()
+        attempt.let_go()
