@@ -37,11 +37,13 @@ def shared_columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
 
 def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
     """What `add_alike` takes of new jobs that have one order in common; nothing if they are not so much alike."""
-    fields = dict(zip(Job.__struct_fields__, zip(*map(astuple, jobs), strict=True), strict=True))
-    own = [list(fields.pop(name)) for name in ("id", "args", "digest")]
-    if any(values.count(values[0]) < len(jobs) for values in fields.values()):
-        return None
     job = jobs[0]
+    own: list[list[Any]] = [[job.id], [job.args], [job.digest]]
+    if len(jobs) > 1:
+        fields = dict(zip(Job.__struct_fields__, zip(*map(astuple, jobs), strict=True), strict=True))
+        own = [list(fields.pop(name)) for name in ("id", "args", "digest")]
+        if any(values.count(values[0]) < len(jobs) for values in fields.values()):
+            return None
     plain = Job(
         id=job.id,
         type=job.type,
