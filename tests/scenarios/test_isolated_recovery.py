@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.given import wait_until
-from tests.support.worker_processes import SMALL, Stage, owner
-from tests.worker.isolation.test_isolated_steps import is_dead
+from tests.support.worker_processes import SMALL, Stage, is_dead, owner
 
 PROGRAM = """
 import asyncio, logging, os, time

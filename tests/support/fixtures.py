@@ -148,3 +148,11 @@ def app(engine: Watched) -> App:
 def interrupted(app: App) -> Interrupted:
     """Takes a job from its worker at a point in its code, and lets it go on."""
     return Interrupted(app)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def store_url(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """The URL of an empty store that many processes may use."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    return str(request.getfixturevalue(f"{request.param}_store"))

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast import App, Settings
 from holdfast.app.run import Run
 from holdfast.core.errors import StoreError
+from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Entry, Event, Job, Retry, State
 
@@ -113,6 +114,16 @@ async def finished(app: App, run: Run[Any]) -> Job:
     """The job, run by a worker until it has settled."""
     async with app.worker():
         return await in_state(app, run, State.COMPLETED, State.REVIEW, State.CANCELLED, State.DISCARDED)
+
+
+async def undone(app: App, run: Run[Any], *states: State) -> Job:
+    """The undo job of a run, once it is in one of these states."""
+
+    async def there() -> Job | None:
+        (job,) = await app.engine.get([derived_id(run.id, "undo")])
+        return job if job is not None and job.state in states else None
+
+    return await until(there)
 
 
 async def events(run: Run[Any]) -> list[str]:

@@ -150,3 +150,11 @@ def presence(stage: Stage, process: "subprocess.Popen[str]") -> Presence:
     """What the worker in a process told with its last beat."""
     (record,) = stage.do(stage.app.engine.records(WORKER + worker_of(stage, process)))
     return msgspec.json.decode(record.value, type=Presence)
+
+
+def is_dead(pid: int) -> bool:
+    """Gone, or a zombie that nobody has reaped yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except OSError:
+        return True

@@ -5,16 +5,11 @@ import itertools
 import os
 import re
 import signal
-import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from holdfast import App, HoldfastError, current, progress, sleep, step, tx, wait_for
@@ -27,9 +22,9 @@ from holdfast.engines.postgres.url import parse_url
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import transactions as on_sqlite
 from holdfast.worker.transactions import BUSY_TRIES
-from tests.support.given import AT_ONCE_RETRY, QUICK, finished, in_state, paths, until
-from tests.worker.test_costs import AROUND, CALM, Trace, calm
-from tests.worker.test_undo import undone
+from tests.support.given import AT_ONCE_RETRY, QUICK, finished, in_state, paths, undone, until
+from tests.worker.ledger import Stage, ledger, sql
+from tests.worker.sql_trace import AROUND, CALM, Trace, calm
 
 ENGINES = ("sqlite", "postgres")
 ROOT = Path(__file__).parents[2]
@@ -52,21 +47,6 @@ def path(tmp_path, engine, request):
         dsn = parse_url(request.getfixturevalue("postgres_store")).dsn
         yield dsn
         sql(dsn, "drop table if exists ledger")
-
-
-def sql(path, statement, *params):
-    """What a connection of the user's own sees."""
-    if isinstance(path, str):
-        with psycopg.connect(path, autocommit=True) as connection:
-            found = connection.execute(statement, params)
-            return found.fetchall() if found.description else []
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        return connection.execute(statement, params).fetchall()
-
-
-def ledger(path):
-    place = "ctid" if isinstance(path, str) else "rowid"
-    return [row[0] for row in sql(path, f"select n from ledger order by {place}")]
 
 
 def write(statement, *params):
@@ -791,44 +771,6 @@ if __name__ == "__main__":
 """
 
 
-class Stage:
-    """A folder with a store and a user's table, and workers in processes of their own."""
-
-    def __init__(self, folder, program=PROGRAM, url=None):
-        self.folder, self.path = folder, folder / "jobs.db"
-        (folder / "program.py").write_text(program)
-        self.url = url or f"sqlite:///{self.path}"
-        self.app = App(self.url)
-        self.workers = []
-
-    def worker(self, **env):
-        process = subprocess.Popen(
-            [sys.executable, "program.py"],
-            cwd=self.folder,
-            env={**os.environ, "HOLDFAST_URL": self.url, **env},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.workers.append(process)
-        assert process.stdout.readline().startswith("worker ")
-        return process
-
-    async def submit(self, type, *args):
-        from holdfast.core.codec import canonical
-        from holdfast.jobs.service import JobRequest
-
-        (accepted,) = await (await self.app.open()).submit([JobRequest(type=type, args=canonical(args))])
-        return await self.app.run(accepted.id)
-
-    async def end(self):
-        for process in self.workers:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            process.wait(10)
-            process.stdout.close()
-        await self.app.close()
-
-
 @pytest.mark.parametrize("how", ["kill", "exit"])
 @pytest.mark.parametrize(
     ("moment", "epoch"),
@@ -840,7 +782,7 @@ class Stage:
     ],
 )
 async def test_a_process_that_dies_at_any_moment_leaves_exactly_one_effect(tmp_path, moment, epoch, how):
-    stage = Stage(tmp_path)
+    stage = Stage(tmp_path, PROGRAM)
     await stage.app.open()
     sql(stage.path, "create table ledger (n integer, epoch integer)")
     try:
@@ -857,7 +799,7 @@ async def test_a_process_that_dies_at_any_moment_leaves_exactly_one_effect(tmp_p
 
 
 async def test_two_processes_that_are_killed_again_and_again_write_each_effect_once(tmp_path, rounds):
-    stage = Stage(tmp_path)
+    stage = Stage(tmp_path, PROGRAM)
     await stage.app.open()
     sql(stage.path, "create table ledger (n integer, epoch integer)")
     count = 40
@@ -877,7 +819,7 @@ async def test_two_processes_that_are_killed_again_and_again_write_each_effect_o
 
 
 async def test_a_worker_that_was_asleep_while_its_job_went_on_writes_nothing(tmp_path):
-    stage = Stage(tmp_path)
+    stage = Stage(tmp_path, PROGRAM)
     await stage.app.open()
     sql(stage.path, "create table ledger (n integer, epoch integer)")
     try:

@@ -13,9 +13,8 @@ from holdfast import current, step, tx
 from holdfast.core.errors import Invalid, ItemsFailed
 from holdfast.core.model import State, StepState
 from holdfast.engines.postgres.url import parse_url
-from tests.support.given import AT_ONCE_RETRY, finished, in_state, until
-from tests.worker.test_transactional_steps import Stage, ledger, sql
-from tests.worker.test_undo import undone
+from tests.support.given import AT_ONCE_RETRY, finished, in_state, undone, until
+from tests.worker.ledger import Stage, ledger, sql
 
 ENGINES = ("postgres",)
 TROUBLE: list[BaseException] = []

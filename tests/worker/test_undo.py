@@ -13,7 +13,7 @@ from holdfast.core.keys import derived_id, idempotency_key
 from holdfast.core.model import Event, Retry, State, StepState, Where
 from holdfast.worker import registry
 from holdfast.worker import undo as undo_module
-from tests.support.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, until
+from tests.support.given import AT_ONCE_RETRY, QUICK, entry_of, in_state, undone, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
 
@@ -51,19 +51,6 @@ async def draw(n: int) -> str:
 def narrate(text: str) -> str:
     DID.append(("narrate", text))
     return f"{text}.mp3"
-
-
-async def undone(app, run, *states):
-    """The undo job of a run, once it is in one of these states."""
-
-    class Undo:
-        id = derived_id(run.id, "undo")
-
-    async def there():
-        (job,) = await app.engine.get([Undo.id])
-        return job if job is not None and job.state in states else None
-
-    return await until(there)
 
 
 def cutting(app, undo):

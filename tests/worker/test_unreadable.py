@@ -1,150 +1,39 @@
 """One damaged row stops neither a queue nor a listing: its job is set aside for a person, and nothing of it is lost."""
 
 import asyncio
-import json
 import logging
-import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import asyncpg
-import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
-from holdfast import App, step, wait_for
+from holdfast import step, wait_for
 from holdfast.app.run import Run
 from holdfast.cli import main
 from holdfast.core.errors import JobFailed
 from holdfast.core.model import State, Where
 from holdfast.core.unreadable import UNREADABLE_ERROR, unreadable_parts
-from holdfast.engines.postgres.url import parse_url
 from tests.jobs.transfer.pipeline import in_engine
-from tests.support.given import QUICK, in_state, until
-
-STORES = ("sqlite", "postgres", "redis")
-GARBAGE = '[{"damaged'
-"""What a part of a row is replaced by. It is not JSON."""
-
-WRONG = '{"retry":{"retries":"many"}}'
-"""JSON, and not what belongs there."""
+from tests.support.given import in_state, until
+from tests.worker.damage import (
+    COLUMNS,
+    GARBAGE,
+    WRONG,
+    an_app,
+    damage,
+    damage_note,
+    damage_record,
+    double,
+    in_thread,
+    run_sqlite,
+)
 
 PARTS = ("options", "inbox", "waits")
 
 
-@pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue(f"{request.param}_store")
-    return found
-
-
-@asynccontextmanager
-async def an_app(url: str) -> AsyncIterator[App]:
-    app = App(url, settings=QUICK)
-    try:
-        yield app
-    finally:
-        await app.close()
-
-
-def double(app: App) -> Any:
-    @app.job(name="double")
-    async def double(n: int) -> int:
-        return 2 * n
-
-    return double
-
-
-# How a row is damaged, as a hand, a foreign program or a bad disk would do it.
-
-COLUMNS = {"options": "body", "args": "body", "inbox": "job", "waits": "job", "error": "job", "result": "job"}
-FIELDS = {"options": "b", "args": "b", "inbox": "i2", "error": "x", "result": "r"}
-
-
-async def damage(app: App, id: str, part: str, text: str = GARBAGE) -> None:
-    """Replace a part of a job's row by a text."""
-    await app.open()
-    if app.url.startswith("sqlite"):
-        table = COLUMNS[part]
-        await asyncio.to_thread(
-            _run_sqlite, app.url, f"update {table} set {part} = ? where n = (select n from job where id = ?)", text, id
-        )
-    elif app.url.startswith("postgres"):
-        for table in ("job", "done"):
-            await _run_postgres(app.url, f"update {{schema}}.{table} set {part} = $1 where id = $2", text, id)
-    else:
-        await _damage_in_redis(app, id, part, text)
-
-
-async def damage_record(app: App, id: str, path: str, text: str = GARBAGE) -> None:
-    """Replace what a step's record says."""
-    if app.url.startswith("sqlite"):
-        which = "update step set result = ? where job = (select n from job where id = ?) and path = ?"
-        await asyncio.to_thread(_run_sqlite, app.url, which, text, id, path)
-    elif app.url.startswith("postgres"):
-        which = (
-            "update {schema}.step set result = $1 where path = $3 and n = (select n from {schema}.name where id = $2)"
-        )
-        await _run_postgres(app.url, which, text, id, path)
-    else:
-        key = app.engine._key(f"s:{id}")  # type: ignore[attr-defined]
-        old = await _in_redis(app, "HGET", key, path)
-        await _in_redis(app, "HSET", key, path, old[:13] + text.encode())
-
-
-async def damage_note(app: App, id: str, version: int, text: str = GARBAGE) -> None:
-    """Replace the note of a history entry; on Redis the entry."""
-    if app.url.startswith("sqlite"):
-        which = "update entry set note = ? where job = (select n from job where id = ?) and version = ?"
-        await asyncio.to_thread(_run_sqlite, app.url, which, text, id, version)
-    elif app.url.startswith("postgres"):
-        which = (
-            "update {schema}.entry set note = $1 where n = (select n from {schema}.name where id = $2) and version = $3"
-        )
-        await _run_postgres(app.url, which, text, id, version)
-    else:
-        await _in_redis(app, "HSET", app.engine._key(f"j:{id}"), f"e{version}", text)  # type: ignore[attr-defined]
-
-
-def _run_sqlite(url: str, statement: str, *params: Any) -> None:
-    with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=10) as db:
-        assert db.execute(statement, params).rowcount == 1
-    db.close()
-
-
-async def _run_postgres(url: str, statement: str, *params: Any) -> None:
-    place = parse_url(url)
-    db = await asyncpg.connect(place.dsn)
-    try:
-        await db.execute(statement.format(schema=place.schema), *params)
-    finally:
-        await db.close()
-
-
-async def _in_redis(app: App, *words: Any) -> Any:
-    engine = app.engine
-    return await engine._call(lambda: engine._looks.call(*words))  # type: ignore[attr-defined]
-
-
-async def _damage_in_redis(app: App, id: str, part: str, text: str) -> None:
-    key = app.engine._key(f"j:{id}")  # type: ignore[attr-defined]
-    head = msgspec.msgpack.decode(await _in_redis(app, "HGET", key, "h"))
-    if part == "waits":
-        head[17] = text
-    elif part == "inbox":
-        head[20] = [2]
-    elif part in ("error", "result"):
-        head[22] |= 2 if part == "error" else 1
-    await _in_redis(app, "HSET", key, "h", msgspec.msgpack.encode(head))
-    if part == "args":
-        body = json.loads(await _in_redis(app, "HGET", key, "b"))
-        text = json.dumps([text, *body[1:]])
-    if part != "waits":
-        await _in_redis(app, "HSET", key, FIELDS[part], text)
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
 
 
 # The queue goes on.
@@ -367,14 +256,6 @@ async def test_every_read_answers_for_a_store_with_damaged_rows(url):
         assert len(await app.jobs.statuses(await engine.get(ids))) == len(ids)  # type: ignore[arg-type]
 
 
-def called(url: str, *words: str) -> Result:
-    return CliRunner().invoke(main, [*words, "--url", url], prog_name="holdfast", catch_exceptions=False)
-
-
-async def in_thread(url: str, *words: str) -> Result:
-    return await asyncio.to_thread(called, url, *words)
-
-
 async def test_every_verb_tells_of_damaged_rows_in_plain_words(url):
     async with an_app(url) as app:
         job = double(app)
@@ -434,7 +315,7 @@ async def test_text_that_is_not_utf_8_stops_no_queue(tmp_path, part):
         which = (
             f"update {COLUMNS[part]} set {part} = cast(x'5bff5d' as text) where n = (select n from job where id = ?)"
         )
-        await asyncio.to_thread(_run_sqlite, app.url, which, runs[1].id)
+        await asyncio.to_thread(run_sqlite, app.url, which, runs[1].id)
         async with app.worker():
             assert [await runs[0].result(10), await runs[2].result(10)] == [0, 4]
             await in_state(app, runs[1], State.COMPLETED if part == "error" else State.REVIEW)

@@ -21,20 +21,16 @@ from holdfast.jobs.waiters import WAITER, waiters_of
 from holdfast.upkeep.keeper import LEADER, Keeper
 from holdfast.upkeep.snapshot import Snapshots
 from tests.support.given import until
-from tests.worker.test_unreadable import _in_redis, _run_postgres, _run_sqlite, an_app, double, in_thread
+from tests.worker.damage import an_app, double, in_redis, in_thread, run_postgres, run_sqlite
 
-STORES = ("sqlite", "postgres", "redis")
 GARBAGE = "garbage"
 WRONG = '{"worker":3}'
 """JSON, and no worker."""
 
 
-@pytest.fixture(params=STORES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue(f"{request.param}_store")
-    return found
+@pytest.fixture
+def url(store_url: str) -> str:
+    return store_url
 
 
 async def damage_worker(app: App, worker: str, text: str, *, whole: bool = True) -> None:
@@ -49,21 +45,21 @@ async def damage_worker(app: App, worker: str, text: str, *, whole: bool = True)
             "insert into {schema}.worker (name, presence, beat_at, beat_ms, lease_ms) values ($1, $2, $3, 100, 1000) "
             "on conflict (name) do update set presence = excluded.presence"
         )
-        await _run_postgres(app.url, statement, worker, text, await app.engine.now())
+        await run_postgres(app.url, statement, worker, text, await app.engine.now())
     else:
         beat = text.encode("latin-1") if whole else msgspec.msgpack.encode([await app.engine.now(), 1, 1, text])
-        await _in_redis(app, "HSET", app.engine._key("w"), worker, beat)  # type: ignore[attr-defined]
+        await in_redis(app, "HSET", app.engine._key("w"), worker, beat)  # type: ignore[attr-defined]
 
 
 async def damage_record(app: App, name: str, text: str) -> None:
     """Write something else where a record is kept."""
     await app.open()
     if app.url.startswith("sqlite"):
-        await asyncio.to_thread(_run_sqlite, app.url, "update record set value = ? where name = ?", text, name)
+        await asyncio.to_thread(run_sqlite, app.url, "update record set value = ? where name = ?", text, name)
     elif app.url.startswith("postgres"):
-        await _run_postgres(app.url, "update {schema}.record set value = $1 where name = $2", text, name)
+        await run_postgres(app.url, "update {schema}.record set value = $1 where name = $2", text, name)
     else:
-        await _in_redis(app, "HSET", app.engine._key("d"), name, text)  # type: ignore[attr-defined]
+        await in_redis(app, "HSET", app.engine._key("d"), name, text)  # type: ignore[attr-defined]
 
 
 def complaints(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
@@ -133,7 +129,7 @@ async def test_the_trace_of_an_unreadable_worker_that_holds_nothing_is_removed(u
     async with an_app(url) as app:
         await damage_worker(app, "ghost", GARBAGE)
         if url.startswith("postgres"):
-            await _run_postgres(url, "update {schema}.worker set beat_at = 1 where name = $1", "ghost")
+            await run_postgres(url, "update {schema}.worker set beat_at = 1 where name = $1", "ghost")
         assert [one.worker for one in await app.jobs.workers()] == ["ghost"]
         await app.engine.prune(10)
         assert await app.jobs.workers() == []

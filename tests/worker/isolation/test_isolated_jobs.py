@@ -16,8 +16,8 @@ from holdfast.jobs.service import Jobs
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
 from holdfast.worker.isolation.messages import Ended
 from tests.support.given import QUICK, entry_of, events, finished, in_state, paths, until
+from tests.support.worker_processes import is_dead
 from tests.worker.isolation import isolated_jobs as jobs
-from tests.worker.isolation.test_isolated_steps import is_dead
 
 
 @pytest.fixture

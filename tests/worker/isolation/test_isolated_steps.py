@@ -25,6 +25,7 @@ from holdfast.worker.isolation.messages import Logged, Progress
 from holdfast.worker.isolation.pool import IsolatedCall, Pool, ProcessDied
 from holdfast.worker.recorded_errors import error_of, type_name
 from tests.support.given import until
+from tests.support.worker_processes import is_dead
 from tests.worker.isolation import isolated_steps as steps
 
 ROOT = Path(__file__).parents[3]
@@ -74,14 +75,6 @@ def children() -> dict[int, str]:
         if int(parent) == os.getpid() and int(pid) not in OTHERS:
             found[int(pid)] = state
     return found
-
-
-def is_dead(pid: int) -> bool:
-    """Gone, or a zombie that nobody has reaped yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
-    except OSError:
-        return True
 
 
 def pid_in(path: Path) -> int:
