@@ -52,6 +52,9 @@ PATH_CHARACTERS = 2_000
 STORED_PATH_CHARACTERS = PATH_CHARACTERS + 100
 """The same with the mark of a record of our own in front."""
 
+STEP_NAMES = 100
+"""How many names a job's summary counts apart. Steps of further names are counted together."""
+
 RECORD_NAME_CHARACTERS, RECORD_BYTES = 500, PAYLOAD_BYTES
 """How long the name of one of the store's own documents may be, such as a pause, and its text."""
 
@@ -92,6 +95,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit("waits of a job at once", f"{WAITS:,}", _REFUSED),
     Limit("jobs that wait for the end of one job, besides its parent", f"{WAITERS:,}", "refused (`NotAllowed`)"),
     Limit("path of a step, with the steps around it", f"{PATH_CHARACTERS:,} characters", "refused before it runs"),
+    Limit("names of steps that a job's summary counts apart", f"{STEP_NAMES}", "the others are counted together"),
     Limit("reason of a cancel, replay, resolve, discard or pause", f"{REASON_CHARACTERS:,} characters", _REFUSED),
     Limit("name of whoever asks for a change (`by`)", f"{ACTOR_CHARACTERS} characters", "refused (`BadValue`)"),
     Limit("a text, and a list, in a history entry", f"{NOTE_CHARACTERS:,} characters; {NOTE_ITEMS} items", _CUT),

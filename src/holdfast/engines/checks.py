@@ -17,7 +17,19 @@ from holdfast.core.limits import (
     RECORD_NAME_CHARACTERS,
     STORED_PATH_CHARACTERS,
 )
-from holdfast.core.model import NEW_JOBS_LIMIT, UNREADABLE, Change, Event, Job, Options, Record, State, Step, StepState
+from holdfast.core.model import (
+    NEW_JOBS_LIMIT,
+    PAGE_LIMIT,
+    UNREADABLE,
+    Change,
+    Event,
+    Job,
+    Options,
+    Record,
+    State,
+    Step,
+    StepState,
+)
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_whole
 from holdfast.engines.records import WORKER
 
@@ -194,3 +206,9 @@ def check_record(name: str, value: str | None) -> None:
         raise Invalid(f"record {name}: a worker's presence is written by its beat")
     if value == "":
         raise Invalid(f"record {name}: an empty text means nothing; give None to remove it")
+
+
+def check_page(ids: Sequence[str]) -> None:
+    """Refuse to read for more jobs than a page has."""
+    if len(ids) > PAGE_LIMIT:
+        raise Invalid(f"{len(ids):,} jobs are more than a page; ask for at most {PAGE_LIMIT:,} at once")

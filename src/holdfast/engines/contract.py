@@ -34,14 +34,17 @@ from holdfast.core.model import (
     Recorded,
     State,
     Step,
+    StepState,
     Time,
     Where,
 )
+from holdfast.core.summaries import StepHead, StepSummary, page_of, summarize
 from holdfast.engines.checks import (
     are_storable,
     at_most,
     check_changes,
     check_jobs,
+    check_page,
     check_record,
     check_steps,
     check_worker,
@@ -288,7 +291,34 @@ class Engine(ABC):
 
     async def steps_under(self, job: str, prefix: str) -> list[Step]:
         """The step records whose paths begin with `prefix`, in the same order."""
-        return await self._steps_under(job, prefix) if are_storable(job, prefix) else []
+        return await self._steps_under([job], prefix, None) if are_storable(job, prefix) else []
+
+    async def steps_under_each(self, jobs: Sequence[str], prefix: str, state: StepState | None = None) -> list[Step]:
+        """The same of up to PAGE_LIMIT jobs in one act; with `state`, only the records that are in it."""
+        check_page(jobs)
+        asked = storable(dict.fromkeys(jobs))
+        return await self._steps_under(asked, prefix, state) if asked and are_storable(prefix) else []
+
+    async def steps_page(self, job: str, after: str = "", limit: int = PAGE_LIMIT) -> list[StepHead]:
+        """A page of a job's steps without their results, in the order in which they were first written.
+
+        `after` is the last path of the page before; NotFound if it is gone. Law: records whose paths begin with a tilde
+        are no steps.
+        """
+        most = at_most(limit, PAGE_LIMIT)
+        return await self._steps_page(job, after, most) if most and are_storable(job, after) else []
+
+    async def summaries(self, jobs: Sequence[str]) -> list[StepSummary]:
+        """The steps of up to PAGE_LIMIT jobs, counted by name and state, in the order of the ids; empty for no job.
+
+        Laws: it equals what counting all of a job's steps gives, whatever was recorded again, replaced, dropped or
+        loaded. Records whose paths begin with a tilde are no steps. A name that is counted apart is counted so from its
+        first step on.
+        """
+        check_page(jobs)
+        asked = storable(dict.fromkeys(jobs))
+        found = await self._summaries(asked) if asked else {}
+        return [found.get(job) or StepSummary(job) for job in jobs]
 
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
         """The entries of a job with a version above `after`. Law: one entry for each version, without a gap."""
@@ -373,9 +403,18 @@ class Engine(ABC):
     @abstractmethod
     def _steps(self, job: str) -> Awaitable[list[Step]]: ...
 
-    async def _steps_under(self, job: str, prefix: str) -> list[Step]:
+    async def _steps_under(self, jobs: list[str], prefix: str, state: StepState | None) -> list[Step]:
         """Read all, and leave out the others. An engine that can read these alone does so."""
-        return [step for step in await self._steps(job) if step.path.startswith(prefix)]
+        steps = [step for job in jobs for step in await self._steps(job)]
+        return [step for step in steps if step.path.startswith(prefix) and state in (None, step.state)]
+
+    async def _steps_page(self, job: str, after: str, limit: int) -> list[StepHead]:
+        """Read all. An engine that can leave the results where they are does so."""
+        return page_of(await self._steps(job), after, limit)
+
+    async def _summaries(self, jobs: list[str]) -> Mapping[str, StepSummary]:
+        """Count all, by the jobs' ids. An engine that keeps counters reads those: then no cost grows with the steps."""
+        return {job: summarize(job, await self._steps(job)) for job in jobs}
 
     @abstractmethod
     def _history(self, job: str, after: int, limit: int) -> Awaitable[list[Entry]]: ...

@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.core.model import Entry, Job, Presence, Record, State, Step, Time
+from holdfast.core.summaries import StepCounts
 from holdfast.engines.topics import job_topic, queue_topic
 
 K = TypeVar("K")
@@ -41,6 +42,8 @@ class IndexedRows:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.steps: dict[str, dict[str, Step]] = {}
+        self.counts: dict[str, dict[str, StepCounts]] = {}
+        """How many steps of each name a job has."""
         self.entries: dict[str, list[Entry]] = {}
         self.keys: dict[tuple[str, str], Key] = {}
         self.groups: dict[tuple[str, str], tuple[int, int]] = {}
@@ -96,6 +99,7 @@ class IndexedRows:
     def _remove(self, job: Job, now: Time) -> None:
         self._put(None, job.id)
         self._set(self.steps, job.id, None)
+        self._set(self.counts, job.id, None)
         self._set(self.entries, job.id, None)
         for group in [group for group in self.groups if group[0] == job.id]:
             self._set(self.groups, group, None)

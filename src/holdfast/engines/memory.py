@@ -24,10 +24,12 @@ from holdfast.core.model import (
     Recorded,
     State,
     Step,
+    StepState,
     Time,
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
+from holdfast.core.summaries import StepSummary
 from holdfast.engines.clock import MachineClock
 from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.tables import Tables
@@ -148,6 +150,16 @@ class MemoryEngine(Movable, forking.Forkable):
 
     def _steps(self, job: str) -> Awaitable[list[Step]]:
         return self._look(lambda tables: list(tables.steps.get(job, {}).values()))
+
+    async def _steps_under(self, jobs: list[str], prefix: str, state: StepState | None) -> list[Step]:
+        def look(tables: Tables) -> list[Step]:
+            steps = (step for job in jobs for step in tables.steps.get(job, {}).values())
+            return [step for step in steps if step.path.startswith(prefix) and state in (None, step.state)]
+
+        return await self._look(look)
+
+    async def _summaries(self, jobs: list[str]) -> Mapping[str, StepSummary]:
+        return await self._look(lambda tables: {job: tables.summary(job) for job in jobs})
 
     def _history(self, job: str, after: int, limit: int) -> Awaitable[list[Entry]]:
         return self._look(lambda tables: tables.entries.get(job, [])[after : after + limit])

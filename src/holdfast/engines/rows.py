@@ -3,13 +3,14 @@
 A column that can't be read fails nobody: it is read as a value that keeps its raw text (`core.unreadable`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.core.model import Entry, Error, Head, Job, Options, Signal, State, Step, StepState, Wait
+from holdfast.core.summaries import StepCounts, StepHead, StepSummary, summary_from
 from holdfast.core.unreadable import (
     unreadable_error,
     unreadable_note,
@@ -124,6 +125,32 @@ def entry_of(row: Row) -> Entry:
         epoch=epoch,
         note={} if note is None else _note(note),
     )
+
+
+def step_head_of(row: Row) -> StepHead:
+    """A step without its result from a row of `steps_page`."""
+    path, name, state, epoch, error, started_at, finished_at, tries = row
+    return StepHead(
+        path=path,
+        name=name,
+        state=_STEP_STATES[state],
+        epoch=epoch,
+        error=None if error is None else _error(error),
+        started_at=started_at,
+        finished_at=finished_at,
+        tries=tries,
+    )
+
+
+def summary_of(job: str, rows: Iterable[Row]) -> StepSummary:
+    """A summary from its counters: name, started, done, failed, the place and the path of the last step."""
+    counts: dict[str, StepCounts] = {}
+    last, place = "", 0
+    for name, started, done, failed, at, path in rows:
+        if name is not None:
+            counts[name] = StepCounts(started, done, failed)
+            last, place = (path, at) if at > place else (last, place)
+    return summary_from(job, counts, last)
 
 
 def step_of(row: Row) -> Step:

@@ -1,6 +1,10 @@
-"""Named statements: reads `-- name: …` files of SQL that travel with an engine. Must not build SQL from data."""
+"""Named statements: reads `-- name: …` files of SQL that travel with an engine, and bounds for their parameters.
+
+Must not build SQL from data.
+"""
 
 import re
+import sys
 from importlib.resources import files
 from types import SimpleNamespace
 
@@ -13,6 +17,15 @@ def queries(package: str, file: str = "queries.sql") -> SimpleNamespace:
     names, statements = pieces[1::2], pieces[2::2]
     assert len(set(names)) == len(names), "two statements have one name"
     return SimpleNamespace(**{name: text.strip() for name, text in zip(names, statements, strict=True)})
+
+
+def beyond(prefix: str) -> str:
+    """The least text that comes behind all texts with this prefix, by their code points; empty where there is none."""
+    shorter = prefix.rstrip(chr(sys.maxunicode))
+    if not shorter:
+        return ""
+    next_character = "\ue000" if shorter[-1] == "\ud7ff" else chr(ord(shorter[-1]) + 1)  # between them are surrogates
+    return shorter[:-1] + next_character
 
 
 def migrations(package: str) -> list[tuple[int, str]]:

@@ -30,6 +30,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole
+from holdfast.core.summaries import ONE, StepCounts, StepSummary, counter_for, is_step, summary_from
 from holdfast.engines.contract import PROMOTE_LIMIT
 from holdfast.engines.indexed_rows import DUE, IndexedRows, Key, Ready
 from holdfast.engines.liveness import beat_answer, beat_records, worker_records
@@ -150,6 +151,8 @@ class Tables(IndexedRows):
             self._put(job)
             self._set(self.entries, job.id, list(whole.entries))
             self._set(self.steps, job.id, {step.path: step for step in whole.steps})
+            for step in whole.steps:
+                self._count(step, 1)
             if job.parent is not None:
                 self._grow(job, 0 if job.arrived else 1)
         for key in keys:
@@ -233,6 +236,11 @@ class Tables(IndexedRows):
         heaps = sorted(self._ready[queue].items())
         return [type for type, heap in heaps if any(map(self._ready_job, heap))][:PAGE_LIMIT]
 
+    def summary(self, job: str) -> StepSummary:
+        """See Engine.summaries, for one job."""
+        paths = reversed(self.steps.get(job, {}))
+        return summary_from(job, self.counts.get(job, {}), next(filter(is_step, paths), ""))
+
     def missing(self, parent: str, group: str) -> int:
         """Count the children that have not arrived."""
         total, arrived = self.groups.get((parent, group), (0, 0))
@@ -254,6 +262,8 @@ class Tables(IndexedRows):
             kept = {path: step for path, step in steps.items() if not _dropped(step, change)}
             if len(kept) < len(steps):  # A new table, so that taking it back restores the order too.
                 self._set(self.steps, job.id, kept)
+                for path in steps.keys() - kept.keys():
+                    self._count(steps[path], -1)
         for step in change.steps:
             self._record(step)
         for new in change.inserts:
@@ -288,9 +298,20 @@ class Tables(IndexedRows):
         standing = steps.get(step.path)
         if standing is not None and standing.state is not StepState.STARTED:
             return Recorded(standing, standing == step)
+        if standing is not None:
+            self._count(standing, -1)
         self._set(steps, step.path, step)
+        self._count(step, 1)
         self.news.add(job_topic(step.job))
         return Recorded(step, True)
+
+    def _count(self, step: Step, more: int) -> None:
+        if not is_step(step.path):
+            return
+        counts = self.counts.setdefault(step.job, {})
+        name = counter_for(step.name, counts)
+        old = counts.get(name, StepCounts())
+        self._set(counts, name, old + ONE[step.state] if more > 0 else old - ONE[step.state])
 
     def _promote(self, queue: str, now: Time) -> None:
         heap, later, promoted = self._due[queue], [], 0

@@ -49,6 +49,8 @@ class Rows(Tables):
         self._put(job)
         self.entries[job.id] = entries
         self.steps[job.id] = {step.path: step for step in steps}
+        for step in self.steps[job.id].values():
+            self._count(step, 1)
         if job.parent is not None:
             self.children[job.parent].add(job.id)
 

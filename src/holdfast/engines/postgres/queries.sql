@@ -43,9 +43,9 @@ with new as materialized (
   on conflict (parent, name) do update set total = family.total + excluded.total
 )
 insert into {schema}.job (n, id, type, queue, args, digest, state, priority, created_at, run_at, expires_at, options,
-  parent, family, version, epoch, attempt, recoveries, arrived, first_state, first_epoch)
+  parent, family, version, epoch, attempt, recoveries, arrived, first_state, first_epoch, summed)
 select n, id, $4::text, $5::text, case when pg_catalog.length(args) <= 1000 then args end, digest, $6::text, $7::bigint,
-  $8::bigint, $9::bigint, $10::bigint, $11::text, $12::text, $13::text, 1, 0, 1, 0, false, $6::text, 0
+  $8::bigint, $9::bigint, $10::bigint, $11::text, $12::text, $13::text, 1, 0, 1, 0, false, $6::text, 0, 1
 from new;
 
 -- name: add_jobs
@@ -90,18 +90,18 @@ with new as materialized (
 ), jobs as (
   insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
-    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, summed)
   select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
     parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
-    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch, version
   from added where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
-    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, summed)
   select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
     parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
-    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch, version
   from added where state in ('completed', 'discarded', 'cancelled')
 ), families as (
   insert into {schema}.family (parent, name, total, arrived)
@@ -198,7 +198,7 @@ with given as materialized (
     epoch = going.epoch, attempt = going.attempt, recoveries = going.recoveries, worker = going.worker,
     claimed_at = going.claimed_at, prune_at = going.prune_at, arrived = job.arrived or going.arrives,
     waits = going.waits, inbox = case when going.sets_inbox then going.inbox else job.inbox end,
-    error = going.error, result = going.result, untold = null
+    error = going.error, result = going.result, untold = null, summed = job.summed + 1
   from going
   where job.n = going.n
     and job.n = any(array(select n from going))  -- by the key, however small the table looks
@@ -224,12 +224,12 @@ with given as materialized (
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
-    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by, summed)
   select n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
     ended_as, version + 1, ended_run_at, ended_epoch, ended_attempt, ended_recoveries, ended_worker, ended_claimed_at,
     ended_waits, ended_result, ended_error, ended_at, ended_prune_at, ended_inbox, arrived or arrives, first_state,
     first_epoch, case when is_plain then untold end, case when is_plain then claimed_at end,
-    case when is_plain then worker end
+    case when is_plain then worker end, summed + 1
   from gone
 ), made as materialized (
   select n, id, version, queue, before, state, owner, owned_at, owned_epoch, untold, at, event, actor, epoch, note,
@@ -279,15 +279,15 @@ with ending as materialized (
   returning job.queue, job.version + 1 as version, job.untold is not null and job.worker = $7::text as is_plain, job.n,
     job.untold, job.claimed_at, job.worker, job.epoch, job.id, job.type, job.args, job.digest, job.priority, job.key,
     job.key_until, job.parent, job.family, job.created_at, job.expires_at, job.options, job.run_at, job.attempt,
-    job.recoveries, ending.result, job.inbox, job.arrived, job.first_state, job.first_epoch
+    job.recoveries, ending.result, job.inbox, job.arrived, job.first_state, job.first_epoch, job.summed + 1 as summed
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
-    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by)
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, told_claim, told_at, told_by, summed)
   select n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at, options,
     'completed', version, run_at, epoch, attempt, recoveries, null, null, null, result, null, $5::bigint, $6::bigint,
     inbox, arrived, first_state, first_epoch, case when is_plain then untold end,
-    case when is_plain then claimed_at end, case when is_plain then worker end
+    case when is_plain then claimed_at end, case when is_plain then worker end, summed
   from gone
 ), told as (
   insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
@@ -337,11 +337,13 @@ where family.parent = come.parent and family.name = come.name
 returning family.parent, family.name, family.total - family.arrived;
 
 -- name: drop_failed
-delete from {schema}.step where n = any($1::bigint[]) and state = 'failed';
+delete from {schema}.step where n = any($1::bigint[]) and state = 'failed'
+returning step.n, step.path, step.name, step.state, step.place;
 
 -- name: drop_steps
 delete from {schema}.step using unnest($1::bigint[], $2::text[]) as gone (n, path)
-where step.n = gone.n and step.path = gone.path;
+where step.n = gone.n and step.path = gone.path
+returning step.n, step.path, step.name, step.state, step.place;
 
 -- name: edit_args
 -- commit: a replay with edited arguments, or without options that can't be read; long arguments stay in the job's row
@@ -350,44 +352,209 @@ update {schema}.job set args = edit.args, digest = edit.digest, options = edit.o
 from unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) as edit (n, args, digest, options) where job.n = edit.n;
 
 -- name: set_steps
--- commit: step records that go with changes; the changes have been checked already
-insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result, tries)
-select n, path, pg_catalog.nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result,
-  tries
-from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[],
-  $9::text[], $10::bigint[]) as new (n, epoch, path, name, state, started_at, finished_at, error, result, tries)
-on conflict (n, path) do update set name = excluded.name, state = excluded.state, epoch = excluded.epoch,
-  started_at = excluded.started_at, finished_at = excluded.finished_at, error = excluded.error,
-  result = excluded.result, tries = excluded.tries
-where step.state = 'started';
+-- commit, load: step records that go with changes; the changes have been checked already. Answers with what was written, and
+-- whether it is new: what has taken the place of a started step has that step's place.
+with own as materialized (
+  select *, pg_catalog.nextval('{schema}.step_place') as place
+  from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[],
+    $9::text[], $10::bigint[]) as new (n, epoch, path, name, state, started_at, finished_at, error, result, tries)
+), written as (
+  insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result, tries)
+  select n, path, place, name, state, epoch, started_at, finished_at, error, result, tries from own
+  on conflict (n, path) do update set state = excluded.state, epoch = excluded.epoch,
+    started_at = excluded.started_at, finished_at = excluded.finished_at, error = excluded.error,
+    result = excluded.result, tries = excluded.tries
+  where step.state = 'started'
+  returning n, path, name, state, place
+)
+select written.n, written.path, written.name, written.state, written.place, written.place = own.place
+from written join own on own.n = written.n and own.path = written.path;
 
 -- name: add_steps
 -- record: one fenced write for many; what is done or failed stays, what was only started is replaced. The lock keeps
--- the lease from changing hands until we have committed.
+-- the lease from changing hands until we have committed. In the same statement the steps are counted, each name by its own
+-- counter, until there are $11 of them: further names share the counter without a name. What has taken the place of a started
+-- step has that step's place, and is not new. Answers with what was written, and the job's number if its counters are not
+-- right.
 with new as materialized (
   select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
     $8::text[], $9::text[], $10::bigint[]) with ordinality
   as new (job, epoch, path, name, state, started_at, finished_at, error, result, tries, nth)
 ), held as materialized (
-  select job.n, job.id, job.epoch from {schema}.job
+  select job.n, job.id, job.epoch, job.summed = job.version as is_counted from {schema}.job
   where job.n = any(array(select name.n from {schema}.name where name.id = any($1::text[])))
     and job.state = 'active'
   order by job.n for no key update
+), own as materialized (
+  select *, pg_catalog.nextval('{schema}.step_place') as place
+  from (
+    select held.n, held.is_counted, new.* from new join held on held.id = new.job and held.epoch = new.epoch order by nth
+  ) as ordered
 ), written as (
   insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result, tries)
-  select n, path, pg_catalog.nextval('{schema}.step_place'), name, state, epoch, started_at, finished_at, error, result,
-    tries
-  from (
-    select held.n, new.* from new join held on held.id = new.job and held.epoch = new.epoch order by nth
-  ) as ordered
-  on conflict (n, path) do update set name = excluded.name, state = excluded.state, epoch = excluded.epoch,
+  select n, path, place, name, state, epoch, started_at, finished_at, error, result, tries from own
+  on conflict (n, path) do update set state = excluded.state, epoch = excluded.epoch,
     started_at = excluded.started_at, finished_at = excluded.finished_at, error = excluded.error,
     result = excluded.result, tries = excluded.tries
   where step.state = 'started'
-  returning n, path
+  returning n, path, name, state, place
+), counted as (
+  insert into {schema}.summary (n, name, started, done, failed, last, path)
+  select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
+    pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]
+  from (
+    select more.*, case when is_known then name
+        when (select pg_catalog.count(*) from {schema}.summary where summary.n = more.n and summary.name <> '')
+          + pg_catalog.row_number() over (partition by n, is_known order by first) <= $11::bigint then name
+        else '' end as counter
+    from (
+      select written.n, written.name, exists (
+          select 1 from {schema}.summary where summary.n = written.n and summary.name = written.name offset 0
+        ) as is_known,
+        pg_catalog.count(*) filter (where written.state = 'started')
+          - pg_catalog.count(*) filter (where written.place <> own.place) as started,
+        pg_catalog.count(*) filter (where written.state = 'done') as done,
+        pg_catalog.count(*) filter (where written.state = 'failed') as failed,
+        coalesce(pg_catalog.max(own.place) filter (where written.place = own.place), 0) as last,
+        coalesce((pg_catalog.array_agg(own.path order by own.place desc) filter (where written.place = own.place))[1], '')
+          as path,
+        pg_catalog.min(own.place) as first
+      from written join own on own.n = written.n and own.path = written.path
+      where not pg_catalog.starts_with(written.path, '~')
+      group by written.n, written.name
+    ) as more
+  ) as named
+  group by n, counter
+  on conflict (n, name) do update set started = summary.started + excluded.started, done = summary.done + excluded.done,
+    failed = summary.failed + excluded.failed, last = greatest(summary.last, excluded.last),
+    path = case when excluded.last > summary.last then excluded.path else summary.path end
 )
-select nth from new join held on held.id = new.job join written on written.n = held.n and written.path = new.path
-where held.epoch = new.epoch;
+select own.nth, case when own.is_counted then null else own.n end
+from own join written on written.n = own.n and written.path = own.path;
+
+-- name: add_counts
+-- commit: counts of steps that went with changes, as `add_steps` counts its own
+insert into {schema}.summary (n, name, started, done, failed, last, path)
+select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
+  pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]
+from (
+  select more.*, case when is_known then name
+      when (select pg_catalog.count(*) from {schema}.summary where summary.n = more.n and summary.name <> '')
+        + pg_catalog.row_number() over (partition by n, is_known order by nth) <= $8::bigint then name
+      else '' end as counter
+  from (
+    select given.*, exists (
+        select 1 from {schema}.summary where summary.n = given.n and summary.name = given.name offset 0
+      ) as is_known
+    from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
+      with ordinality as given (n, name, started, done, failed, last, path, nth)
+  ) as more
+) as named
+group by n, counter
+on conflict (n, name) do update set started = summary.started + excluded.started, done = summary.done + excluded.done,
+  failed = summary.failed + excluded.failed, last = greatest(summary.last, excluded.last),
+  path = case when excluded.last > summary.last then excluded.path else summary.path end;
+
+-- name: find_last
+-- commit: the last step of a name, after the last one was dropped
+update {schema}.summary set last = coalesce(remaining.place, 0), path = coalesce(remaining.path, '')
+from unnest($1::bigint[], $2::text[], $3::bigint[]) as gone (n, name, place)
+left join lateral (
+  select step.place, step.path from {schema}.step
+  where step.n = gone.n and step.name = gone.name and not pg_catalog.starts_with(step.path, '~')
+  order by step.place desc limit 1
+) as remaining on true
+where summary.n = gone.n and summary.name = gone.name and summary.last = gone.place;
+
+-- name: find_last_other
+-- commit: the same for the names that have no counter of their own
+update {schema}.summary set last = coalesce(remaining.place, 0), path = coalesce(remaining.path, '')
+from unnest($1::bigint[], $2::bigint[]) as gone (n, place)
+left join lateral (
+  select step.place, step.path from {schema}.step
+  where step.n = gone.n and not pg_catalog.starts_with(step.path, '~') and not exists (
+    select 1 from {schema}.summary as named where named.n = gone.n and named.name = step.name and named.name <> '' offset 0
+  )
+  order by step.place desc limit 1
+) as remaining on true
+where summary.n = gone.n and summary.name = '' and summary.last = gone.place;
+
+-- name: lock_uncounted
+-- record: jobs whose counters are not right, and who have not ended meanwhile
+select n from {schema}.job where n = any($1::bigint[]) and summed is distinct from version order by n for no key update;
+
+-- name: forget_counts
+delete from {schema}.summary where n = any($1::bigint[]);
+
+-- name: recount
+-- record, load: all steps of jobs that have no counters, the first names apart
+insert into {schema}.summary (n, name, started, done, failed, last, path)
+select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
+  pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]
+from (
+  select *, case when pg_catalog.row_number() over (partition by n order by first) <= $2::bigint then name else '' end
+    as counter
+  from (
+    select n, name, pg_catalog.count(*) filter (where state = 'started') as started,
+      pg_catalog.count(*) filter (where state = 'done') as done, pg_catalog.count(*) filter (where state = 'failed') as failed,
+      pg_catalog.max(place) as last, pg_catalog.min(place) as first,
+      (pg_catalog.array_agg(path order by place desc))[1] as path
+    from {schema}.step where n = any($1::bigint[]) and not pg_catalog.starts_with(path, '~') group by n, name
+  ) as more
+) as named
+group by n, counter;
+
+-- name: set_counted
+update {schema}.job set summed = version where n = any($1::bigint[]);
+
+-- name: summaries
+-- the counters of many jobs; a job whose counters are not right has one row, which says so
+select name.id, name.n, coalesce(held.is_counted, false), counter.name, counter.started, counter.done, counter.failed,
+  counter.last, counter.path
+from {schema}.name
+cross join lateral (
+  select summed = version as is_counted from {schema}.job where job.n = name.n
+  union all
+  select summed = version from {schema}.done where done.n = name.n
+  offset 0
+) as held
+left join lateral (
+  select * from {schema}.summary where summary.n = name.n and held.is_counted offset 0
+) as counter on true
+where name.id = any($1::text[]);
+
+-- name: count_steps
+-- summaries: the same, of jobs whose counters are not right
+select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
+  pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]
+from (
+  select *, case when pg_catalog.row_number() over (partition by n order by first) <= $2::bigint then name else '' end
+    as counter
+  from (
+    select n, name, pg_catalog.count(*) filter (where state = 'started') as started,
+      pg_catalog.count(*) filter (where state = 'done') as done, pg_catalog.count(*) filter (where state = 'failed') as failed,
+      pg_catalog.max(place) as last, pg_catalog.min(place) as first,
+      (pg_catalog.array_agg(path order by place desc))[1] as path
+    from {schema}.step where n = any($1::bigint[]) and not pg_catalog.starts_with(path, '~') group by n, name
+  ) as more
+) as named
+group by n, counter;
+
+-- name: place_of
+-- steps_page: where a step stands in the order of first writing
+select step.place from {schema}.name cross join lateral (
+  select place from {schema}.step where step.n = name.n and step.path = $2 offset 0
+) as step
+where name.id = $1;
+
+-- name: steps_page
+select step.path, step.name, step.state, step.epoch, step.error, step.started_at, step.finished_at, step.tries
+from {schema}.name cross join lateral (
+  select * from {schema}.step
+  where step.n = name.n and step.place > $2 and not pg_catalog.starts_with(step.path, '~')
+  order by step.place limit $3
+) as step
+where name.id = $1 order by step.place;
 
 -- name: standing
 -- record: the records that stand where ours were not written
@@ -468,9 +635,12 @@ where name.id = $1 order by step.place;
 select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
   step.tries
 from {schema}.name cross join lateral (
-  select * from {schema}.step where step.n = name.n and step.path >= $2 and pg_catalog.starts_with(step.path, $2) offset 0
+  select * from {schema}.step
+  where step.n = name.n and step.path >= $2 and ($3::text is null or step.path < $3) and pg_catalog.starts_with(step.path, $2)
+    and ($4::text is null or step.state = $4)
+  offset 0
 ) as step
-where name.id = $1 order by step.place;
+where name.id = any($1::text[]) order by step.place;
 
 -- name: prune
 select {schema}.prune($1, $2);
@@ -777,18 +947,18 @@ with new as materialized (
 ), jobs as (
   insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
-    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, summed)
   select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
     parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
-    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, version
   from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
-    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch)
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, summed)
   select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
     parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
-    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, version
   from named join new using (id) where state in ('completed', 'discarded', 'cancelled')
 ), families as (
   insert into {schema}.family (parent, name, total, arrived)

@@ -11,14 +11,17 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from holdfast.core.lifecycle import TERMINAL
-from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Where
+from holdfast.core.limits import STEP_NAMES
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Where
 from holdfast.core.moves import HeldKey, Whole, put_together
+from holdfast.core.summaries import StepHead, StepSummary, gone
 from holdfast.engines.liveness import worker_records
 from holdfast.engines.postgres.liveness import Liveness
 from holdfast.engines.postgres.store import Connection
 from holdfast.engines.records import WORKER
 from holdfast.engines.refusals import no_job_before
-from holdfast.engines.rows import entry_of, job_of, step_of
+from holdfast.engines.rows import Row, entry_of, job_of, step_head_of, step_of, summary_of
+from holdfast.engines.sql import beyond
 from holdfast.engines.traits import Movable
 
 T = TypeVar("T")
@@ -94,8 +97,29 @@ class Reads(Movable):
     async def _steps(self, job: str) -> list[Step]:
         return [step_of(row) for row in await self._fetch(self._sql.steps, job)]
 
-    async def _steps_under(self, job: str, prefix: str) -> list[Step]:
-        return [step_of(row) for row in await self._fetch(self._sql.steps_under, job, prefix)]
+    async def _steps_under(self, jobs: list[str], prefix: str, state: StepState | None) -> list[Step]:
+        asked = (jobs, prefix, beyond(prefix) or None, state)
+        return [step_of(row) for row in await self._fetch(self._sql.steps_under, *asked)]
+
+    async def _steps_page(self, job: str, after: str, limit: int) -> list[StepHead]:
+        place = await self._fetch(self._sql.place_of, job, after) if after else [(0,)]
+        if not place:
+            raise gone(after)
+        return [step_head_of(row) for row in await self._fetch(self._sql.steps_page, job, place[0][0], limit)]
+
+    async def _summaries(self, jobs: list[str]) -> Mapping[str, StepSummary]:
+        """Read the counters, and count now where those are not right."""
+        found: dict[str, list[Row]] = {}
+        uncounted: dict[int, str] = {}
+        for id, n, is_counted, *counter in await self._fetch(self._sql.summaries, jobs):
+            if is_counted:
+                found.setdefault(id, []).append(counter)
+            else:
+                uncounted[n] = id
+        if uncounted:
+            for n, *counter in await self._fetch(self._sql.count_steps, list(uncounted), STEP_NAMES):
+                found.setdefault(uncounted[n], []).append(counter)
+        return {id: summary_of(id, counters) for id, counters in found.items()}
 
     async def _history(self, job: str, after: int, limit: int) -> list[Entry]:
         return [entry_of(row) for row in await self._fetch(self._sql.history, job, after, limit)]

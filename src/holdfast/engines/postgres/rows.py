@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast.core.lifecycle import entry_of, submit_entry
+from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import Change, Entry, Event, Job, Options, State, Step
 from holdfast.core.moves import Whole
 from holdfast.engines.rows import text
@@ -242,3 +243,8 @@ def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
         step.result,
         step.tries,
     )
+
+
+def steps_given(steps: Sequence[Step]) -> tuple[Any, ...]:
+    """What `add_steps` takes."""
+    return (*columns([step_row(step, step.job) for step in steps], STEP_WIDTH), STEP_NAMES)

@@ -185,9 +185,8 @@ class Transactions:
     async def _record(self, db: Driver, hold: HeldTransaction[Over]) -> Recorded | Conflict:
         """Record and commit, under the lock of the job's row, if the lease is still ours and no record stands."""
         step = hold.steps[0]
-        columns = rows.columns([rows.step_row(one, one.job) for one in hold.steps], rows.STEP_WIDTH)
         try:
-            written = {row[0] for row in await db.fetch(self._sql.add_steps, *columns)}
+            written = {row[0] for row in await db.fetch(self._sql.add_steps, *rows.steps_given(hold.steps))}
         except asyncpg.PostgresError as error:
             if _is_the_stores(error):
                 raise

@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 
 from holdfast.core.errors import KeyConflict, LeaseLost
 from holdfast.core.lifecycle import applied, refusal
+from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import (
     Applied,
     Change,
@@ -31,6 +32,7 @@ from holdfast.core.model import (
 from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection
+from holdfast.engines.postgres.counting import Counting
 from holdfast.engines.postgres.grouping import (
     Order,
     is_light,
@@ -257,17 +259,19 @@ class Writes:
         ]
 
     async def _write_cargo(self, going: Sequence[tuple[Change, Head, Job]]) -> None:
+        counting = Counting(self._db, self._sql)
         failed = [head.n for change, head, _ in going if change.drops_failed]
         if failed:
-            await self._db.execute(self._sql.drop_failed, failed)
+            counting.drop(await self._db.fetch(self._sql.drop_failed, failed))
         drops = [(head.n, path) for change, head, _ in going for path in change.drops]
         if drops:
-            await self._db.execute(self._sql.drop_steps, *rows.columns(drops, 2))
+            counting.drop(await self._db.fetch(self._sql.drop_steps, *rows.columns(drops, 2)))
         steps = [(step, head.n) for change, head, _ in going for step in change.steps]
         for group in steps_apart([step for step, _ in steps]):
             numbers = {step.job: n for step, n in steps}
             columns = rows.columns([rows.step_row(step, numbers[step.job]) for step in group], rows.STEP_WIDTH)
-            await self._db.execute(self._sql.set_steps, *columns)
+            counting.add(await self._db.fetch(self._sql.set_steps, *columns))
+        await counting.write()
         edits = [
             (head.n, change.job.args, change.job.digest, rows.options_text(change.job.options))
             for change, head, _ in going
@@ -320,8 +324,10 @@ class Writes:
         """Record steps. One statement for all; what became of each is only looked up when one was refused."""
         answers: list[Recorded | Conflict] = []
         for group in steps_apart(steps):
-            columns = rows.columns([rows.step_row(step, step.job) for step in group], rows.STEP_WIDTH)
-            written = {row[0] - 1 for row in await self._db.fetch(self._sql.add_steps, *columns)}
+            found = await self._db.fetch(self._sql.add_steps, *rows.steps_given(group))
+            written = {row[0] - 1 for row in found}
+            if uncounted := {row[1] for row in found if row[1] is not None}:
+                await Counting(self._db, self._sql).recount(uncounted)
             left = [step for index, step in enumerate(group) if index not in written]
             why = await self.standing(left) if left else {}
             for index, step in enumerate(group):
@@ -371,6 +377,8 @@ class Writes:
         for group in steps_apart([step for whole, _ in fresh for step in whole.steps]):
             told = [rows.step_row(step, numbers[step.job]) for step in group]
             await self._db.execute(self._sql.set_steps, *rows.columns(told, rows.STEP_WIDTH))
+        if stepped := [n for whole, n in fresh if whole.steps]:
+            await self._db.execute(self._sql.recount, stepped, STEP_NAMES)
         return numbers
 
 

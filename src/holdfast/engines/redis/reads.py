@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, Time, Where
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Time, Where
+from holdfast.core.summaries import StepHead, StepSummary, gone, head_of, page_of, summarize
 from holdfast.engines.contract import Engine
 from holdfast.engines.liveness import ALWAYS, worker_records
 from holdfast.engines.records import WORKER
@@ -22,6 +23,9 @@ T = TypeVar("T")
 
 PAGE = 20
 """How many jobs one call of a script takes, promotes, prunes or reads at most."""
+
+UNCOUNTED, GONE = 0, 2
+"""What scripts answer where a job's steps are not counted, and where there is no step to go on after."""
 
 FIND_PAGE = 20
 """How many jobs one call looks at to find some: it puts several indexes in order."""
@@ -134,8 +138,39 @@ class Reads(Engine):
     async def _steps(self, job: str) -> list[Step]:
         return rows.steps_of(job, await self._read("HGETALL", self._key(f"s:{job}")))
 
-    async def _steps_under(self, job: str, prefix: str) -> list[Step]:
-        return rows.steps_of(job, await self._look("steps_under", job, prefix))
+    async def _steps_under(self, jobs: list[str], prefix: str, state: StepState | None) -> list[Step]:
+        letter = "" if state is None else rows.STEP_LETTERS[state]
+        found: list[Step] = []
+        for start in range(0, len(jobs), PAGE):
+            asked = jobs[start : start + PAGE]
+            answer = await self._look("steps_under", prefix, letter, *asked)
+            found += (step for job, row in zip(asked, answer, strict=True) for step in rows.steps_of(job, row))
+        return found
+
+    async def _steps_page(self, job: str, after: str, limit: int) -> list[StepHead]:
+        """Read a few steps at a time, each of which may be large."""
+        heads: list[StepHead] = []
+        while len(heads) < limit:
+            most = min(PAGE, limit - len(heads))
+            kind, *found = await self._look("steps_page", job, heads[-1].path if heads else after, most)
+            if kind == GONE:
+                raise gone(after)
+            if kind == UNCOUNTED:
+                return page_of(await self._steps(job), after, limit)
+            pairs = zip(found[::2], found[1::2], strict=True)
+            heads += (head_of(rows.step_of(job, path.decode(), text)) for path, text in pairs)
+            if len(found) < 2 * most:
+                break
+        return heads
+
+    async def _summaries(self, jobs: list[str]) -> Mapping[str, StepSummary]:
+        found: dict[str, StepSummary] = {}
+        for start in range(0, len(jobs), PAGE):
+            asked = jobs[start : start + PAGE]
+            for job, row in zip(asked, await self._look("summaries", *asked), strict=True):
+                is_counted = row != UNCOUNTED
+                found[job] = rows.summary_of(job, row) if is_counted else summarize(job, await self._steps(job))
+        return found
 
     async def _history(self, job: str, after: int, limit: int) -> list[Entry]:
         return rows.entries_of(job, after, limit, await self._look("history", job, after, limit))

@@ -33,6 +33,7 @@ from holdfast.core.model import (
     Time,
     WaitKind,
 )
+from holdfast.core.summaries import StepCounts, StepSummary, summary_from
 from holdfast.core.unreadable import (
     UNREADABLE_ARGS,
     raw_text,
@@ -73,6 +74,7 @@ unpack = msgspec.msgpack.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _step = msgspec.json.Decoder(tuple[int, str, int, int | None, _Trouble | None, str | None]).decode
 _error = msgspec.json.Decoder(Error).decode
+_name = msgspec.json.Decoder(str).decode
 _decode = msgspec.json.Decoder().decode
 _plain_body = msgspec.json.Decoder(tuple[str, str, int | None, int]).decode
 _plain_signal = msgspec.json.Decoder(tuple[str, str, str, int]).decode
@@ -84,6 +86,9 @@ STEP_STATES = {letter: state for state, letter in STEP_LETTERS.items()}
 WHY = {1: NO_SUCH_JOB, 2: LEASE_LOST, 3: OUTRUN, 4: CHILDREN_ARE_IN}
 
 _NO_OPTIONS = Options()
+_EACH_VERSION = 4
+"""See `more` in `lua/store.lua`."""
+
 _PLACE = 13
 """Where a step record begins behind its state and place."""
 
@@ -100,7 +105,7 @@ def job_row(job: Job) -> list[Any]:
         *columns[NUMBERED:],
         [signal.version for signal in job.inbox] or False,
         f"{LETTERS[job.state]}{job.epoch}",
-        (job.result is not None) + 2 * (job.error is not None),
+        (job.result is not None) + 2 * (job.error is not None) + _EACH_VERSION * job.version,
     ]
     return [
         job.id,
@@ -347,6 +352,17 @@ def step_of(job: str, path: str, row: bytes) -> Step:
         finished_at=finished_at,
         tries=tries,
     )
+
+
+def summary_of(job: str, row: Sequence[bytes]) -> StepSummary:
+    """A summary from its last path and its counters. What begins with = says which names have some."""
+    counts: dict[str, StepCounts] = {}
+    for field, count in zip(row[1::2], row[2::2], strict=True):
+        state = STEP_STATES.get(chr(field[0]))
+        if state is not None:
+            name = _name(b'"%b"' % field[1:])
+            counts[name] = counts.get(name, StepCounts()) + StepCounts(**{state.value: int(count)})
+    return summary_from(job, counts, row[0].decode())
 
 
 def steps_of(job: str, row: Sequence[bytes]) -> list[Step]:

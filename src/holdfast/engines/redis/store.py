@@ -31,9 +31,14 @@ from holdfast.safe_text import logger
 
 log = logger("holdfast.redis")
 
-FORMAT = 2
+FORMAT = 3
 """2: what can be claimed is kept by type. A process of format 1 that is connected already goes on: claims deal out what
-it writes, and check what they take (`lua/claim.lua`). Whoever connects with format 1 is refused.
+it writes, and check what they take (`lua/claim.lua`).
+
+3: steps are counted as they are recorded. A process of format 2 that is connected already goes on: it leaves the
+counters of its jobs behind their versions, and so they are not believed (`is_counted` in `lua/store.lua`).
+
+Whoever connects with an older format is refused.
 """
 OLDEST_SERVER = (6, 2)
 SHARDED_SINCE = (7, 0)

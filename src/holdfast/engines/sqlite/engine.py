@@ -33,10 +33,12 @@ from holdfast.core.model import (
     Recorded,
     State,
     Step,
+    StepState,
     Time,
     Where,
 )
 from holdfast.core.moves import HeldKey, Whole
+from holdfast.core.summaries import StepHead, StepSummary
 from holdfast.engines.batch_thread import BatchThread, Ticket
 from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.held_transaction import HeldTransaction
@@ -267,9 +269,14 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _steps(self, job: str) -> Awaitable[list[Step]]:
         return self._look("look", lambda db: [step_of(row) for row in db.execute(SQL.steps, {"job": job})])
 
-    async def _steps_under(self, job: str, prefix: str) -> list[Step]:
-        params = {"job": job, "prefix": prefix}
-        return await self._look("look", lambda db: [step_of(row) for row in db.execute(SQL.steps_under, params)])
+    async def _steps_under(self, jobs: list[str], prefix: str, state: StepState | None) -> list[Step]:
+        return await self._look("look", lambda db: reads.steps_under(db, jobs, prefix, state))
+
+    async def _steps_page(self, job: str, after: str, limit: int) -> list[StepHead]:
+        return await self._look("walk", lambda db: reads.steps_page(db, job, after, limit))
+
+    async def _summaries(self, jobs: list[str]) -> Mapping[str, StepSummary]:
+        return await self._look("look", lambda db: reads.summaries(db, jobs))
 
     def _history(self, job: str, after: int, limit: int) -> Awaitable[list[Entry]]:
         params = {"job": job, "after": after, "limit": limit}

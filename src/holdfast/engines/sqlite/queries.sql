@@ -33,14 +33,15 @@ on conflict (type, key) do update set job = excluded.job, digest = excluded.dige
 
 -- name: add_job
 insert into job (n, id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
-  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result)
+  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result, summed)
 values (:n, :id, :type, :queue, :priority, :state, :version, :run_at, :epoch, :attempt, :recoveries, :worker,
-  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result);
+  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result, :version);
 
 -- name: add_lone_job
 -- insert: one new job without key and parent, which gets the next number; one that is there already is left as it is
-insert into job (id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, expires_at, arrived, waits)
-values (:id, :type, :queue, :priority, :state, 1, :run_at, 0, 1, 0, :expires_at, 0, :waits)
+insert into job (id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, expires_at, arrived, waits,
+  summed)
+values (:id, :type, :queue, :priority, :state, 1, :run_at, 0, 1, 0, :expires_at, 0, :waits, 1)
 on conflict (id) do nothing;
 
 -- name: add_body
@@ -76,7 +77,7 @@ order by run_at, n limit :limit;
 
 -- name: promote
 -- claim: what a change by time alone writes; thousands may become due in one moment
-update job set state = :state, version = :version, run_at = :run_at, waits = null where n = :n;
+update job set state = :state, version = :version, run_at = :run_at, waits = null, summed = summed + 1 where n = :n;
 
 -- name: next_due
 -- wait: when the next job of a queue becomes due, soon or just now
@@ -119,7 +120,8 @@ select id, state, version, epoch, inbox, arrived, worker, n from job where id in
 -- claim and commit: the statement that writes a state, but for those that become due
 update job set state = :state, version = :version, run_at = :run_at, epoch = :epoch, attempt = :attempt,
   recoveries = :recoveries, worker = :worker, claimed_at = :claimed_at, finished_at = :finished_at,
-  prune_at = :prune_at, arrived = :arrived, waits = :waits, inbox = :inbox, error = :error, result = :result
+  prune_at = :prune_at, arrived = :arrived, waits = :waits, inbox = :inbox, error = :error, result = :result,
+  summed = summed + 1
 where n = :n;
 
 -- name: edit_body
@@ -127,15 +129,30 @@ where n = :n;
 update body set args = :args, digest = :digest, options = :options where n = :n;
 
 -- name: add_steps
--- record: one fenced write for many; what is done or failed stays, what was only started is replaced
+-- record: one fenced write for many, of those that have no record yet: mostly all of them
 insert into step (job, path, name, state, epoch, started_at, finished_at, error, result, tries)
 select job.n, row.value ->> 2, row.value ->> 3, row.value ->> 4, row.value ->> 1, row.value ->> 5, row.value ->> 6,
   row.value ->> 7, row.value ->> 8, row.value ->> 9
 from json_each(:steps) as row cross join job on job.id = row.value ->> 0  -- "cross": never a walk over all jobs
 where job.epoch = row.value ->> 1 and job.state = 'active'
+on conflict (job, path) do nothing;
+
+-- name: steps_since
+-- record: what `add_steps` has written
+select (select id from job where job.n = step.job), name, state, n, substr(path, 1, 1) = '~' from step where n > :fence;
+
+-- name: replace_steps
+-- record: the same for those that have a record: what is done or failed stays, what was only started is replaced. What was
+-- written just now has a number behind the fence.
+insert into step (job, path, name, state, epoch, started_at, finished_at, error, result, tries)
+select job.n, row.value ->> 2, row.value ->> 3, row.value ->> 4, row.value ->> 1, row.value ->> 5, row.value ->> 6,
+  row.value ->> 7, row.value ->> 8, row.value ->> 9
+from json_each(:steps) as row cross join job on job.id = row.value ->> 0
+where job.epoch = row.value ->> 1 and job.state = 'active'
 on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, started_at = excluded.started_at,
   finished_at = excluded.finished_at, error = excluded.error, result = excluded.result, tries = excluded.tries
-where step.state = 'started';
+where step.state = 'started' and step.n <= :fence
+returning (select id from job where job.n = step.job), name, state, n, substr(path, 1, 1) = '~';
 
 -- name: set_step
 -- commit: a step record that goes with a change; the change has been checked already
@@ -143,13 +160,93 @@ insert into step (job, path, name, state, epoch, started_at, finished_at, error,
 values (:n, :path, :name, :state, :epoch, :started_at, :finished_at, :error, :result, :tries)
 on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, started_at = excluded.started_at,
   finished_at = excluded.finished_at, error = excluded.error, result = excluded.result, tries = excluded.tries
-where step.state = 'started';
+where step.state = 'started'
+returning name, state, n, substr(path, 1, 1) = '~';
 
 -- name: drop_step
-delete from step where job = :n and path = :path;
+delete from step where job = :n and path = :path
+returning name, state, n, substr(path, 1, 1) = '~';
 
 -- name: drop_failed
-delete from step where job = :n and state = 'failed';
+delete from step where job = :n and state = 'failed'
+returning name, state, n, substr(path, 1, 1) = '~';
+
+-- name: last_step
+-- commit: what is written from now on has a higher number
+select coalesce(max(n), 0) from step;
+
+-- name: add_count
+-- record and commit: one counter of a job
+update summary set started = started + :started, done = done + :done, failed = failed + :failed,
+  last = max(last, :last)
+where job = (select n from job where id = :job) and name = :name;
+
+-- name: counters
+-- record and commit: a job's number, whether its counters are right, and how many names have one
+select n, summed is version, (select count(*) from summary where job = job.n and name <> '') from job where id = :job;
+
+-- name: new_count
+insert into summary (job, name, started, done, failed, last) values (:n, :name, :started, :done, :failed, :last);
+
+-- name: find_last
+-- commit: the last step of a name, after the last one was dropped
+update summary set last = coalesce(
+  (select max(n) from step where step.job = :n and step.name = :name and substr(path, 1, 1) <> '~'), 0)
+where job = :n and name = :name and last = :last;
+
+-- name: find_last_other
+update summary set last = coalesce(
+  (select max(n) from step
+   where step.job = :n and substr(path, 1, 1) <> '~'
+     and step.name not in (select name from summary where job = :n and name <> '')), 0)
+where job = :n and name = '' and last = :last;
+
+-- name: forget_summary
+delete from summary where job = :n;
+
+-- name: recount
+-- record and load: all steps of a job that was not counted, the first names apart
+insert into summary (job, name, started, done, failed, last)
+select job, case when nth <= :most then name else '' end, sum(started), sum(done), sum(failed), max(last) from (
+  select job, name, sum(state = 'started') as started, sum(state = 'done') as done, sum(state = 'failed') as failed,
+    max(n) as last, row_number() over (order by min(n)) as nth
+  from step where job = :n and substr(path, 1, 1) <> '~' group by job, name
+)
+group by 1, 2;
+
+-- name: set_summed
+update job set summed = version where n = :n;
+
+-- name: summaries
+-- the counters of many jobs; a job whose counters are not right has one row without a name
+select job.id, job.n, job.summed is job.version, name, started, done, failed, last,
+  (select path from step where step.n = last)
+from json_each(:ids) as asked cross join job on job.id = asked.value
+left join summary on summary.job = job.n and job.summed is job.version;
+
+-- name: count_steps
+-- summaries: the same, of a job whose counters are not right
+select case when nth <= :most then name else '' end, sum(started), sum(done), sum(failed), max(last),
+  (select path from step where step.n = max(last))
+from (
+  select name, sum(state = 'started') as started, sum(state = 'done') as done, sum(state = 'failed') as failed,
+    max(n) as last, row_number() over (order by min(n)) as nth
+  from step where job = :n and substr(path, 1, 1) <> '~' group by name
+)
+group by 1;
+
+-- name: place_of
+-- steps_page: where a step stands in the order of first writing
+select step.n from step join job on job.n = step.job where job.id = :job and path = :path;
+
+-- name: steps_page
+-- by the index of the paths, which has the order as well: no row is read that is not on the page
+select path, name, state, epoch, error, started_at, finished_at, tries from step
+where n in (
+  select step.n from job cross join step on step.job = job.n
+  where job.id = :job and step.n > :after and substr(path, 1, 1) <> '~' order by step.n limit :limit
+)
+order by n;
 
 -- name: step
 select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at, tries
@@ -160,9 +257,11 @@ select job.id, step.epoch, path, name, step.state, step.result, step.error, star
 from step join job on job.n = step.job where job.id = :job order by step.n;
 
 -- name: steps_under
-select job.id, step.epoch, path, name, step.state, step.result, step.error, started_at, step.finished_at, tries
-from step join job on job.n = step.job where job.id = :job
-  and path >= :prefix and substr(path, 1, length(:prefix)) = :prefix order by step.n;
+select job.id, step.epoch, step.path, name, step.state, step.result, step.error, started_at, step.finished_at, tries
+from json_each(:jobs) as asked cross join job on job.id = asked.value cross join step on step.job = job.n
+where step.path >= :prefix and step.path < :beyond and substr(step.path, 1, length(:prefix)) = :prefix
+  and (:state is null or step.state = :state)
+order by step.n;
 
 -- name: old
 -- prune: terminal jobs whose time has come and who have no live kin
@@ -360,6 +459,10 @@ drop trigger if exists moved_step;
 
 -- name: unguard_record
 drop trigger if exists moved_record;
+
+-- name: load_step
+insert into step (job, path, name, state, epoch, started_at, finished_at, error, result, tries)
+values (:n, :path, :name, :state, :epoch, :started_at, :finished_at, :error, :result, :tries);
 
 -- name: load_key
 insert into key (type, key, job, digest, until) values (:type, :key, :job, :digest, :until)

@@ -8,17 +8,22 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.model import Beat, Job, Presence, State, Time, Where
+from holdfast.core.limits import STEP_NAMES
+from holdfast.core.model import Beat, Job, Presence, State, Step, StepState, Time, Where
 from holdfast.core.moves import Whole, put_together
+from holdfast.core.summaries import StepHead, StepSummary, gone
 from holdfast.engines.liveness import beat_answer
 from holdfast.engines.records import PAUSE, QUIET
 from holdfast.engines.refusals import no_job_before
-from holdfast.engines.rows import entry_of, head_of, job_of, step_of
-from holdfast.engines.sql import queries
+from holdfast.engines.rows import Row, entry_of, head_of, job_of, step_head_of, step_of, summary_of
+from holdfast.engines.sql import beyond, queries
 from holdfast.engines.sqlite import rows
 from holdfast.engines.topics import DUE_WINDOW_MS
 
 SQL = queries("holdfast.engines.sqlite")
+
+PAST_ALL_TEXTS = b""
+"""Sorts behind every text, as all bytes do."""
 
 PAST_ALL_IDS = "~"
 """Sorts behind every id: where a walk from the newest begins."""
@@ -67,6 +72,37 @@ def wholes(db: sqlite3.Connection, jobs: Sequence[Job]) -> list[Whole]:
     ids = {"ids": msgspec.json.encode([job.id for job in jobs]).decode()}
     entries = [entry_of(row) for row in db.execute(SQL.histories, ids)]
     return put_together(jobs, entries, [step_of(row) for row in db.execute(SQL.all_steps, ids)])
+
+
+def steps_under(db: sqlite3.Connection, jobs: Sequence[str], prefix: str, state: StepState | None) -> list[Step]:
+    """The step records of these jobs whose paths begin with a prefix, and which are in this state."""
+    params: rows.Params = {
+        "jobs": msgspec.json.encode(jobs).decode(),
+        "prefix": prefix,
+        "beyond": beyond(prefix) or PAST_ALL_TEXTS,
+        "state": state,
+    }
+    return [step_of(row) for row in db.execute(SQL.steps_under, params)]
+
+
+def steps_page(db: sqlite3.Connection, job: str, after: str, limit: int) -> list[StepHead]:
+    """A page of a job's steps without their results."""
+    row = db.execute(SQL.place_of, {"job": job, "path": after}).fetchone() if after else (0,)
+    if row is None:
+        raise gone(after)
+    params = {"job": job, "after": row[0], "limit": limit}
+    return [step_head_of(row) for row in db.execute(SQL.steps_page, params)]
+
+
+def summaries(db: sqlite3.Connection, jobs: Sequence[str]) -> dict[str, StepSummary]:
+    """The steps of these jobs, counted: by their counters, or one by one where those are not right."""
+    found: dict[str, list[Row]] = {}
+    for id, n, is_right, *counter in db.execute(SQL.summaries, {"ids": msgspec.json.encode(jobs).decode()}):
+        if is_right:
+            found.setdefault(id, []).append(counter)
+        else:
+            found[id] = db.execute(SQL.count_steps, {"n": n, "most": STEP_NAMES}).fetchall()
+    return {id: summary_of(id, counters) for id, counters in found.items()}
 
 
 def beat(db: sqlite3.Connection, presence: Presence, now: Time) -> Beat:

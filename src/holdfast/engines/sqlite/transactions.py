@@ -91,6 +91,7 @@ class Transactions:
             self._let_fill(db, hold)
             answer = acts.record(hold.steps)[0] if hold.steps else None
         if hold.steps:
+            acts.finish()
             db.execute(SQL.commit)
         elif db.in_transaction:
             db.execute(SQL.rollback)

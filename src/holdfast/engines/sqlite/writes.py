@@ -34,13 +34,18 @@ from holdfast.core.model import (
     Time,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
+from holdfast.core.summaries import is_step
 from holdfast.engines.contract import PROMOTE_LIMIT
 from holdfast.engines.records import PAUSE
 from holdfast.engines.refusals import awaited_groups, children_are_in, holds, key_taken, lease_over, step_refusal
 from holdfast.engines.rows import Row, head_of, job_of, step_of, steps_apart
 from holdfast.engines.sqlite import rows
+from holdfast.engines.sqlite.counting import Counting
 from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
 from holdfast.engines.wakeups import EVERYTHING
+
+PAST_ALL_STEPS = (1 << 63) - 1
+"""No step has a higher number."""
 
 _json = msgspec.json.Encoder().encode
 
@@ -52,6 +57,7 @@ class Writes:
         self._db = connection
         self._sql = sql
         self._tally: Counter[tuple[str, State]] = Counter()
+        self._counting = Counting(connection, sql)
         self.news: set[str] = set()
 
     def finish(self) -> None:
@@ -59,6 +65,7 @@ class Writes:
         moved = [{"queue": queue, "state": state.value, "more": n} for (queue, state), n in self._tally.items() if n]
         if moved:
             self._db.executemany(self._sql.add_tally, moved)
+        self._counting.write()
 
     def mark(self) -> str | None:
         """What the mark of a move says, if this store bears it."""
@@ -283,9 +290,13 @@ class Writes:
     def _carry(self, change: Change, n: int, heads: dict[str, Head]) -> None:
         """Write what goes with a change: dropped and new step records, edited arguments, new jobs."""
         if change.drops_failed:
-            self._db.execute(self._sql.drop_failed, {"n": n})
-        self._db.executemany(self._sql.drop_step, [{"n": n, "path": path} for path in change.drops])
-        self._db.executemany(self._sql.set_step, [rows.step_params(step, n) for step in change.steps])
+            self._drop(change, n, self._sql.drop_failed)
+        for path in change.drops:
+            self._drop(change, n, self._sql.drop_step, path)
+        for step in change.steps:
+            fence = self._counting.highest() if is_step(step.path) else 0
+            written = self._db.execute(self._sql.set_step, rows.step_params(step, n)).fetchall()
+            self._counting.add([(change.job.id, *one) for one in written], fence)
         if change.edits:
             self._db.execute(self._sql.edit_body, rows.job_params(change.job, n))
         if change.inserts:
@@ -296,6 +307,10 @@ class Writes:
                     new.setdefault(job.id, job)
             for id, number in self._add(list(new.values())).items():
                 heads[id] = Head(id, new[id].state, 1, new[id].epoch, n=number)
+
+    def _drop(self, change: Change, n: int, statement: str, path: str = "") -> None:
+        dropped = self._db.execute(statement, {"n": n, "path": path}).fetchall()
+        self._counting.drop([(change.job.id, *one) for one in dropped], n)
 
     def _arrive(self, child: Job) -> int:
         row = self._db.execute(self._sql.arrive, {"parent": child.parent, "name": child.group or ""}).fetchone()
@@ -308,10 +323,26 @@ class Writes:
         """Record steps. One statement for all; what became of each is only looked up when one was refused."""
         answers: list[Recorded | Conflict] = []
         for group in steps_apart(steps):
-            written = self._db.execute(self._sql.add_steps, {"steps": rows.step_rows(group)}).rowcount
+            given = {"steps": rows.step_rows(group)}
+            added = self._db.execute(self._sql.add_steps, given)
+            written = added.rowcount
+            if written == len(group):
+                self._counting.add_new(group, added.lastrowid or 0)
+            else:
+                written += self._replace(given, (added.lastrowid or 0) - written if written else PAST_ALL_STEPS)
             whole = written == len(group)
             answers += [Recorded(step, True) if whole else self._standing(step) for step in group]
         return answers
+
+    def _replace(self, given: dict[str, Any], fence: int) -> int:
+        """Write what takes the place of a started step, where not all were new; answer how many did. The fence is the
+        number that the last step had before.
+        """
+        if fence != PAST_ALL_STEPS:
+            self._counting.add(self._db.execute(self._sql.steps_since, {"fence": fence}).fetchall(), fence)
+        replaced = self._db.execute(self._sql.replace_steps, {**given, "fence": fence}).fetchall()
+        self._counting.add(replaced, fence)
+        return len(replaced)
 
     def _standing(self, step: Step) -> Recorded | Conflict:
         answer = self.standing(step)
@@ -342,6 +373,7 @@ class Writes:
             self._sql.forget_body,
             self._sql.forget_entries,
             self._sql.forget_steps,
+            self._sql.forget_summary,
             self._sql.forget_families,
             self._sql.forget_key,
         ):
@@ -380,8 +412,11 @@ class Writes:
             self._sql.add_entry, (rows.entry_params(one, index) for index, whole in numbered for one in whole.entries)
         )
         self._db.executemany(
-            self._sql.set_step, (rows.step_params(one, index) for index, whole in numbered for one in whole.steps)
+            self._sql.load_step, (rows.step_params(one, index) for index, whole in numbered for one in whole.steps)
         )
+        for index, whole in numbered:
+            if whole.steps:
+                self._counting.recount(index)
         families: Counter[tuple[str, str]] = Counter()
         for job in (whole.job for whole in fresh):
             self._tally[job.queue, job.state] += 1

@@ -15,7 +15,7 @@ local wrote = false
 -- Write a job's new state and its entry. Who calls it moves it between the indexes.
 local function write(key, head, id, state, event, by)
   local before = head[STATE]
-  head[STATE], head[VERSION] = state, head[VERSION] + 1
+  head[STATE], head[VERSION], head[MORE] = state, head[VERSION] + 1, head[MORE] + EACH_VERSION
   local text = pack(head)
   local entry = format('[%.0f,"%s","%s","%s","%s",%.0f]', now, event, before, state, by, head[EPOCH])
   call('HSET', key, 'h', text, 'e' .. head[VERSION], entry)

@@ -10,13 +10,6 @@ local now = time_now()
 
 local function refused(why, head) return {0, why, head[STATE], head[VERSION], head[EPOCH]} end
 
-local function drop_steps(id, paths)
-  for _, path in ipairs(paths) do
-    call('HDEL', K .. 's:' .. id, path)
-    call('SREM', K .. 'f:' .. id, path)
-  end
-end
-
 local function merge_inbox(head, id, signal, takes)
   local inbox = head[INBOX] or {}
   for _, taken in ipairs(takes) do
@@ -55,13 +48,15 @@ local function commit(change)
   -- Its owner knows what it does itself; told of it, it would beat for every job that it ends.
   if head[WORKER] and not change[9] and not change[2] then tell('worker:' .. head[WORKER]) end
   head[STATE], head[VERSION], head[EPOCH] = change[4], head[VERSION] + 1, change[6]
+  head[MORE] = head[MORE] + EACH_VERSION
   for place = ATTEMPT, CLAIMED do head[place] = change[place - 1] end
   head[RUN], head[FINISHED], head[PRUNE], head[WAITS] = change[5], change[11], change[12], change[14]
   head[ARRIVED] = had_arrived or change[13]
   if cargo then merge_inbox(head, id, cargo[5], cargo[6]) end
   local gone = {}
-  local had = head[MORE]
-  head[MORE] = (change[16] and HAS_RESULT or 0) + (change[15] and HAS_ERROR or 0)
+  local had = head[MORE] % EACH_VERSION
+  local counts = is_counted(head)
+  head[MORE] = head[MORE] - had + (change[16] and HAS_RESULT or 0) + (change[15] and HAS_ERROR or 0)
   if had % 2 == HAS_RESULT and not change[16] then gone[#gone + 1] = 'r' end
   if had >= HAS_ERROR and not change[15] then gone[#gone + 1] = 'x' end
   if #gone > 0 then call('HDEL', key, unpack(gone)) end
@@ -74,9 +69,9 @@ local function commit(change)
   tell('job:' .. id)
 
   if cargo then
-    if cargo[4] then drop_steps(id, call('SMEMBERS', K .. 'f:' .. id)) end
-    drop_steps(id, cargo[3])
-    for _, step in ipairs(cargo[2]) do put_step(id, step[1], step[2], step[3]) end
+    if cargo[4] then drop_steps(id, call('SMEMBERS', K .. 'f:' .. id), counts) end
+    drop_steps(id, cargo[3], counts)
+    for _, step in ipairs(cargo[2]) do put_step(id, step[1], step[2], step[3], counts) end
     for _, job in ipairs(cargo[7]) do
       if call('EXISTS', job_key(job[1])) == 0 then add(job, now) end
     end
@@ -94,5 +89,6 @@ count_act()
 local answers = {seq}
 for place = FIRST_ARG, #ARGV do answers[#answers + 1] = commit(unpack_(ARGV[place])) end
 write_counts()
+write_step_counts()
 write_order()
 return answers

@@ -11,7 +11,7 @@ function load.j(id, entries, steps, job)
   local key = job_key(id)
   if call('HEXISTS', key, 'h') == 1 then return end
   if #entries > 0 then call('HSET', key, unpack(entries)) end
-  for _, step in ipairs(steps) do put_step(id, step[1], step[2], step[3]) end
+  for _, step in ipairs(steps) do put_step(id, step[1], step[2], step[3], true) end
   if job then
     add(job, now, job[2][ARRIVED])
     new = new + 1
@@ -41,5 +41,6 @@ for place = FIRST_ARG, #ARGV do
   load[part[1]](unpack(part, 2))
 end
 write_counts()
+write_step_counts()
 write_order()
 return {seq, new}

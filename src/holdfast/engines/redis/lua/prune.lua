@@ -26,6 +26,8 @@ local function remove(head, id)
   keys[#keys + 1] = K .. 's:' .. id
   keys[#keys + 1] = K .. 'f:' .. id
   keys[#keys + 1] = K .. 'g:' .. id
+  keys[#keys + 1] = K .. 'm:' .. id
+  keys[#keys + 1] = K .. 'l:' .. id
   local ids = left[head[STATE]] or {}
   ids[#ids + 1] = id
   left[head[STATE]] = ids

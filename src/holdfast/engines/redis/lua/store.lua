@@ -20,6 +20,9 @@
 --   b:ID           SET   ended jobs that stay because this one, their parent, has not ended
 --   u              LIST  parents that have ended and whose b:ID is to be looked at again
 --   s:ID, f:ID     HASH, SET   the step records of a job: path → state, place, record (opaque); the paths that failed
+--   m:ID           HASH  how many steps of a job: state and name as one text → number; NAME with an = in front has counters
+--                        of its own; = how many names have. Names are as their records have them, in JSON
+--   l:ID           ZSET  the records of a job, all at score 0: place and path of a step, and the paths of our own, behind those
 --   c:ID           ZSET  the ids of a job's children, all at score 0
 --   g:ID           HASH  of a job's children: gGROUP how many have not arrived, l how many have not ended
 --   k:N:TYPE:KEY   STRING  what an idempotency key stands for: job, digest, until (N is the length of the type)
@@ -33,6 +36,8 @@
 --
 -- A head is an array: state, version, epoch, queue, number, rank, run_at, attempt, recoveries, worker, claimed_at,
 -- finished_at, prune_at, arrived, parent, group, expires_at, waits, type, key, inbox, first, more. Nothing is `false`.
+-- more: 1 there is a result, 2 there is an error, and 4 for each version: m:ID and l:ID are right while these are as many as the
+-- job has versions. Processes of format 2 count versions only, and set these back.
 -- Numbers beyond 2^53 come as texts and are never counted with. rank and run_at are texts that sort as the numbers do.
 -- States are letters: s(cheduled) a(vailable) p(ending) o(wned: active) r(etryable) v (review) c(ompleted) d(iscarded)
 -- k (cancelled).
@@ -55,7 +60,7 @@ local moved = door[5] and {'moved', door[5]} -- what every act that writes answe
 
 local STATE, VERSION, EPOCH, QUEUE, NUMBER, RANK, RUN, ATTEMPT, RECOVERIES, WORKER, CLAIMED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local FINISHED, PRUNE, ARRIVED, PARENT, GROUP, EXPIRES, WAITS, TYPE, KEY, INBOX, FIRST, MORE = 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
-local HAS_RESULT, HAS_ERROR = 1, 2
+local HAS_RESULT, HAS_ERROR, EACH_VERSION = 1, 2, 4
 local DUE = {s = true, r = true, p = true}
 local ENDED = {c = true, d = true, k = true}
 
@@ -240,8 +245,59 @@ local function free_kin(head, id)
   if call('EXISTS', K .. 'b:' .. id) == 1 then call('RPUSH', K .. 'u', id) end
 end
 
--- Keep a step record, unless one stands that is done or failed. Answers with that one.
-local function put_step(id, path, state, record)
+-- Whether the counters of a job's steps are right.
+local function is_counted(head) return math.floor(head[MORE] / EACH_VERSION) == head[VERSION] end
+
+local function is_own(path) return sub(path, 1, 1) == '~' end
+
+-- The name in a step record, as JSON has it between the quotes; nothing where it can't be read.
+local function name_of(record)
+  local name = string.match(record, '^%[[^,]*,"([^"\\]*)"')
+  if name then return name end
+  local _, first = string.find(record, '^%[[^,]*,"')
+  local place = first
+  while place do
+    place = string.find(record, '["\\]', place + 1)
+    if not place then break end
+    if sub(record, place, place) == '"' then return sub(record, first + 1, place - 1) end
+    place = place + 1 -- what is escaped
+  end
+  return ''
+end
+
+-- What the steps of one call add to the counters, name by name as they came.
+local steps_counted, all_counted = {}, {}
+local function count_step(id, name, state, more)
+  local whole_name = id .. '\0' .. name
+  local counts = steps_counted[whole_name]
+  if not counts then
+    counts = {id = id, name = name, s = 0, d = 0, f = 0}
+    steps_counted[whole_name], all_counted[#all_counted + 1] = counts, counts
+  end
+  counts[state] = counts[state] + more
+end
+
+local STEP_NAMES = 100 -- as in core/limits.py
+local function write_step_counts()
+  for _, counts in ipairs(all_counted) do
+    local key, name = K .. 'm:' .. counts.id, counts.name
+    if name ~= '' and call('HEXISTS', key, '=' .. name) == 0 then
+      if tonumber(call('HGET', key, '=') or 0) < STEP_NAMES then
+        call('HSET', key, '=' .. name, 1)
+        call('HINCRBY', key, '=', 1)
+      else
+        name = ''
+      end
+    end
+    for _, state in ipairs({'s', 'd', 'f'}) do
+      if counts[state] ~= 0 then call('HINCRBY', key, state .. name, counts[state]) end
+    end
+  end
+  steps_counted, all_counted = {}, {}
+end
+
+-- Keep a step record, unless one stands that is done or failed. Answers with that one. Who calls it writes the counts.
+local function put_step(id, path, state, record, counts)
   local key = K .. 's:' .. id
   local old = call('HGET', key, path)
   local place
@@ -254,6 +310,27 @@ local function put_step(id, path, state, record)
   end
   call('HSET', key, path, state .. place .. record)
   if state == 'f' then call('SADD', K .. 'f:' .. id, path) end
+  if not counts then return end
+  if not old then call('ZADD', K .. 'l:' .. id, 0, is_own(path) and path or place .. path) end
+  if not is_own(path) then
+    if old then count_step(id, name_of(sub(old, 14)), 's', -1) end
+    count_step(id, name_of(record), state, 1)
+  end
+end
+
+-- Remove step records. Who calls it writes the counts.
+local function drop_steps(id, paths, counts)
+  for _, path in ipairs(paths) do
+    local old = call('HGET', K .. 's:' .. id, path)
+    if old then
+      call('HDEL', K .. 's:' .. id, path)
+      call('SREM', K .. 'f:' .. id, path)
+      if counts then
+        call('ZREM', K .. 'l:' .. id, is_own(path) and path or sub(old, 2, 13) .. path)
+        if not is_own(path) then count_step(id, name_of(sub(old, 14)), sub(old, 1, 1), -1) end
+      end
+    end
+  end
 end
 
 -- The highest version that a record ever had.

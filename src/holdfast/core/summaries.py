@@ -1,0 +1,134 @@
+"""What is told of a job's steps without reading their results: counts by name and state, the last path, and heads.
+
+Must not touch a store. A record whose path begins with a tilde is Holdfast's own (a wait, the progress, the log lines):
+it is no step, and is neither counted nor listed.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from holdfast.core.errors import NotFound
+from holdfast.core.limits import STEP_NAMES
+from holdfast.core.model import Error, Step, StepState, Time
+
+OWN = "~"
+"""The paths of Holdfast's own records begin with this."""
+
+OTHERS = ""
+"""The name under which stores count the steps that are not counted under a name of their own."""
+
+
+def is_step(path: str) -> bool:
+    """Whether the record under this path is a step's, and not one of Holdfast's own."""
+    return not path.startswith(OWN)
+
+
+class StepCounts(Struct, frozen=True, gc=False):
+    """How many steps are in each state."""
+
+    started: int = 0
+    done: int = 0
+    failed: int = 0
+
+    def __add__(self, other: "StepCounts") -> "StepCounts":
+        """Both together."""
+        return StepCounts(self.started + other.started, self.done + other.done, self.failed + other.failed)
+
+    def __sub__(self, other: "StepCounts") -> "StepCounts":
+        """These without the others."""
+        return StepCounts(self.started - other.started, self.done - other.done, self.failed - other.failed)
+
+
+ONE = {
+    StepState.STARTED: StepCounts(started=1),
+    StepState.DONE: StepCounts(done=1),
+    StepState.FAILED: StepCounts(failed=1),
+}
+"""One step in each state."""
+
+_NONE = StepCounts()
+
+
+class StepSummary(Struct, frozen=True, gc=False):
+    """The steps of one job, counted. Names without a step are left out.
+
+    The first STEP_NAMES names that a job records are counted apart, all other steps under `others`. `last` is the path
+    of the step that was recorded last, in the order of first writing; empty where there is none.
+    """
+
+    job: str
+    names: Mapping[str, StepCounts] = {}
+    others: StepCounts = _NONE
+    last: str = ""
+
+    @property
+    def total(self) -> StepCounts:
+        """All names together."""
+        return sum(self.names.values(), self.others)
+
+
+class StepHead(Struct, frozen=True, kw_only=True, gc=False):
+    """The record of one step without its result."""
+
+    path: str
+    name: str
+    state: StepState
+    epoch: int
+    error: Error | None = None
+    started_at: Time
+    finished_at: Time | None = None
+    tries: int = 1
+
+
+def head_of(step: Step) -> StepHead:
+    """A step without its result."""
+    return StepHead(
+        path=step.path,
+        name=step.name,
+        state=step.state,
+        epoch=step.epoch,
+        error=step.error,
+        started_at=step.started_at,
+        finished_at=step.finished_at,
+        tries=step.tries,
+    )
+
+
+def summary_from(job: str, counts: Mapping[str, StepCounts], last: str) -> StepSummary:
+    """The summary that a store's counters make. Counters of zero are kept there, so that a name keeps its own."""
+    names = {name: counts[name] for name in sorted(counts) if name != OTHERS and counts[name] != _NONE}
+    return StepSummary(job, names, counts.get(OTHERS, _NONE), last)
+
+
+def counter_for(name: str, counters: Mapping[str, object]) -> str:
+    """The counter that counts a step of this name, beside those that there are."""
+    has_room = len(counters) - (OTHERS in counters) < STEP_NAMES
+    return name if name in counters or has_room else OTHERS
+
+
+def summarize(job: str, records: Iterable[Step]) -> StepSummary:
+    """Count all records of a job, given in the order of their first writing."""
+    counts: dict[str, StepCounts] = {}
+    last = ""
+    for record in records:
+        if is_step(record.path):
+            name = counter_for(record.name, counts)
+            counts[name] = counts.get(name, _NONE) + ONE[record.state]
+            last = record.path
+    return summary_from(job, counts, last)
+
+
+def page_of(records: Iterable[Step], after: str, limit: int) -> list[StepHead]:
+    """A page of the steps among all records of a job, given in the order of their first writing, without results."""
+    steps = [record for record in records if is_step(record.path)]
+    paths = [step.path for step in steps]
+    if after and after not in paths:
+        raise gone(after)
+    start = paths.index(after) + 1 if after else 0
+    return [head_of(step) for step in steps[start : start + limit]]
+
+
+def gone(path: str) -> NotFound:
+    """The refusal of a page behind a step that is not there."""
+    return NotFound(f"there is no step {path!r} to go on after; begin again with the first page")

@@ -1,0 +1,77 @@
+"""The counters of steps that go with changes: what a transaction writes and drops, added up and written once.
+
+Must not begin or commit. A job's counters are right while its `summed` equals its `version` (see the fourth migration).
+"""
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.core.limits import STEP_NAMES
+from holdfast.core.model import StepState
+from holdfast.core.summaries import ONE, StepCounts, is_step
+from holdfast.engines.postgres import rows
+from holdfast.engines.rows import Row
+
+
+class _More(Struct):
+    """What is added to one counter; `last` is the place of the last new step, `path` is its path."""
+
+    counts: StepCounts = StepCounts()
+    last: int = 0
+    path: str = ""
+
+
+class Counting:
+    """What the steps of one transaction add to the counters."""
+
+    def __init__(self, db: Any, sql: SimpleNamespace) -> None:
+        self._db = db
+        self._sql = sql
+        self._more: dict[tuple[int, str], _More] = {}
+        self._dropped: list[tuple[int, str, int]] = []
+
+    def add(self, written: Iterable[Row]) -> None:
+        """Count steps that were written. One that is not new has taken the place of a started one."""
+        for n, path, name, state, place, is_new in sorted(written, key=lambda row: row[4]):
+            if not is_step(path):
+                continue
+            more = self._more.setdefault((n, name), _More())
+            more.counts += ONE[StepState(state)]
+            if is_new:
+                more.last, more.path = place, path
+            else:
+                more.counts -= ONE[StepState.STARTED]
+
+    def drop(self, dropped: Iterable[Row]) -> None:
+        """Count steps off that were deleted."""
+        for n, path, name, state, place in dropped:
+            if is_step(path):
+                more = self._more.setdefault((n, name), _More())
+                more.counts -= ONE[StepState(state)]
+                self._dropped.append((n, name, place))
+
+    async def write(self) -> None:
+        """Write what was added up."""
+        if self._more:
+            more = [
+                (n, name, one.counts.started, one.counts.done, one.counts.failed, one.last, one.path)
+                for (n, name), one in self._more.items()
+            ]
+            await self._db.execute(self._sql.add_counts, *rows.columns(more, 7), STEP_NAMES)
+        if self._dropped:
+            await self._db.execute(self._sql.find_last, *rows.columns(self._dropped, 3))
+            others = [(n, place) for n, _, place in self._dropped]
+            await self._db.execute(self._sql.find_last_other, *rows.columns(others, 2))
+
+    async def recount(self, jobs: Iterable[int]) -> None:
+        """Count all steps of these jobs anew, each by its number. From now on their counters are right."""
+        async with self._db.transaction():
+            numbers = [row[0] for row in await self._db.fetch(self._sql.lock_uncounted, sorted(jobs))]
+            if not numbers:
+                return
+            await self._db.execute(self._sql.forget_counts, numbers)
+            await self._db.execute(self._sql.recount, numbers, STEP_NAMES)
+            await self._db.execute(self._sql.set_counted, numbers)
