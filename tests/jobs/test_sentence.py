@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.model import Error, Job, Options, Retrying, Running, State, Wait, WaitKind
+from holdfast.core.summaries import StepSummary
 from holdfast.jobs.status import Status, status_of
 from holdfast.jobs.views.job import stages_of
 from holdfast.jobs.views.sentence import sentence, stage_words
@@ -26,7 +27,7 @@ DRAWING = Running("j", 1, stage="draw", done=11, total=30, made=11, since=NOW - 
 
 
 def status(state: State, running: Running | None = None, trouble: str = "", **facts: Any) -> Status:
-    return status_of(replace(JOB, state=state, **facts), [], running, NOW, trouble)
+    return status_of(replace(JOB, state=state, **facts), StepSummary(JOB.id), [], running, NOW, trouble)
 
 
 def test_a_job_that_runs_is_told_by_its_stage_and_how_far_it_is():

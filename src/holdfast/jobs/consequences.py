@@ -56,7 +56,7 @@ async def _may_undo(engine: Engine, job: Job, event: Event) -> bool:
         return False
     if job.state is State.ACTIVE or job.options.cleanup or await engine.find(Where(parent=job.id), limit=1):
         return True
-    return any(step.path.startswith(UNDO_PATH) for step in await engine.steps(job.id))
+    return bool(await engine.steps_under(job.id, UNDO_PATH))
 
 
 async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:

@@ -48,6 +48,7 @@ from holdfast.jobs.questions import (
     signal_text,
     untaken,
 )
+from holdfast.jobs.record_reads import by_job, pages_of, status_records
 from holdfast.jobs.replays import Said, doubts_left, keep_word, recorded_failures, said_of, with_words, words_spoken
 from holdfast.jobs.requests import Ids, JobRequest, new_job, random_ids
 from holdfast.jobs.status import Status, status_of
@@ -122,19 +123,24 @@ class Jobs:
         now = await self.engine.now()
         presence = await presence_of(self.engine, job)
         trouble = "" if presence is None else presence.trouble
-        return status_of(job, await self.engine.steps(id), running_of(presence, job), now, trouble)
+        (summary,) = await self.engine.summaries([id])
+        records = await status_records(self.engine, [job])
+        return status_of(job, summary, records[id], running_of(presence, job), now, trouble)
 
     async def statuses(self, jobs: Sequence[Job]) -> list[Status]:
-        """Where each of these jobs stands. The workers are asked once for all of them."""
+        """Where each of these jobs stands, by a few reads for each page of them. No result of a step is read."""
         now = await self.engine.now()
         workers = await self.workers() if any(job.worker for job in jobs) else []
         running = {(one.job, one.epoch): one for presence in workers for one in presence.running}
         troubles = {presence.worker: presence.trouble for presence in workers}
         found: list[Status] = []
-        for job in jobs:
-            trouble = troubles.get(job.worker or "", "")
-            doing = running.get((job.id, job.epoch))
-            found.append(status_of(job, await self.engine.steps(job.id), doing, now, trouble))
+        for page in pages_of(jobs):
+            summaries = await self.engine.summaries([job.id for job in page])
+            records = await status_records(self.engine, page)
+            for job, summary in zip(page, summaries, strict=True):
+                trouble = troubles.get(job.worker or "", "")
+                doing = running.get((job.id, job.epoch))
+                found.append(status_of(job, summary, records[job.id], doing, now, trouble))
         return found
 
     async def workers(self) -> list[Presence]:
@@ -143,7 +149,7 @@ class Jobs:
 
     async def log(self, id: str) -> list[str]:
         """The log lines that are kept with a job, or NotFound."""
-        for step in await self.engine.steps(_known(id)):
+        for step in await self.engine.steps_under(_known(id), LOG_PATH):
             if step.path == LOG_PATH:
                 return log_lines(step)
         await self.get(id)
@@ -199,10 +205,11 @@ class Jobs:
         """The open questions of all jobs that wait, with or without a slot; or of one job."""
         found: list[Question] = []
         jobs = [await self.get(id)] if id is not None else [job async for job in self.walk(_ASKING)]
-        for job in jobs:
-            # A parked job names its questions itself: those that ask nothing may be many.
-            if job.state is not State.PENDING or any(wait.name.startswith(ASK) for wait in job.waits):
-                found += questions_of(job, await self._waits(job))
+        # A parked job names its questions itself: those that ask nothing may be many.
+        asking = [one for one in jobs if one.epoch and (one.state is not State.PENDING or _asks(one))]
+        for page in pages_of(asking):
+            waits = by_job(page, await self.engine.steps_under_each([job.id for job in page], WAIT_PATH))
+            found += [question for job in page for question in questions_of(job, waits[job.id])]
         return found
 
     async def _waits(self, job: Job) -> list[Step]:
@@ -329,6 +336,11 @@ async def history_of(engine: Engine, id: str) -> list[Entry]:
         if len(page) < PAGE_LIMIT:
             break
     return entries
+
+
+def _asks(job: Job) -> bool:
+    """Whether a parked job waits for the answer to a question."""
+    return any(wait.name.startswith(ASK) for wait in job.waits)
 
 
 def _known(id: str) -> str:

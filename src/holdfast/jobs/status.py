@@ -1,4 +1,4 @@
-"""Where a job stands, for a person: put together from its row, its records and its worker's word. Pure."""
+"""Where a job stands, for a person: put together from its row, its steps' counts and its worker's word. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.core.durations import in_words
 from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait
+from holdfast.core.summaries import StepSummary
 from holdfast.jobs.questions import waits_now
 
 PROGRESS_PATH = "~progress"
@@ -111,25 +112,26 @@ def progress_record(job: Job, running: Running | None, now: Time) -> tuple[Step,
     return (step,)
 
 
-def status_of(job: Job, records: Sequence[Step], running: Running | None, now: Time, trouble: str = "") -> Status:
-    """Put together where a job stands from its row, its records, and what its worker last said of it and of its store.
+def status_of(
+    job: Job, summary: StepSummary, records: Sequence[Step], running: Running | None, now: Time, trouble: str = ""
+) -> Status:
+    """Put together where a job stands from its row, its steps' counts, and what its worker last said.
 
+    `records` are its open waits while it is active, and its progress when it is not (`record_reads.status_records`).
     The worker's word ends with the job. Then counts how far it was when it stopped running. Of a job that completed
     and said nothing in its last attempt, each step or item that was run counts.
     """
-    waits = waits_now(job, records)
-    steps = [step for step in records if not step.path.startswith("~")]
-    done_steps = [step for step in steps if step.state is StepState.DONE]
+    steps = summary.total
     stage = running.stage if running is not None else ""
-    if not stage and steps and job.state is not State.COMPLETED:
-        stage = steps[-1].path.split("/")[0].split("#")[0]
+    if not stage and job.state is not State.COMPLETED:
+        stage = summary.last.split("/")[0].split("#")[0]
     done, total = (running.done, running.total) if running is not None else (None, None)
     kept = next((step for step in records if step.path == PROGRESS_PATH), None)
     completed = job.state is State.COMPLETED
     if kept is not None and job.state is not State.ACTIVE and (not completed or kept.epoch == job.epoch):
         done, total = _read(kept)
-    elif completed and done_steps:
-        done, total = len(done_steps), sum(step.state is not StepState.STARTED for step in steps)
+    elif completed and steps.done:
+        done, total = steps.done, steps.done + steps.failed
     since = (running.since if running is not None else None) or job.claimed_at
     stages = job.options.stages
     retrying = running.retrying if running is not None and job.state is State.ACTIVE else None
@@ -142,7 +144,7 @@ def status_of(job: Job, records: Sequence[Step], running: Running | None, now: T
         stage=stage,
         stage_number=stages.index(stage) + 1 if stage in stages else None,
         stages=stages,
-        done=done if done is not None else (len(done_steps) or None),
+        done=done if done is not None else (steps.done or None),
         total=total,
         made=running.made if running is not None else 0,
         text=running.text if running is not None else "",
@@ -150,9 +152,9 @@ def status_of(job: Job, records: Sequence[Step], running: Running | None, now: T
         recoveries=job.recoveries,
         epoch=job.epoch,
         worker=job.worker,
-        steps=len(done_steps),
+        steps=steps.done,
         error=job.error,
-        waits=waits,
+        waits=waits_now(job, records),
         run_at=job.run_at,
         created_at=job.created_at,
         finished_at=job.finished_at,

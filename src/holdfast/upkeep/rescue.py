@@ -20,6 +20,7 @@ from holdfast.core.model import (
     Presence,
     Running,
     State,
+    StepState,
     Time,
     Where,
 )
@@ -153,7 +154,7 @@ class Rescue:
             now = await self._engine.now()  # what came before took its time, and the backoff counts from here
             error = Error("TimeoutError", f"the job took longer than its timeout of {in_words(limit)}")
             note: dict[str, Any] = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
-            doubts = in_doubt(await self._engine.steps(job.id))
+            doubts = in_doubt(await self._engine.steps_under_each([job.id], "", StepState.STARTED))
             if doubts:
                 error = Error("EffectInDoubt", doubt_text(job.id, doubts, error.message))
                 note["in_doubt"] = doubts

@@ -60,7 +60,7 @@ async def foreign_type(job: Job, engine: Engine, registry: Registry) -> str | No
     (undone,) = await engine.get([job.parent or ""])
     if undone is None or registry.get(undone.type) is not None:
         return None
-    intents = [step for step in await engine.steps(undone.id) if step.path.startswith(UNDO_PATH)]
+    intents = await engine.steps_under(undone.id, UNDO_PATH)
     calls_known = all(record_info(intent)["step"] in UNDOABLE for intent in intents)
     return None if calls_known and not undone.options.cleanup else undone.type
 

@@ -11,7 +11,7 @@ from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import EVENT_ROWS, standing
 from holdfast.core.model import Event, Job, State, WaitKind
 from holdfast.jobs.ids import find_id
-from holdfast.jobs.questions import schemas_of
+from holdfast.jobs.questions import WAIT_PATH, schemas_of
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.form import fields_of, form_words
 from holdfast.jobs.views.text import one_line, short_id
@@ -56,6 +56,6 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
 
 async def _form(jobs: Jobs, id: str, name: str) -> str:
     """What the job takes under this name, in words, behind what is wrong with a value."""
-    schemas = schemas_of(await jobs.get(id), await jobs.engine.steps(id)).get(name, [])
+    schemas = schemas_of(await jobs.get(id), await jobs.engine.steps_under(id, WAIT_PATH)).get(name, [])
     forms = dict.fromkeys(form_words(fields_of(schema)) for schema in schemas if schema)
     return f"; it takes {', or '.join(forms)}" if forms else ""

@@ -1,0 +1,37 @@
+"""Reads of the few records that a page of jobs is told by, in a fixed number of acts. Must not write, nor decide."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from holdfast.core.model import PAGE_LIMIT, Job, State, Step, StepState
+from holdfast.engines.contract import Engine
+from holdfast.jobs.questions import WAIT_PATH
+from holdfast.jobs.status import PROGRESS_PATH
+
+
+def pages_of(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+    """The jobs in pages, as long as one read may be."""
+    for start in range(0, len(jobs), PAGE_LIMIT):
+        yield jobs[start : start + PAGE_LIMIT]
+
+
+def by_job(jobs: Iterable[Job], records: Iterable[Step]) -> dict[str, list[Step]]:
+    """The records of each of these jobs, by its id."""
+    found: dict[str, list[Step]] = {job.id: [] for job in jobs}
+    for record in records:
+        found[record.job].append(record)
+    return found
+
+
+async def status_records(engine: Engine, jobs: Sequence[Job]) -> dict[str, list[Step]]:
+    """The records that a status needs of each job in a page: open waits of an active one, the progress of any other.
+
+    An active job with signals in its inbox may have taken some of them: only the records of answered waits tell which.
+    """
+    active = [job for job in jobs if job.state is State.ACTIVE]
+    reads = (
+        ([job.id for job in jobs if job.state is not State.ACTIVE and job.epoch], PROGRESS_PATH, None),
+        ([job.id for job in active if not job.inbox], WAIT_PATH, StepState.STARTED),
+        ([job.id for job in active if job.inbox], WAIT_PATH, None),
+    )
+    found = [step for ids, prefix, state in reads for step in await engine.steps_under_each(ids, prefix, state)]
+    return by_job(jobs, found)
