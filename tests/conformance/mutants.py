@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.errors import KeyConflict
+from holdfast.core.errors import KeyConflict, NotFound
 from holdfast.core.lifecycle import SETTLED, refusal
 from holdfast.core.model import (
     LEASE_LOST,
@@ -30,10 +30,12 @@ from holdfast.core.model import (
     Recorded,
     State,
     Step,
+    StepState,
     Time,
     Where,
 )
 from holdfast.core.moves import HeldKey, Whole
+from holdfast.core.summaries import StepHead
 from holdfast.engines.contract import Clock, Engine, system_clock
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.records import PAUSE
@@ -443,6 +445,79 @@ class LastStepWins(Tables):
         return Recorded(step, True)
 
 
+@mutant("summaries")
+class RepeatedStepsCountedAgain(Tables):
+    """A step that is recorded again is counted again."""
+
+    def _record(self, step: Step) -> Recorded:
+        answer = super()._record(step)
+        if answer.step is not step:
+            self._count(step, 1)
+        return answer
+
+
+@mutant("summaries")
+class ReplacedStepsStayCounted(Tables):
+    """A step that was started counts as started for ever."""
+
+    def _record(self, step: Step) -> Recorded:
+        standing = self.steps.get(step.job, {}).get(step.path)
+        answer = super()._record(step)
+        if standing is not None and standing.state is StepState.STARTED:
+            self._count(standing, 1)
+        return answer
+
+
+@mutant("summaries")
+class DroppedStepsStayCounted(Tables):
+    """What is dropped is never counted off."""
+
+    def _count(self, step: Step, more: int) -> None:
+        if more > 0 or step.path in self.steps.get(step.job, {}):
+            super()._count(step, more)
+
+
+@mutant("summaries")
+class OwnRecordsCounted(Tables):
+    """Waits and log lines are counted as if they were steps."""
+
+    def _count(self, step: Step, more: int) -> None:
+        super()._count(replace(step, path=step.path.removeprefix("~")), more)
+
+
+@mutant("summaries")
+class LoadedStepsUncounted(Tables):
+    """A job that was moved here has no counts."""
+
+    def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
+        before = dict(self.counts)
+        answer = super().load(wholes, keys, records)
+        self.counts = before
+        return answer
+
+
+@mutant("summaries")
+class SummariesOutliveTheirJobs(Tables):
+    """A pruned job leaves its counts behind."""
+
+    def _remove(self, job: Job, now: Time) -> None:
+        counts = self.counts.get(job.id)
+        super()._remove(job, now)
+        if counts is not None:
+            self.counts[job.id] = counts
+
+
+@mutant("summaries")
+class PagesBeginAnew(MemoryEngine):
+    """A page of steps begins anew behind a step that is gone."""
+
+    async def _steps_page(self, job: str, after: str, limit: int) -> list[StepHead]:
+        try:
+            return await super()._steps_page(job, after, limit)
+        except NotFound:
+            return await super()._steps_page(job, "", limit)
+
+
 @mutant("cargo")
 class FailedStepsStay(Tables):
     """A new attempt finds the failures of the one before."""
@@ -663,7 +738,7 @@ def in_statement(name: str, law: str, statement: str, right: str, wrong: str) ->
 
 SqliteBeginsDeferred = in_statement("SqliteBeginsDeferred", "races", "begin", "begin immediate", "begin")
 SqliteLastStepWins = in_statement(
-    "SqliteLastStepWins", "record", "add_steps", "where step.state = 'started'", "where true"
+    "SqliteLastStepWins", "record", "replace_steps", "where step.state = 'started'", "where true"
 )
 SqliteTiesById = in_statement("SqliteTiesById", "claim", "ready", "run_at, n limit", "run_at, id limit")
 SqliteTypesByLike = in_statement("SqliteTypesByLike", "types", "ready", "type = :type", "type like :type || '%'")
@@ -682,6 +757,15 @@ SqliteArrivesInAnyGroup = in_statement(
 )
 SqliteArrivalsUncounted = in_statement(
     "SqliteArrivalsUncounted", "cargo", "arrive", "arrived = arrived + 1", "arrived = arrived"
+)
+SqliteNewStepsReplaced = in_statement(
+    "SqliteNewStepsReplaced", "summaries", "replace_steps", "and step.n <= :fence", "and :fence <> 0"
+)
+SqliteLastStepStays = in_statement(
+    "SqliteLastStepStays", "summaries", "find_last", "and last = :last", "and last = -:last"
+)
+SqliteNamesUnbounded = in_statement(
+    "SqliteNamesUnbounded", "summaries", "counters", "select count(*) from", "select 0 from"
 )
 SqliteCountersDrift = in_statement("SqliteCountersDrift", "reads", "add_tally", "jobs + excluded.jobs", "jobs + 1")
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.conformance.given import HOUR, MINUTE
 from holdfast.core.model import State, StepState
 
-SLOTS, QUEUES, TYPES, WORKERS, KEYS, PATHS, GROUPS, NAMES = 6, 3, 2, 2, 2, 3, 2, 3
+SLOTS, QUEUES, TYPES, WORKERS, KEYS, PATHS, GROUPS, NAMES = 6, 3, 2, 2, 2, 4, 2, 3
 EVENTS = 12
 """Enough numbers for all events that one state allows."""
 

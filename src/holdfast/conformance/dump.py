@@ -3,13 +3,14 @@
 Must not use anything of an engine but its contract, and must not change the store.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, Step, Where
+from holdfast.core.summaries import StepSummary
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER
 
@@ -19,6 +20,7 @@ class Dump(Struct, frozen=True):
 
     jobs: dict[str, Job]
     steps: dict[str, list[Step]]
+    summaries: list[StepSummary]
     history: dict[str, list[Entry]]
     missing: dict[str, int]
     counts: dict[str, int]
@@ -34,6 +36,7 @@ async def dump(engine: Engine, groups: Iterable[tuple[str, str]] = ()) -> Dump:
     return Dump(
         jobs={job.id: job for job in jobs},
         steps={job.id: await engine.steps(job.id) for job in jobs},
+        summaries=await all_summaries(engine, jobs),
         history={job.id: await all_entries(engine, job.id) for job in jobs},
         missing={f"{parent}/{group}": await engine.missing(parent, group) for parent, group in sorted(asked)},
         counts={f"{queue}/{state}": number for (queue, state), number in sorted((await engine.count()).items())},
@@ -51,6 +54,12 @@ async def all_jobs(engine: Engine, where: Where | None = None, page: int = PAGE_
         assert not jobs or found[0].id != jobs[-1].id, f"job {found[0].id} came again on the next page"
         jobs += found
     return jobs
+
+
+async def all_summaries(engine: Engine, jobs: Sequence[Job]) -> list[StepSummary]:
+    """The summaries of these jobs, read page by page."""
+    pages = [jobs[start : start + PAGE_LIMIT] for start in range(0, len(jobs), PAGE_LIMIT)]
+    return [one for page in pages for one in await engine.summaries([job.id for job in page])]
 
 
 async def all_entries(engine: Engine, job: str, page: int = PAGE_LIMIT) -> list[Entry]:

@@ -75,7 +75,7 @@ async def test_who_asks_whether_a_store_is_there_makes_none(
 async def test_an_empty_store_stays_empty(engine: Engine, another: Another, clock: StoreClock) -> None:
     await engine.close()
 
-    assert await dump(await another()) == Dump({}, {}, {}, {}, {}, [], {})
+    assert await dump(await another()) == Dump({}, {}, [], {}, {}, {}, [], {})
 
 
 @pytest.mark.usefixtures("lasting")

@@ -44,7 +44,7 @@ TYPE_NAMES = ("test.0", "test.1")
 WORKER_NAMES = ("w-1", "w-2")
 KEY_NAMES = ("k-1", "k-2")
 GROUP_NAMES = ("g", "h")
-PATH_NAMES = ("draw#1", "draw#2", "send#1")
+PATH_NAMES = ("draw#1", "draw#2", "send#1", "~wait/go")
 RECORD_NAMES = (PAUSE + "a", QUIET + "w-1", "leader")
 TICK_SECONDS = 0.001
 
@@ -173,6 +173,9 @@ class Twins:
         for id in self._copies:
             await self._both(act.seat, "history", id, act.page - 1, act.page)
             await self._both(act.seat, "steps", id)
+            await self._both(act.seat, "steps_page", id, "", act.page)
+            await self._both(act.seat, "steps_under_each", [id], "~", StepState.STARTED)
+        await self._both(act.seat, "summaries", list(self._copies))
 
     async def _reopen(self, act: acts.Reopen) -> None:
         """Close and open. A store of one process may break leases then, so there none may be out."""

@@ -86,7 +86,8 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
     run(engine.record([step(held, "draw#1")]))
     run(engine.close())
     db = sqlite3.connect(engine.path)  # as the version before has made it
-    db.executescript("alter table step drop column tries; pragma user_version = 2;")
+    db.executescript("alter table step drop column tries; alter table job drop column summed; drop table summary;")
+    db.executescript("pragma user_version = 2;")
 
     again = SqliteEngine(engine.path)
     run(again.open())
@@ -96,6 +97,7 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
     run(again.record([step(held, "draw#3", tries=3)]))
 
     assert [one.tries for one in run(again.steps(held.id))] == [1, 1, 3]
+    assert [one.total.done for one in run(again.summaries([held.id]))] == [3]
     run(again.close())
     assert look(engine.path, "pragma user_version") == [(LAST,)]
 

@@ -4,18 +4,23 @@ It is played by what it sends: its statements on SQL stores, and what its script
 """
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
+import msgspec
 import pytest
 import redis
 
-from holdfast.conformance.given import StoreClock, change, claimed, job
+from holdfast.conformance.given import StoreClock, change, claimed, done, job, step, taken_over
 from holdfast.core.errors import StoreError, StoreForeign
-from holdfast.core.model import Event, Job, State
+from holdfast.core.model import Event, Job, State, StepState
+from holdfast.core.summaries import head_of, is_step, summarize
 from holdfast.engines.contract import Engine
 from holdfast.engines.postgres import PostgresEngine
 from holdfast.engines.postgres.url import parse_url
@@ -208,8 +213,188 @@ def test_redis_an_old_store_is_raised_and_an_old_program_that_connects_is_refuse
         asyncio.run(opened())
         assert raw.hmget(store, "format", "oldest") == [b"1", b"1"]
     asyncio.run(opened())
-    assert raw.hmget(store, "format", "oldest") == [b"2", b"2"]
+    assert raw.hmget(store, "format", "oldest") == [b"3", b"3"]
 
     monkeypatch.setattr(redis_store_module, "FORMAT", 1)
     with pytest.raises(StoreError, match="written by a newer Holdfast"):
         asyncio.run(opened())
+
+
+# Step summaries: what a program that doesn't count leaves behind.
+
+
+async def check_summary(engine: Engine, id: str, *, done: int) -> None:
+    """A job's summary and pages equal a recount."""
+    steps = await engine.steps(id)
+    [summary] = await engine.summaries([id])
+    assert summary == summarize(id, steps)
+    assert summary.total.done == done
+    assert await engine.steps_page(id) == [head_of(one) for one in steps if is_step(one.path)]
+
+
+class OldProgram(Protocol):
+    """What a program that doesn't count steps writes; and whether a job's counters are right."""
+
+    async def claim(self, id: str) -> int: ...
+
+    async def record(self, id: str, epoch: int, path: str) -> None: ...
+
+    async def is_counted(self, id: str) -> bool: ...
+
+
+async def live_beside(engine: Engine, old: OldProgram) -> None:
+    """A job that both programs have in turn: after each its summary is right, and at last it is counted again."""
+    held = await claimed(engine, CLOCK, type="x", queue="default")
+    await engine.record([step(held, "draw#1"), step(held, "draw#2", StepState.STARTED)])
+    await done(engine, CLOCK, held, Event.RELEASE)
+    assert await old.is_counted(held.id)
+
+    epoch = await old.claim(held.id)
+    for path in ("draw#2", "draw#3"):
+        await old.record(held.id, epoch, path)
+
+    await check_summary(engine, held.id, done=3)
+    again = await taken_over(engine, CLOCK, held, "w-new")
+    await check_summary(engine, held.id, done=3)
+    assert not await old.is_counted(held.id)
+
+    await engine.record([step(again, "send#1")])
+    await check_summary(engine, held.id, done=4)
+    assert await old.is_counted(held.id)
+    ended = await done(engine, CLOCK, again, Event.COMPLETE, steps=(step(again, "send#2"),))
+    await check_summary(engine, held.id, done=5)
+    assert await old.is_counted(ended.id)
+
+
+class OldSqlite:
+    """By the statements of version 3."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def _do(self, sql: str, *params: object) -> Any:
+        with closing(sqlite3.connect(self._path)) as db, db:
+            return db.execute(sql, params).fetchone()
+
+    async def claim(self, id: str) -> int:
+        sql = "update job set state = 'active', version = version + 1, epoch = epoch + 1, worker = 'w-old' where id = ?"
+        self._do(sql, id)
+        return int(self._do("select epoch from job where id = ?", id)[0])
+
+    async def record(self, id: str, epoch: int, path: str) -> None:
+        self._do(
+            "insert into step (job, path, name, state, epoch, started_at, finished_at, result) "
+            "select n, ?, 'draw', 'done', ?, 1, 2, '3' from job where id = ? "
+            "on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, "
+            "finished_at = excluded.finished_at, result = excluded.result where step.state = 'started'",
+            path, epoch, id,
+        )  # fmt: skip
+
+    async def is_counted(self, id: str) -> bool:
+        return bool(self._do("select summed is version from job where id = ?", id)[0])
+
+
+class OldPostgres:
+    """By the statements of version 3."""
+
+    def __init__(self, url: str) -> None:
+        self._place = parse_url(url)
+
+    async def _do(self, sql: str, *params: object) -> Any:
+        db = await asyncpg.connect(self._place.dsn, server_settings={"search_path": self._place.schema})
+        try:
+            return await db.fetchval(sql, *params)
+        finally:
+            await db.close()
+
+    async def claim(self, id: str) -> int:
+        return int(
+            await self._do(
+                "update job set state = 'active', version = version + 1, epoch = epoch + 1, worker = 'w-old', "
+                "claimed_at = 1, untold = version + 1 where id = $1 returning epoch",
+                id,
+            )
+        )
+
+    async def record(self, id: str, epoch: int, path: str) -> None:
+        await self._do(
+            "insert into step (n, path, place, name, state, epoch, started_at, finished_at, result) "
+            "select n, $1::text, nextval('step_place'), 'draw', 'done', $2::bigint, 1, 2, '3' from job where id = $3 "
+            "on conflict (n, path) do update set state = excluded.state, epoch = excluded.epoch, "
+            "finished_at = excluded.finished_at, result = excluded.result where step.state = 'started'",
+            path, epoch, id,
+        )  # fmt: skip
+
+    async def is_counted(self, id: str) -> bool:
+        sql = "select summed = version from (table_of) as held"
+        rows = "select id, summed, version from job union all select id, summed, version from done"
+        return bool(await self._do(sql.replace("table_of", rows) + " where id = $1", id))
+
+
+class OldRedis:
+    """By what the scripts of format 2 write."""
+
+    VERSION, EPOCH, STATE, WORKER, MORE = 1, 2, 0, 9, 22
+
+    def __init__(self, raw: "redis.Redis[bytes]", url: str) -> None:  # type: ignore[type-arg]
+        self._raw, self._tag = raw, tag(url)
+
+    def _head(self, id: str) -> list[Any]:
+        return list(msgspec.msgpack.decode(self._raw.hget(f"{self._tag}j:{id}", "h")))  # type: ignore[arg-type]
+
+    async def claim(self, id: str) -> int:
+        head = self._head(id)
+        head[self.STATE], head[self.WORKER] = "o", "w-old"
+        head[self.VERSION] += 1
+        head[self.EPOCH] += 1
+        entry = json.dumps([1, "claim", "a", "o", "w-old", head[self.EPOCH]])
+        words = {"h": msgspec.msgpack.encode(head), f"e{head[self.VERSION]}": entry}
+        self._raw.hset(f"{self._tag}j:{id}", mapping=words)  # type: ignore[arg-type]
+        self._raw.zrem(f"{self._tag}i:a", id)
+        self._raw.zadd(f"{self._tag}i:o", {id: 0})
+        self._raw.delete(f"{self._tag}q:7:default:x", f"{self._tag}y:default")
+        self._raw.hset(f"{self._tag}h:w-old", id, head[self.EPOCH])
+        return int(head[self.EPOCH])
+
+    async def record(self, id: str, epoch: int, path: str) -> None:
+        key = f"{self._tag}s:{id}"
+        old = self._raw.hget(key, path)
+        place = old[1:13].decode() if old else f"{self._raw.hincrby(f'{self._tag}store', 'place', 1):012x}"
+        self._raw.hset(key, path, f'd{place}[{epoch},"draw",1,2,null,"3"]')
+
+    async def is_counted(self, id: str) -> bool:
+        head = self._head(id)
+        return bool(head[self.MORE] // 4 == head[self.VERSION])
+
+
+def test_sqlite_steps_that_an_old_program_records_are_counted_all_the_same(tmp_path: Path) -> None:
+    async def live() -> None:
+        engine = SqliteEngine(tmp_path / "jobs.db")
+        await engine.open()
+        await live_beside(engine, OldSqlite(engine.path))
+        await engine.close()
+
+    asyncio.run(live())
+
+
+def test_postgres_steps_that_an_old_program_records_are_counted_all_the_same(postgres_store: str) -> None:
+    async def live() -> None:
+        engine = PostgresEngine(postgres_store)
+        await engine.open()
+        await live_beside(engine, OldPostgres(postgres_store))
+        await engine.close()
+
+    asyncio.run(live())
+
+
+def test_redis_steps_that_an_old_program_records_are_counted_all_the_same(
+    redis_store: str,
+    raw: "redis.Redis[bytes]",  # type: ignore[type-arg]
+) -> None:
+    async def live() -> None:
+        engine = RedisEngine(redis_store)
+        await engine.open()
+        await live_beside(engine, OldRedis(raw, redis_store))
+        await engine.close()
+
+    asyncio.run(live())

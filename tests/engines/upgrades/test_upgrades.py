@@ -11,6 +11,7 @@ import pytest
 from holdfast.core.codec import canonical
 from holdfast.core.errors import KeyConflict
 from holdfast.core.model import Job, State, Where
+from holdfast.core.summaries import head_of, is_step, summarize
 from holdfast.engines import engine_class
 from holdfast.engines.contract import Engine, system_clock
 from holdfast.jobs.consequences import UNDO_TYPE
@@ -110,7 +111,7 @@ async def all_jobs(engine: Engine) -> dict[str, Job]:
 
 
 async def check_whole(engine: Engine) -> None:
-    """Counters equal to a recount, and histories without a gap."""
+    """Counters and summaries equal to a recount, and histories without a gap."""
     found = await all_jobs(engine)
     assert Counter((job.queue, job.state) for job in found.values()) == await engine.count()
     for job in found.values():
@@ -119,6 +120,10 @@ async def check_whole(engine: Engine) -> None:
         assert history[-1].after is job.state
         for before, after in pairwise(history):
             assert after.before in (before.after, None), job
+    for job, summary in zip(found.values(), await engine.summaries(list(found)), strict=True):
+        steps = await engine.steps(job.id)
+        assert summary == summarize(job.id, steps)
+        assert await engine.steps_page(job.id) == [head_of(step) for step in steps if is_step(step.path)]
 
 
 def test_an_old_store_shows_what_it_held(url: str, names: dict[str, str]) -> None:

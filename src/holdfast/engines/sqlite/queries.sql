@@ -226,14 +226,16 @@ left join summary on summary.job = job.n and job.summed is job.version;
 
 -- name: count_steps
 -- summaries: the same, of a job whose counters are not right
-select case when nth <= :most then name else '' end, sum(started), sum(done), sum(failed), max(last),
-  (select path from step where step.n = max(last))
-from (
-  select name, sum(state = 'started') as started, sum(state = 'done') as done, sum(state = 'failed') as failed,
-    max(n) as last, row_number() over (order by min(n)) as nth
-  from step where job = :n and substr(path, 1, 1) <> '~' group by name
-)
-group by 1;
+select counter, started, done, failed, last, (select path from step where step.n = last) from (
+  select case when nth <= :most then name else '' end as counter, sum(started) as started, sum(done) as done,
+    sum(failed) as failed, max(last) as last
+  from (
+    select name, sum(state = 'started') as started, sum(state = 'done') as done, sum(state = 'failed') as failed,
+      max(n) as last, row_number() over (order by min(n)) as nth
+    from step where job = :n and substr(path, 1, 1) <> '~' group by name
+  )
+  group by 1
+);
 
 -- name: place_of
 -- steps_page: where a step stands in the order of first writing
