@@ -238,7 +238,7 @@ async def test_a_map_of_ten_thousand_items_keeps_nothing_but_results_records_and
         await (await spread.submit(500)).result(20)  # what is made once, at the first use
         tracemalloc.start()
         try:
-            assert await (await spread.submit(ITEMS)).result(25) == ITEMS
+            assert await (await spread.submit(ITEMS)).result(50) == ITEMS
         finally:
             tracemalloc.stop()
 

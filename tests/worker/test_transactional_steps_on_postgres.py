@@ -382,7 +382,7 @@ async def test_two_processes_that_are_killed_again_and_again_write_each_effect_o
             stage.workers[n].send_signal(signal.SIGKILL)
             await asyncio.to_thread(stage.worker)
         for run in runs:
-            await run.result(25)
+            await run.result(45)
         assert sorted(ledger(table)) == list(range(4 * count)), "each once, none twice, none lost"
     finally:
         await stage.end()
