@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.core.model import Job
+from holdfast.core.model import Job, State
 from holdfast.engines import rows as sql_rows
 from holdfast.engines.postgres import rows as postgres_rows
 from holdfast.engines.redis import columns as redis_columns
 from holdfast.engines.sqlite import reads
+from holdfast.engines.sqlite import rows as sqlite_rows
 
 FIELDS = set(Job.__struct_fields__)
 ENGINES = Path(sql_rows.__file__).parent
@@ -25,6 +27,17 @@ def test_sqlite_is_given_every_field():
     statements = reads.SQL.add_job + reads.SQL.add_body
 
     assert set(re.findall(r":(\w+)", statements)) == FIELDS | {"n"}
+
+
+def test_the_short_way_into_sqlite_is_for_jobs_that_lose_nothing_on_it():
+    """What it doesn't carry, a new field among it, must be as in every new job: in a job without parent, too."""
+    job = Job(id="j", type="t", created_at=1, state=State.AVAILABLE)
+    told = set(re.findall(r":(\w+)", reads.SQL.add_lone_job + reads.SQL.add_body)) - {"n"}
+
+    assert told == sqlite_rows.LONE_FIELDS | sqlite_rows.BODY_FIELDS == {*sqlite_rows.lone_params(job), *told}
+    assert sqlite_rows.is_untouched(job)
+    for field, other in {"group": "g", "recoveries": 1, "worker": "w", "prune_at": 1}.items():
+        assert not sqlite_rows.is_untouched(replace(job, **{field: other}))
 
 
 def test_a_script_is_given_every_field():

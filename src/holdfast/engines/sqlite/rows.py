@@ -28,16 +28,20 @@ def job_params(job: Job, n: int) -> Params:
     return params
 
 
+LONE_FIELDS = frozenset({"id", "type", "queue", "priority", "state", "run_at", "expires_at", "waits"})
+"""The fields that `add_lone_job` takes from a job."""
+
+BODY_FIELDS = frozenset({"args", "digest", "key", "key_until", "created_at", "options"})
+"""The fields that `add_body` takes from a job."""
+
+
 def is_untouched(job: Job) -> bool:
     """Whether nothing has happened to a job: then `add_lone_job` knows what stands in its other columns."""
-    return _happened(job) == _NOTHING
+    return _others(job) == _NOTHING
 
 
-_happened = attrgetter(
-    "version", "epoch", "attempt", "recoveries", "worker", "claimed_at", "result", "error", "finished_at", "prune_at",
-    "inbox", "arrived",
-)  # fmt: skip
-_NOTHING = _happened(Job(id="", type="", created_at=0, state=State.AVAILABLE))
+_others = attrgetter(*(name for name in Job.__struct_fields__ if name not in LONE_FIELDS | BODY_FIELDS))
+_NOTHING = _others(Job(id="", type="", created_at=0, state=State.AVAILABLE))
 
 
 def lone_params(job: Job) -> Params:
