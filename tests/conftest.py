@@ -18,8 +18,8 @@ pytest_plugins = ["tests.support.fixtures"]
 HUNG_SECONDS = 600.0
 """A test that takes so long hangs: its process tells where each thread is, and ends. With --soak nothing does."""
 
-# Tests that run in the background ignore Ctrl-C, and under nohup a closed terminal. The processes that tests start to try
-# these signals on would inherit that.
+# Tests that run in the background ignore Ctrl-C, and under nohup a closed terminal. The processes that tests start to
+# try these signals on would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
