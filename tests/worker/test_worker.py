@@ -290,7 +290,7 @@ async def test_a_worker_silenced_by_the_interpreters_lock_says_so_and_names_the_
     async def job() -> str:
         if isolated:
             return await held_elsewhere.aio()
-        # A heartbeat that is being sent just then can't tell the lock from a slow store, so the next hold must be noticed.
+        # A heartbeat that is being sent can't tell the lock from a slow store: then the next hold is noticed.
         for _ in range(HOLDS):
             hold_the_lock()
             with suppress(AssertionError):
