@@ -21,7 +21,7 @@ from holdfast.testing import Provider
 from tests.support.given import wait_until
 from tests.support.worker_processes import Stage
 
-ROUNDS = 5
+ROUNDS, MOST_ROUNDS = 5, 15
 AT_ONCE = 8
 CALLS = 400
 HEARD_SECONDS = 0.1
@@ -83,6 +83,11 @@ def check(provider: Provider, begun: list[tuple[int, float]], heard_at: float, f
     assert AT_ONCE <= provider.begun - first < CALLS, "the cancel came in the middle of the calls"
 
 
+def is_unsure(delays: list[float]) -> bool:
+    """Whether one more round is worth it: on a busy machine, none of the first may have been prompt."""
+    return len(delays) < ROUNDS or (min(delays) > HEARD_SECONDS and len(delays) < MOST_ROUNDS)
+
+
 def check_delays(where: str, delays: list[float]) -> None:
     print(f"cancel heard, {where}: median {median(delays) * 1e3:.0f} ms, all {[round(one * 1e3) for one in delays]}")
     assert min(delays) <= HEARD_SECONDS, delays
@@ -127,7 +132,7 @@ def test_in_memory_no_call_begins_after_the_cancel_is_known(provider: Provider):
 
     async def main() -> None:
         async with app.worker():
-            for _ in range(ROUNDS):
+            while is_unsure(delays):
                 BEGUN.clear()
                 HEARD.clear()
                 await one_round()
@@ -173,7 +178,7 @@ def test_across_processes_no_call_begins_after_the_cancel_is_known(
     delays: list[float] = []
     try:
         stage.worker()
-        for _ in range(ROUNDS):
+        while is_unsure(delays):
             first = provider.begun
             marks = tmp_path / "marks"
             marks.write_text("")

@@ -40,7 +40,7 @@ from holdfast.worker.maps import Tally
 from holdfast.worker.settling import Settling
 from holdfast.worker.timers import Timers
 from holdfast.worker.worker import Worker
-from tests.simulation.plan import Plan, drowsy, shared, unruly
+from tests.simulation.plan import Plan, drowsy, hasty, shared, unruly
 from tests.simulation.run import patched
 
 
@@ -219,7 +219,7 @@ def _(retry_at: Any) -> Any:
     return lambda job, now, chance: now
 
 
-@bug("a signal is lost when its wait is cancelled", "signals", Inbox, "give_back")
+@bug("a signal is lost when its wait is cancelled", "signals", Inbox, "give_back", hasty)
 def _(give_back: Any) -> Any:
     return lambda self, signal: None
 

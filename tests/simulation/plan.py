@@ -209,6 +209,18 @@ def unruly(plan: Plan) -> Plan:
     return replace(plan, errands=tuple(errands), asks=())
 
 
+def hasty(plan: Plan) -> Plan:
+    """A plan in which every job waits for signals in short waits, one after another, and many signals come."""
+    random = Random(f"hasty/{plan.seed}")
+    errands = [replace(one, shape="hurry", args=(1, one.args[1]), options={}) for one in plan.errands]
+    asks = [
+        Ask(random.uniform(0.0, 4.0), random.randrange(plan.callers), number, "signal")
+        for number in range(len(errands))
+        for _ in range(8)
+    ]
+    return replace(plan, errands=tuple(errands), asks=tuple(asks))
+
+
 def smaller(plan: Plan) -> list[Plan]:
     """The plans that are a piece smaller, the largest pieces first."""
     faults = [name for name in WIRE_FAULTS if getattr(plan.odds, name)]

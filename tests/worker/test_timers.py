@@ -324,7 +324,7 @@ async def test_a_heartbeat_beside_a_wait_does_not_hold_the_slot_for_ever(app, mo
     async def film() -> str:
         async def beat() -> None:
             while True:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.01)
                 beats.append(1)
 
         heart = asyncio.ensure_future(beat())
