@@ -229,8 +229,9 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
         await engine.record([step(held, "draw#1")])
         await engine.close()
         async with looking(postgres_store) as db:
-            # As the version before has made it.
-            await db.execute("alter table step drop column tries; update store set version = 2")
+            # As the version before has made it, which knew nothing of summaries either.
+            await db.execute("alter table job drop column summed; alter table done drop column summed")
+            await db.execute("drop table summary; alter table step drop column tries; update store set version = 2")
             again = await opened(postgres_store)
             await db.execute(OLD_STEP)  # a worker that has been running since before
         await again.record([step(held, "draw#3", tries=3)])
