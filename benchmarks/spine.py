@@ -170,13 +170,14 @@ async def drain(path: Path, count: int, tape: list[tuple[bool, str, Any]] | None
     engine = SqliteEngine(path)
     await engine.open()
     if tape is not None:
-        assert engine._writer.connection is not None
-        engine._writer.connection.close()
         recorder = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Recorder)
         recorder.tape = []
         for pragma in ("synchronous = full", "cache_size = -65536", "mmap_size = 268435456"):
             recorder.execute(f"pragma {pragma}")
         recorder.tape = tape
+        # Closing the last connection would remove the log, which the engine notices: so the new one is open by now.
+        assert engine._writer.connection is not None
+        engine._writer.connection.close()
         engine._writer.connection = recorder
     done = 0
     started = time.perf_counter()
