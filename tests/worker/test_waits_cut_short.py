@@ -11,6 +11,8 @@ import pytest
 from holdfast import ask, step, wait_for
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Event, State
+from holdfast.worker.context import attempt_here
+from holdfast.worker.suspension import Suspension
 from tests.support.given import entry_of, in_state, until
 
 ENGINES = ("memory", "sqlite", "postgres", "redis")
@@ -265,6 +267,41 @@ async def test_a_signal_that_several_waits_in_a_row_did_not_deliver_is_delivered
         assert taken == ["~wait/s", "~wait/s#2", "~wait/s#3"]
         await lapse(app, run)
         assert await run.result(10) == "3 now"
+
+
+@pytest.mark.parametrize("between", ["in its slot", "suspended"])
+async def test_a_signal_that_was_given_back_outlives_the_next_one(app, engine, between):
+    """Whoever sends the next one sees in the records that a wait has taken it, and takes it out of the inbox."""
+    held, cut, sent = Held(engine, "after"), asyncio.Event(), asyncio.Event()
+
+    @app.job(retries=0)
+    async def film() -> list[int]:
+        first = asyncio.ensure_future(wait_for("s", as_=int))
+        await held.cut_off(first)
+        held.free.set()
+        await asyncio.wait([first])
+        cut.set()
+        await sent.wait()
+        attempt = attempt_here()
+        assert attempt is not None
+        await Suspension.of(attempt).read_inbox()
+        if between == "suspended":
+            await wait_for("go", as_=None)
+        heard = [] if first.cancelled() else [first.result()]
+        while len(heard) < 2:
+            heard.append(await wait_for("s", as_=int))
+        return heard
+
+    run = await film.submit()
+    await run.signal("s", 0)
+    async with app.worker():
+        await cut.wait()
+        await run.signal("s", 1)
+        sent.set()
+        if between == "suspended":
+            await in_state(app, run, State.PENDING)
+            await run.signal("go")
+        assert await run.result(10) == [0, 1]
 
 
 async def test_an_answer_that_came_as_the_question_was_given_up_stays_in_the_inbox(app, engine, moment):

@@ -58,7 +58,8 @@ class Attempt(HeldJob):
 
     def is_plain(self) -> bool:
         """Whether its code has used nothing of Holdfast, so that only its result is to be written."""
-        return self._journal is None and self._progress is None and not self.kept_slot
+        is_silent = self._progress is None or self._progress.is_untouched()  # a heartbeat may have asked for it
+        return self._journal is None and is_silent and not self.kept_slot
 
     def is_busy(self) -> bool:
         """Whether a step runs, or something is under way that must not be cut off by a suspend."""

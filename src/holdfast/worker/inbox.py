@@ -22,11 +22,15 @@ class Inbox:
         """Of signals that went from wait to wait, because one was cancelled before its code had the signal: whose turn
         it is, counted from 1. Only the wait that took the signal in its last turn has it.
         """
+        self._given_back: dict[int, Signal] = {}
+        """Those of them that no wait has taken again. The store's inbox may have lost them: whoever sends the next one
+        sees the record of the wait that took this one, and removes it.
+        """
 
     def untaken(self, name: str) -> list[Signal]:
         """The signals of this name that no wait has taken yet, oldest first."""
-        inbox = self._held.job.inbox
-        return [signal for signal in inbox if signal.name == name and signal.version not in self._used]
+        known = self._given_back | {signal.version: signal for signal in self._held.job.inbox}
+        return [known[one] for one in sorted(known) if known[one].name == name and one not in self._used]
 
     def spent_versions(self) -> tuple[int, ...]:
         """The signals that the next change removes from the inbox."""
@@ -39,6 +43,7 @@ class Inbox:
     def take(self, signal: Signal) -> None:
         """A wait takes this signal: no other may."""
         self._used.add(signal.version)
+        self._given_back.pop(signal.version, None)
 
     def refuse(self, signal: Signal) -> None:
         """A signal that was taken fits no wait."""
@@ -53,12 +58,18 @@ class Inbox:
     def untake(self, signal: Signal) -> None:
         """A signal that was taken could not be recorded: the next wait of that name may take it."""
         self._used.discard(signal.version)
+        self._given_back[signal.version] = signal
 
     def give_back(self, signal: Signal) -> None:
         """The wait that took a signal ends before its code has it: the next wait of that name takes it."""
         self._turns[signal.version] = self.turn_of(signal) + 1
         self._used.discard(signal.version)
         self._spent.discard(signal.version)
+        self._given_back[signal.version] = signal
+
+    def is_only_recorded(self, version: int) -> bool:
+        """Whether a signal that was given back is no more in the store's inbox, so that only a record has it."""
+        return version in self._given_back and all(signal.version != version for signal in self._held.job.inbox)
 
     def note_answer(self, info: dict[str, Any]) -> None:
         """A wait was answered with a signal, as its record says."""

@@ -40,6 +40,10 @@ class Lines:
                 self._characters -= len(self._lines.popleft())
             self._news += 1
 
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return not self._lines
+
     def fresh(self) -> list[str] | None:
         """All lines, if there are new ones since this was last asked."""
         with self._lock:

@@ -129,6 +129,10 @@ class Progress:
         """Whether this attempt has recorded any step of its own."""
         return bool(self._recorded)
 
+    def is_untouched(self) -> bool:
+        """Whether the job's code has shown nothing, so that there is nothing to write at its end."""
+        return self._reported is None and not self._counts and not self._recorded and self._lines.is_empty()
+
     def describe(self) -> Running:
         """What this attempt is doing, for the worker's heartbeat. From the heartbeat's thread."""
         with self._lock:

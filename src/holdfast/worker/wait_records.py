@@ -67,14 +67,22 @@ class WaitRecords:
     def make_all(self, pending: list[PendingWait[Any]]) -> list[Step]:
         """The records that go with a suspend: of what the waits ask, and of those that the job has given up."""
         asked = {one.path for one in pending if not one.is_given_up}
-        given_up = [path for path in self._given_up if path not in asked]
+        given_up = [path for path in self._given_up if path not in asked and not self._is_needed(path)]
         dropped = [self._journal.wait_record(path, StepState.DONE, {"dropped": True}) for path in given_up]
         return self.make_asked(pending) + dropped
 
     def undelivered_paths(self) -> tuple[str, ...]:
         """Waits that the job gave up and whose records hold a signal all the same: they make room for new records."""
-        records = [self._known.get(path) for path in self._given_up]
+        records = [self._known.get(path) for path in self._given_up if not self._is_needed(path)]
         return tuple(one.path for one in records if one is not None and "signal" in record_info(one))
+
+    def _is_needed(self, path: str) -> bool:
+        """Whether the record of a wait that was given up is the last to hold a signal: then it answers the wait after
+        all, when the code runs again.
+        """
+        record = self._known.get(path)
+        info = {} if record is None else record_info(record)
+        return "signal" in info and self._journal.inbox.is_only_recorded(info["signal"])
 
     def _make_asked(self, path: str, info: dict[str, Any]) -> Step:
         """The record of what a wait asks. It was asked when it was first asked."""
