@@ -10,7 +10,6 @@ A map over quick jobs is measured with `at_once=8` and without it, from outside 
 import argparse
 import asyncio
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -31,8 +30,10 @@ PEERS = {"sqlite": ("huey", 0.8), "postgresql": ("pgqueuer", 1.0), "redis": ("dr
 
 WARM_UP = 200
 MAP_ITEMS = 1_000
-MAP_RATIO = 0.8
-"""A bounded map of quick jobs is as fast as an unbounded one; a fifth is left to the noise of a small machine."""
+MAP_FLOORS = {"0 ms": 0.25, "10 ms": 0.5}
+"""What a map with `at_once=8` reaches of one without, for jobs that take so long, on a worker with eight slots. Then
+no more than eight jobs are under way, from submit to result: where jobs are quick, the store's ways count.
+"""
 
 
 # One measure, in a process of its own.
@@ -118,9 +119,12 @@ async def raw_postgres(store: str, count: int) -> dict[str, float]:
     from postgres_stores import asking
 
     async with asking(store) as db:
-        await db.execute("create temporary table raw (n bigint, text text)")
+        await db.execute("create schema if not exists raw_submits")
+        await db.execute("create table if not exists raw_submits.raw (n bigint, text text)")
         return await each(
-            count, lambda n: db.execute("insert into raw values ($1, $2)", n, "[1]"), lambda: asyncio.sleep(0)
+            count,
+            lambda n: db.execute("insert into raw_submits.raw values ($1, $2)", n, "[1]"),
+            lambda: db.execute("drop schema raw_submits cascade"),
         )
 
 
@@ -141,28 +145,35 @@ async def maps(store: str, count: int) -> dict[str, float]:
     """Each kind once, after a warm-up."""
     app = App(store)
 
-    @app.job
-    async def child(n: int) -> int:
+    @app.job(name="quick")
+    async def quick(n: int) -> int:
+        return n
+
+    @app.job(name="short")
+    async def short(n: int) -> int:
+        await asyncio.sleep(0.01)
         return n
 
     @app.job
-    async def parent(n: int, at_once: int | None) -> int:
-        return len(await child.map(range(n), at_once=at_once))
+    async def parent(n: int, at_once: int | None, is_short: bool) -> int:
+        return len(await (short if is_short else quick).map(range(n), at_once=at_once))
 
-    async def outside(at_once: int | None) -> None:
-        await child.map(range(count), at_once=at_once)
+    async def outside(at_once: int | None, is_short: bool) -> None:
+        await (short if is_short else quick).map(range(count), at_once=at_once)
 
-    async def inside(at_once: int | None) -> None:
-        await (await parent.submit(count, at_once)).result(timeout=300)
+    async def inside(at_once: int | None, is_short: bool) -> None:
+        await (await parent.submit(count, at_once, is_short)).result(timeout=300)
 
     found = {}
     async with app.worker(at_once=8):
-        await child.map(range(WARM_UP))
+        await quick.map(range(WARM_UP))
         for name, run in (("outside", outside), ("inside", inside)):
-            for at_once in (None, 8):
-                began = time.perf_counter()
-                await run(at_once)
-                found[f"{name} {at_once or 'unbounded'}"] = time.perf_counter() - began
+            for is_short in (False, True):
+                for at_once in (None, 8):
+                    began = time.perf_counter()
+                    await run(at_once, is_short)
+                    kind = f"{name} {'10 ms' if is_short else '0 ms'} {at_once or 'unbounded'}"
+                    found[kind] = time.perf_counter() - began
     await app.close()
     return found
 
@@ -211,9 +222,10 @@ def report(scheme: str, seen: dict[str, list[float]], cpu: dict[str, list[float]
         noted(f"{scheme}: the faster of our two to {name}", ratios(best, seen[name]), "")
         fine &= told(f"{scheme}: async to {name}", ratios(seen["async"], seen[name]), floor, "")
     for where in ("outside", "inside"):
-        bounded, unbounded = seen[f"{where} 8"], seen[f"{where} unbounded"]
-        noted(f"{scheme}: a map over jobs from {where} a job, items", [statistics.median(unbounded)], "/s")
-        fine &= told(f"{scheme}: the same with at_once=8", ratios(bounded, unbounded), MAP_RATIO, "")
+        for length, least in MAP_FLOORS.items():
+            bounded, unbounded = seen[f"{where} {length} 8"], seen[f"{where} {length} unbounded"]
+            noted(f"{scheme}: a map over jobs of {length} from {where} a job, items", unbounded, "/s")
+            fine &= told(f"{scheme}: the same with at_once=8", ratios(bounded, unbounded), least, "")
     return fine
 
 

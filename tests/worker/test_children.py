@@ -655,3 +655,44 @@ async def test_a_def_job_maps_over_children(app):
     run = await parent.submit()
     assert (await finished(app, run)).state is State.COMPLETED
     assert await run.result() == [1, 2, 3]
+
+
+async def test_a_bounded_map_over_quick_children_submits_them_together_and_keeps_its_slot(app, engine):
+    @app.job
+    async def child(n: int) -> int:
+        return n
+
+    @app.job
+    async def parent() -> int:
+        return sum(await child.map(range(200), at_once=20))
+
+    run = await parent.submit()
+    async with app.worker(at_once=8):
+        assert await run.result(60) == sum(range(200))
+    assert engine.calls["insert"] <= 100, "not one act for each child"
+    assert (await events(run)).count("claim") <= 20, "not one suspend for each child"
+
+
+async def test_a_bounded_map_on_a_worker_with_one_slot_lets_its_children_have_it(app):
+    @app.job
+    async def child(n: int) -> int:
+        return n
+
+    @app.job
+    async def parent() -> list[int]:
+        return await child.map(range(6), at_once=2)
+
+    run = await parent.submit()
+    async with app.worker(at_once=1):
+        assert await run.result(60) == list(range(6))
+
+
+async def test_of_a_map_outside_a_job_only_the_item_whose_key_is_taken_fails(app):
+    @app.job
+    async def child(n: int) -> int:
+        return n
+
+    await child.submit(7, key="1")
+    async with app.worker(at_once=8):
+        results = await child.map(range(3), key=lambda n: str(n), need=2, at_once=3)
+    assert results == [0, None, 2]

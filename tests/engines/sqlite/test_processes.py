@@ -7,8 +7,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,7 @@ import pytest
 from holdfast.core.model import Presence, State, Where
 from holdfast.engines.records import WORKER
 from holdfast.engines.sqlite import SqliteEngine
+from holdfast.engines.sqlite.liveness import Liveness
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import prepare
 from holdfast.engines.topics import queue_topic
@@ -331,3 +334,27 @@ def test_a_listener_that_was_busy_still_hears_of_every_topic(tmp_path, run):
     heard = int(listener.communicate(timeout=30)[0])
     assert (heard - told) / 1e9 < 5, "seconds; unheard, it would wait for 20"
     run(engine.close())
+
+
+def _note(event: threading.Event, topics: object) -> None:
+    event.set()
+
+
+def test_a_process_that_begins_to_listen_later_hears_the_news(tmp_path):
+    heard: dict[str, threading.Event] = {name: threading.Event() for name in ("first", "second")}
+    folder = tmp_path / "live"
+    folder.mkdir()
+    os.utime(folder, (0, 0))  # it has not changed for long, so who is there is remembered
+    teller = Liveness(folder, lambda topics: None)
+    listeners = {name: Liveness(folder, partial(_note, event)) for name, event in heard.items()}
+
+    teller.tell(["queue:a"])
+    for name, listener in listeners.items():
+        listener.listen()
+        teller.tell(["queue:a"])
+        assert heard[name].wait(20), name
+        os.utime(folder, (1, 1))
+        teller.tell(["queue:a"])
+
+    for one in (teller, *listeners.values()):
+        one.close()

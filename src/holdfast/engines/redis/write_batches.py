@@ -124,7 +124,7 @@ class WriteBatches:
         parts = list(parts)
         calls = [self._script(name, *words) for _, words in parts]
         found: list[Any] = []
-        for (asked, _), answer in zip(parts, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+        for (asked, _), answer in zip(parts, await _all_of(calls), strict=True):
             if isinstance(answer, RedisError | OSError | TimeoutError | HoldfastError):
                 found += [translate_error(answer, self._url)] * asked
             elif isinstance(answer, BaseException):
@@ -174,3 +174,13 @@ def _parts(weighed: Any) -> Iterator[Part]:
         size += length
     if words:
         yield count, words
+
+
+async def _all_of(calls: Sequence[Awaitable[Any]]) -> list[Any]:
+    """What each call answers or raises. A lone one, as most are, is awaited here: no task has to be made for it."""
+    if len(calls) != 1:
+        return await asyncio.gather(*calls, return_exceptions=True)
+    try:
+        return [await calls[0]]
+    except Exception as error:
+        return [error]
