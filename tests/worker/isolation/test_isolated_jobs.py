@@ -14,7 +14,8 @@ from holdfast.core.model import Error, Event, Job, State, Step, StepState, Where
 from holdfast.core.outcome import ONCE
 from holdfast.jobs.service import Jobs
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
-from holdfast.worker.isolation.messages import Ended
+from holdfast.worker.isolation.messages import Answer, Ended, Fence
+from holdfast.worker.isolation.process import Process
 from tests.support.given import QUICK, entry_of, events, finished, in_state, paths, until
 from tests.support.worker_processes import is_dead
 from tests.worker.isolation import isolated_jobs as jobs
@@ -245,6 +246,25 @@ async def test_a_process_that_dies_fails_the_attempt_and_its_records_stay(app, t
     assert reason in (await entry_of(run, Event.FAIL)).note["error"]
     assert await events(run) == ["submit", "claim", "fail", "promote", "claim", "complete"]
     assert len(jobs.lines(path)) == 1, "the recorded step ran once"
+
+
+async def test_the_last_word_of_a_process_is_heard_although_its_worker_talks_to_it(app, tmp_path, monkeypatch):
+    """What is written to a process that has gone fails, and must not cost what that has said before."""
+    send = Process.send
+
+    def busy_and_talking(self, word):
+        send(self, word)
+        if isinstance(word, Answer):
+            end = time.monotonic() + 0.5
+            while not self.has_ended() and time.monotonic() < end:
+                time.sleep(0.01)  # the worker's loop reads nothing meanwhile
+            send(self, Fence(time.monotonic() + 60))
+
+    monkeypatch.setattr(Process, "send", busy_and_talking)
+    run = await jobs.dies.submit(str(tmp_path / "ran"), "stops the loop")
+    async with app.worker():
+        assert await run.result(20) == "done"
+    assert "its code ended its event loop" in (await entry_of(run, Event.FAIL)).note["error"]
 
 
 async def test_a_crash_tells_where_it_happened(app):

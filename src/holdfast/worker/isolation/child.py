@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -47,6 +48,9 @@ from holdfast.worker.isolation.messages import (
     read_told,
 )
 from holdfast.worker.recorded_errors import error_of
+
+LAST_WORD_SECONDS = 5.0
+"""How long the worker may take to read the last word of a process that can't go on."""
 
 DEAF = 70
 """The code with which this process ends when it can't serve its worker any more, as for lack of memory."""
@@ -224,7 +228,9 @@ def _attend(host: Host, link: Link, teller: Teller, before: set[threading.Thread
         error = ended.error
         if error is not None and error.type == "MemoryError":
             error = _name_limit(error, host.word.memory_mb)
-        worn = ended.worn or _left_threads(before)
+        ours = asyncio.current_task()
+        is_loop_ending = ours is not None and ours.cancelling() > 0
+        worn = ended.worn or is_loop_ending or _left_threads(before)
         is_sent = True
         link.send(msgspec.structs.replace(ended, error=error, worn=worn))
 
@@ -233,6 +239,9 @@ def _attend(host: Host, link: Link, teller: Teller, before: set[threading.Thread
             asyncio.run(run())
     except BaseException:
         if is_sent:  # the loop did not end well, and there is nothing more to say: this process is of no use
+            # The worker ends a worn process once it has read that. Were this one gone before, the worker's next
+            # write would fail, and cost it what it has not read yet.
+            time.sleep(LAST_WORD_SECONDS)
             os._exit(DEAF)
         raise
 
