@@ -266,48 +266,50 @@ tools/docs_pages.py. -->
 
 # Choosing a store
 
-Your code is the same on all of them: a store is a URL, in `App(url)`, `--url` or `$HOLDFAST_URL`. Begin with SQLite,
-which is there without a server, and change when one of its limits is yours.
+Start with SQLite: it needs no server. Change when you reach one of its limits. Your code is the same on every store,
+because a store is just a URL: in `App(url)`, `--url` or `$HOLDFAST_URL`.
 
 {table}
 
-*Survives*: what acknowledged work outlives. *Transactional*: which steps may write to tables of your own in the
-transaction of their record ([effects](effects.md)). *`holdfast move`*: whether jobs can be taken along from and to it;
-where not, let them end there. The rest is in [what each engine guarantees](../reference/engines.md).
+- *Survives*: what acknowledged work survives.
+- *Transactional*: which steps can write to your own tables in the transaction of their record ([Effects](effects.md)).
+- *`holdfast move`*: whether you can move jobs from and to this store. If not, let them end there.
 
-## Which one
+[What each engine guarantees](../reference/engines.md) has the rest.
 
-| you have | take |
+## Find the right store
+
+| you have | use |
 | --- | --- |
-| tests | `memory:`, by way of [`in_memory`](testing.md) |
-| one script and a list, and you want to read and edit what is done | `file:`, see [lists](lists.md) |
-| one machine, with as many processes as you like | `sqlite:` on a local disk; not on a network share |
-| several machines, or one that must not be the only one | `postgresql:`, see [Postgres](postgres.md) |
-| data of your own in Postgres that changes together with a job | `postgresql:`, in the same database |
-| many short jobs, a Redis that runs already, and no harm in a lost second | `redis:`, see [Redis](redis.md) |
+| tests | `memory:`, through [`in_memory`](testing.md) |
+| one script and a list, and you want to read and edit the results | `file:`, see [Lists](lists.md) |
+| one machine, with as many processes as you like | `sqlite:` on a local disk, not on a network share |
+| several machines, or one machine that must not be the only one | `postgresql:`, see [Postgres](postgres.md) |
+| your own data in Postgres that changes together with a job | `postgresql:`, in the same database |
+| many short jobs, a Redis server, and no harm in losing a second | `redis:`, see [Redis](redis.md) |
 
-Where a power cut takes back the last second, a step that was done in it runs again, and a job that was submitted in it
-is gone. So where steps cost money or jobs must not be lost, take a store that survives a power cut.
+If a power cut loses the last second, a step that finished in it runs again, and a job that was submitted in it is gone.
+So if steps cost money or jobs must not be lost, use a store that survives a power cut.
 
-When in doubt between SQLite and Postgres: it is SQLite as long as one machine does the work. A backup is one file, and
-nobody has to run a server. It is Postgres as soon as a second machine shall claim.
+**SQLite or Postgres?** Use SQLite as long as one machine does the work: a backup is one file, and nobody has to run a
+server. Use Postgres as soon as a second machine runs workers.
 
-## What it costs to change
+## Change the store later
 
-One command, and a pause for as long as it takes:
+Changing the store takes one command, and your jobs pause while it runs:
 
 ```
 holdfast move --from sqlite:///jobs.db --to postgresql://user@host/database
 ```
 
-- Workers stand still meanwhile, and whoever submits to the old store gets an error that names the new one. 20,000 jobs
-  took 8 to 24 seconds ([how long](moving.md)).
-- Jobs keep their ids, history, recorded steps, waits, signals and keys, and go on at their next item.
-- Your own tables stay where they are. What transactional steps write with `tx()` is SQL of that database: it has to be
-  brought over, and perhaps rewritten, by you.
-- Times stay as they are; from then on the clock of the new store counts.
+- Workers stop during the move, and a submit to the old store gets an error that names the new one. 20,000 jobs took 8
+  to 24 seconds ([details](moving.md#how-long-it-takes)).
+- Jobs keep their ids, history, recorded steps, waits, signals and keys, and continue with their next item.
+- Your own tables stay where they are. Transactional steps use the SQL of that database through `tx()`, so you have to
+  move those tables, and perhaps rewrite the SQL.
+- Times don't change. From then on, the clock of the new store counts.
 
-In which order, and how to take it back: [moving](moving.md).
+[Moving to another store](moving.md) says in which order to do this, and how to go back.
 """
 
 LIMITS_PAGE = """\
