@@ -5,13 +5,14 @@
     python -m tests.support.postgres_server --safe python benchmarks/status.py {url} --before PATH
     python -m tests.support.redis_server python benchmarks/status.py {url} --before PATH
 
-PATH is a checkout of a version to compare with: each round then records tiny steps with both versions, in processes
-and stores of their own; the next round runs them in the other order. A ratio is one of each round, and medians count.
-Exits 1 when a floor is missed.
+PATH is a checkout of a version to compare with: two processes then record tiny steps with one version each, on stores
+of their own, in short turns; the next turn runs them in the other order. The quickest quarter of each one's turns is
+compared, which others on the machine have disturbed least. Exits 1 when a floor is missed.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import statistics
@@ -65,9 +66,9 @@ def job_of(now: int, number: int, *, priority: int = 0) -> Job:
     )
 
 
-def step_of(job: Job, nth: int, result: str) -> Step:
-    """A step that is done, of the next stage in turn."""
-    name = STAGES[nth % len(STAGES)]
+def step_of(job: Job, nth: int, result: str, name: str = "") -> Step:
+    """A step that is done; without a name, of the next stage in turn."""
+    name = name or STAGES[nth % len(STAGES)]
     at = job.claimed_at or 0
     return Step(
         job=job.id,
@@ -136,23 +137,57 @@ async def page_of(url: str, count: int) -> dict[str, float]:
     return {"page": statistics.median(seen)}
 
 
-async def record(url: str, steps: int) -> dict[str, float]:
-    """Tiny steps a second that an engine records, one by one and several at once."""
+async def record(url: str, steps: int) -> None:
+    """Record so many tiny steps whenever a line says how many at once, and tell how many seconds that took."""
     engine = engine_for(url)
     await engine.open()
-    found: dict[str, float] = {}
-    for number, at_once in enumerate((1, AT_ONCE)):
-        job = await claimed(engine, number)
+    for number in itertools.count():
+        line = await asyncio.to_thread(sys.stdin.readline)
+        if not line:
+            break
+        at_once, job = int(line), await claimed(engine, number)
 
         async def run(lane: int, job: Job = job, at_once: int = at_once) -> None:
             for nth in range(lane, steps, at_once):
-                await engine.record([step_of(job, nth, "1")])
+                await engine.record([step_of(job, nth, "1", "draw")])
 
         started = time.perf_counter()
         await asyncio.gather(*(run(lane) for lane in range(at_once)))
-        found[f"{at_once} at once"] = steps / (time.perf_counter() - started)
+        print(time.perf_counter() - started, flush=True)
     await engine.close()
-    return found
+
+
+class Side:
+    """One version of the code that records, in a process and a store of its own."""
+
+    def __init__(self, code: Path, url: str, folder: Path, steps: int) -> None:
+        self._engine = engine_class(url)
+        folder.mkdir()
+        self._store = self._engine.scratch(url, folder)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, self._store, "--part", "record", str(steps)],
+            env=env_of(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def seconds(self, at_once: int) -> float:
+        """Record one job's steps."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{at_once}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process, and remove the store."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(ROUND_SECONDS)
+        asyncio.run(self._engine.scrap(self._store))
+
+
+def env_of(code: Path) -> dict[str, str]:
+    """What a process that runs this checkout's code is given."""
+    return os.environ | {"PYTHONPATH": f"{code / 'src'}{os.pathsep}{HERE}"}
 
 
 def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
@@ -162,8 +197,9 @@ def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
         store = engine.scratch(url, Path(folder))
         try:
             command = [sys.executable, __file__, store, "--part", *map(str, words)]
-            env = os.environ | {"PYTHONPATH": f"{code / 'src'}{os.pathsep}{HERE}"}
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=ROUND_SECONDS, check=False)
+            done = subprocess.run(
+                command, env=env_of(code), capture_output=True, text=True, timeout=ROUND_SECONDS, check=False
+            )
             if done.returncode:
                 raise SystemExit(done.stderr)
             found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -173,21 +209,28 @@ def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
 
 
 def compared(url: str, before: Path, rounds: int, steps: int) -> bool:
-    """Recording with both versions, round by round."""
-    sides = {"before": before, "after": HERE.parent}
-    seen: dict[str, dict[str, list[float]]] = {}
-    for nth in range(rounds):
-        for side in sorted(sides, reverse=bool(nth % 2)):
-            for what, rate in part(sides[side], url, "record", steps).items():
-                seen.setdefault(what, {"before": [], "after": []})[side].append(rate)
+    """Recording with both versions, in short turns: what slows one of them down for a while slows both."""
     fine, most = True, COSTS.get(engine_class(url).guarantees.name)
-    for what, rates in seen.items():
-        noted(f"tiny steps, {what}", rates["after"], "/s")
-        costs = ratios(rates["before"], rates["after"])
-        if most is None:
-            noted(f"the time of a tiny step, {what} : before", costs, "times")
-        else:
-            fine &= told(f"the time of a tiny step, {what} : before", costs, most, "times", at_most=True)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        sides = {
+            name: Side(code, url, Path(folder) / name, steps)
+            for name, code in (("before", before), ("after", HERE.parent))
+        }
+        for at_once in (1, AT_ONCE):
+            seen: dict[str, list[float]] = {"before": [], "after": []}
+            for nth in range(-1, rounds):  # the first one warms up
+                for name in sorted(sides, reverse=bool(nth % 2)):
+                    seen[name].append(sides[name].seconds(at_once))
+            quick = {name: sorted(times[1:])[: max(1, rounds // 4)] for name, times in seen.items()}
+            noted(f"tiny steps, {at_once} at once", [steps / one for one in quick["after"]], "/s")
+            costs = ratios(quick["after"], quick["before"])
+            what = f"the time of tiny steps, {at_once} at once : before"
+            if most is None:
+                noted(what, costs, "times")
+            else:
+                fine &= told(what, costs, most, "times", at_most=True)
+        for side in sides.values():
+            side.close()
     return fine
 
 
@@ -196,16 +239,19 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("url")
     parser.add_argument("--before", type=Path, help="a checkout of the version to compare with")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tiny", type=int, default=2_000, help="how many tiny steps a round records")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--tiny", type=int, default=200, help="how many tiny steps one turn records")
     parser.add_argument("--steps", type=int, default=10_000, help="how many steps the long job has")
     parser.add_argument("--jobs", type=int, default=1_000_000, help="how many jobs the store of the page has")
     parser.add_argument("--part", nargs="+")
     given = parser.parse_args(words)
     if given.part:
         name, number = given.part
-        parts = {"record": record, "long": long_job, "page": page_of}
-        print(json.dumps(asyncio.run(parts[name](given.url, int(number)))))
+        if name == "record":
+            asyncio.run(record(given.url, int(number)))
+        else:
+            measure = {"long": long_job, "page": page_of}[name]
+            print(json.dumps(asyncio.run(measure(given.url, int(number)))))
         return 0
     fine = given.before is None or compared(given.url, given.before, given.rounds, given.tiny)
     if given.steps:

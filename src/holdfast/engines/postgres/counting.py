@@ -3,14 +3,14 @@
 Must not begin or commit. A job's counters are right while its `summed` equals its `version` (see the fourth migration).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from msgspec import Struct
 
 from holdfast.core.limits import STEP_NAMES
-from holdfast.core.model import StepState
+from holdfast.core.model import Step, StepState
 from holdfast.core.summaries import ONE, StepCounts, is_step
 from holdfast.engines.postgres import rows
 from holdfast.engines.rows import Row
@@ -75,3 +75,27 @@ class Counting:
             await self._db.execute(self._sql.forget_counts, numbers)
             await self._db.execute(self._sql.recount, numbers, STEP_NAMES)
             await self._db.execute(self._sql.set_counted, numbers)
+
+
+async def record_crowded(db: Any, sql: SimpleNamespace, steps: Sequence[Step]) -> list[tuple[int, int | None]]:
+    """Record steps as `add_steps` does, inside a transaction, for jobs that may have no counters left for their names.
+
+    Answers as that statement: where each step that was written stands, counted from 1, and its job's number if the
+    counters of that job are not right.
+    """
+    held = {row[1]: row for row in await db.fetch(sql.hold_jobs, [step.job for step in steps])}
+    places: dict[tuple[int, str], int] = {}
+    given: list[tuple[Any, ...]] = []
+    for place, step in enumerate(steps, 1):
+        lease = held.get(step.job)
+        if lease is not None and lease[2] == step.epoch:
+            places[lease[0], step.path] = place
+            given.append(rows.step_row(step, lease[0]))
+    if not given:
+        return []
+    written = await db.fetch(sql.set_steps, *rows.columns(given, rows.STEP_WIDTH))
+    counting = Counting(db, sql)
+    counting.add(written)
+    await counting.write()
+    uncounted = {n for n, _, _, is_counted in held.values() if not is_counted}
+    return [(places[n, path], n if n in uncounted else None) for n, path, *_ in written]

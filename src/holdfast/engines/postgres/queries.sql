@@ -372,23 +372,26 @@ from written join own on own.n = written.n and own.path = written.path;
 
 -- name: add_steps
 -- record: one fenced write for many; what is done or failed stays, what was only started is replaced. The lock keeps
--- the lease from changing hands until we have committed. In the same statement the steps are counted, each name by its own
--- counter, until there are $11 of them: further names share the counter without a name. What has taken the place of a started
--- step has that step's place, and is not new. Answers with what was written, and the job's number if its counters are not
--- right.
+-- the lease from changing hands until we have committed. In the same statement the steps are counted by name: what has taken
+-- the place of a started step has that step's place, and is not new. Where a job has more counters than $11 it may have no
+-- room for these names: then nothing is written, and `hold_jobs` and `set_steps` do it. Answers with what was written, and the
+-- job's number if its counters are not right.
 with new as materialized (
   select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
     $8::text[], $9::text[], $10::bigint[]) with ordinality
   as new (job, epoch, path, name, state, started_at, finished_at, error, result, tries, nth)
 ), held as materialized (
-  select job.n, job.id, job.epoch, job.summed = job.version as is_counted from {schema}.job
+  select job.n, job.id, job.epoch, job.summed = job.version as is_counted,
+    (select pg_catalog.count(*) from {schema}.summary where summary.n = job.n) as names
+  from {schema}.job
   where job.n = any(array(select name.n from {schema}.name where name.id = any($1::text[])))
     and job.state = 'active'
   order by job.n for no key update
 ), own as materialized (
   select *, pg_catalog.nextval('{schema}.step_place') as place
   from (
-    select held.n, held.is_counted, new.* from new join held on held.id = new.job and held.epoch = new.epoch order by nth
+    select held.n, held.is_counted, new.* from new join held on held.id = new.job and held.epoch = new.epoch
+    where not exists (select 1 from held where names > $11::bigint) order by nth
   ) as ordered
 ), written as (
   insert into {schema}.step (n, path, place, name, state, epoch, started_at, finished_at, error, result, tries)
@@ -400,31 +403,17 @@ with new as materialized (
   returning n, path, name, state, place
 ), counted as (
   insert into {schema}.summary (n, name, started, done, failed, last, path)
-  select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
-    pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]
-  from (
-    select more.*, case when is_known then name
-        when (select pg_catalog.count(*) from {schema}.summary where summary.n = more.n and summary.name <> '')
-          + pg_catalog.row_number() over (partition by n, is_known order by first) <= $11::bigint then name
-        else '' end as counter
-    from (
-      select written.n, written.name, exists (
-          select 1 from {schema}.summary where summary.n = written.n and summary.name = written.name offset 0
-        ) as is_known,
-        pg_catalog.count(*) filter (where written.state = 'started')
-          - pg_catalog.count(*) filter (where written.place <> own.place) as started,
-        pg_catalog.count(*) filter (where written.state = 'done') as done,
-        pg_catalog.count(*) filter (where written.state = 'failed') as failed,
-        coalesce(pg_catalog.max(own.place) filter (where written.place = own.place), 0) as last,
-        coalesce((pg_catalog.array_agg(own.path order by own.place desc) filter (where written.place = own.place))[1], '')
-          as path,
-        pg_catalog.min(own.place) as first
-      from written join own on own.n = written.n and own.path = written.path
-      where not pg_catalog.starts_with(written.path, '~')
-      group by written.n, written.name
-    ) as more
-  ) as named
-  group by n, counter
+  select written.n, written.name,
+    pg_catalog.count(*) filter (where written.state = 'started')
+      - pg_catalog.count(*) filter (where written.place <> own.place) as started,
+    pg_catalog.count(*) filter (where written.state = 'done') as done,
+    pg_catalog.count(*) filter (where written.state = 'failed') as failed,
+    coalesce(pg_catalog.max(own.place) filter (where written.place = own.place), 0) as last,
+    coalesce((pg_catalog.array_agg(own.path order by own.place desc) filter (where written.place = own.place))[1], '')
+      as path
+  from written join own on own.n = written.n and own.path = written.path
+  where not pg_catalog.starts_with(written.path, '~')
+  group by written.n, written.name
   on conflict (n, name) do update set started = summary.started + excluded.started, done = summary.done + excluded.done,
     failed = summary.failed + excluded.failed, last = greatest(summary.last, excluded.last),
     path = case when excluded.last > summary.last then excluded.path else summary.path end
@@ -432,8 +421,15 @@ with new as materialized (
 select own.nth, case when own.is_counted then null else own.n end
 from own join written on written.n = own.n and written.path = own.path;
 
+-- name: hold_jobs
+-- record: the leases of these jobs, which stay as they are until we have committed
+select job.n, job.id, job.epoch, coalesce(job.summed = job.version, false) from {schema}.job
+where job.n = any(array(select name.n from {schema}.name where name.id = any($1::text[]))) and job.state = 'active'
+order by job.n for no key update;
+
 -- name: add_counts
--- commit: counts of steps that went with changes, as `add_steps` counts its own
+-- commit, record: counts of steps, each name by its own counter until there are $8 of them: further names share the counter
+-- without a name
 insert into {schema}.summary (n, name, started, done, failed, last, path)
 select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
   pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]

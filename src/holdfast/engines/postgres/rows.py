@@ -246,5 +246,6 @@ def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
 
 
 def steps_given(steps: Sequence[Step]) -> tuple[Any, ...]:
-    """What `add_steps` takes."""
-    return (*columns([step_row(step, step.job) for step in steps], STEP_WIDTH), STEP_NAMES)
+    """What `add_steps` takes: the steps, and how many counters a job may have for their names to have room."""
+    most = STEP_NAMES - len({step.name for step in steps})
+    return (*columns([step_row(step, step.job) for step in steps], STEP_WIDTH), most)

@@ -16,6 +16,7 @@ from holdfast.core.moves import check_unmarked
 from holdfast.engines.held_transaction import HeldTransaction
 from holdfast.engines.loop_thread import LoopThread
 from holdfast.engines.postgres import rows
+from holdfast.engines.postgres.counting import record_crowded
 from holdfast.engines.postgres.guard import Connection, Session, ended_early, step_is_over
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.store import BODY_SETTINGS, is_broken, is_passing, translate_error
@@ -186,7 +187,8 @@ class Transactions:
         """Record and commit, under the lock of the job's row, if the lease is still ours and no record stands."""
         step = hold.steps[0]
         try:
-            written = {row[0] for row in await db.fetch(self._sql.add_steps, *rows.steps_given(hold.steps))}
+            found = await db.fetch(self._sql.add_steps, *rows.steps_given(hold.steps))
+            written = {row[0] for row in found or await record_crowded(db, self._sql, hold.steps)}
         except asyncpg.PostgresError as error:
             if _is_the_stores(error):
                 raise

@@ -32,7 +32,7 @@ from holdfast.core.model import (
 from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection
-from holdfast.engines.postgres.counting import Counting
+from holdfast.engines.postgres.counting import Counting, record_crowded
 from holdfast.engines.postgres.grouping import (
     Order,
     is_light,
@@ -325,6 +325,9 @@ class Writes:
         answers: list[Recorded | Conflict] = []
         for group in steps_apart(steps):
             found = await self._db.fetch(self._sql.add_steps, *rows.steps_given(group))
+            if not found:
+                async with self._db.transaction():
+                    found = await record_crowded(self._db, self._sql, group)
             written = {row[0] - 1 for row in found}
             if uncounted := {row[1] for row in found if row[1] is not None}:
                 await Counting(self._db, self._sql).recount(uncounted)

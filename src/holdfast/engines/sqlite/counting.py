@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import Step, StepState
-from holdfast.core.summaries import OTHERS, is_step
+from holdfast.core.summaries import OTHERS, OWN
 from holdfast.engines.sqlite.rows import Params
 
 Written = tuple[str, str, str, int, int]
@@ -17,7 +17,7 @@ Written = tuple[str, str, str, int, int]
 
 _STATES = tuple(state.value for state in StepState)
 _PLACES = {state: place for place, state in enumerate(_STATES)}
-_STARTED = _PLACES[StepState.STARTED.value]
+_STARTED, _DONE, _FAILED = (_PLACES[state] for state in ("started", "done", "failed"))
 _LAST = len(_STATES)
 
 
@@ -37,11 +37,16 @@ class Counting:
 
     def add_new(self, steps: Sequence[Step], last: int) -> None:
         """Count steps that were written just now in one go, all of them new; `last` is the number of the last one."""
+        more, of_job, of_name = [], "", ""
         for n, step in enumerate(steps, last - len(steps) + 1):
-            if is_step(step.path):
-                more = self._of(step.job, step.name)
-                more[_PLACES[step.state]] += 1
-                more[_LAST] = n
+            if step.path[:1] == OWN:
+                continue
+            if step.name != of_name or step.job != of_job:  # mostly the items of one map
+                of_job, of_name = step.job, step.name
+                more = self._of(of_job, of_name)
+            state = step.state
+            more[_DONE if state is StepState.DONE else _FAILED if state is StepState.FAILED else _STARTED] += 1
+            more[_LAST] = n
 
     def add(self, written: Iterable[Written], fence: int) -> None:
         """Count steps that were written. One with a number up to the fence has taken the place of a started one."""
