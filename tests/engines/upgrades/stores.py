@@ -74,7 +74,9 @@ class Postgres:
             [program, *options, url.partition("?")[0]], capture_output=True, text=True, check=True, timeout=60
         ).stdout
         lines = [
-            line for line in told.splitlines() if line and not line.startswith(("--", "SET ", "\\", "SELECT pg_c"))
+            line
+            for line in told.splitlines()
+            if line and not line.startswith(("--", "SET ", "\\", "SELECT pg_catalog.set_config"))
         ]
         (folder / "postgres.sql").write_text("\n".join(lines) + "\n")
 

@@ -1313,3 +1313,5 @@ ALTER INDEX holdfast_made.step_pkey ATTACH PARTITION holdfast_made.step_20776_pk
 ALTER INDEX holdfast_made.step_pkey ATTACH PARTITION holdfast_made.step_20777_pkey;
 ALTER INDEX holdfast_made.step_pkey ATTACH PARTITION holdfast_made.step_20778_pkey;
 ALTER INDEX holdfast_made.step_pkey ATTACH PARTITION holdfast_made.step_rest_pkey;
+SELECT pg_catalog.setval('holdfast_made.job_n', 41, true);
+SELECT pg_catalog.setval('holdfast_made.step_place', 50, true);
