@@ -63,6 +63,7 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	@$(BIN)/python benchmarks/parked.py
 	@$(BIN)/python benchmarks/pruning.py sqlite:///jobs.db
 	@$(BIN)/python benchmarks/known_types.py sqlite:///jobs.db
+	@$(BIN)/python benchmarks/status.py sqlite:///jobs.db
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check huey==3.5.4 pgqueuer==1.6.0 asyncpg \
 	  'dramatiq[redis]==2.2.1' hiredis; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \
@@ -71,6 +72,7 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/submit.py {url} $$peers || failed=1; exit $$failed
 	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/pruning.py {url}
 	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/known_types.py {url}
+	@$(BIN)/python -m tests.support.postgres_server --safe $(BIN)/python benchmarks/status.py {url}
 	@$(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/pruning.py {url}
 	@$(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/known_types.py {url}
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check dbos==3.3.0 huey==3.5.4; then \

@@ -236,6 +236,7 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
             await db.execute(OLD_STEP)  # a worker that has been running since before
         await again.record([step(held, "draw#3", tries=3)])
         assert [one.tries for one in await again.steps(held.id)] == [1, 1, 3]
+        assert [one.total.done for one in await again.summaries([held.id])] == [3]
         await again.close()
         assert await version_of(postgres_store) == LAST
 
