@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.core.model import PAGE_LIMIT, Job, State, Step, StepState
+from holdfast.core.summaries import StepHead
 from holdfast.engines.contract import Engine
 from holdfast.jobs.questions import WAIT_PATH
 from holdfast.jobs.status import PROGRESS_PATH
@@ -35,3 +36,13 @@ async def status_records(engine: Engine, jobs: Sequence[Job]) -> dict[str, list[
     )
     found = [step for ids, prefix, state in reads for step in await engine.steps_under_each(ids, prefix, state)]
     return by_job(jobs, found)
+
+
+async def step_heads(engine: Engine, job: str) -> list[StepHead]:
+    """All steps of a job without their results, read page by page."""
+    heads: list[StepHead] = []
+    while page := await engine.steps_page(job, heads[-1].path if heads else ""):
+        heads += page
+        if len(page) < PAGE_LIMIT:
+            break
+    return heads

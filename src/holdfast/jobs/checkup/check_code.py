@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from holdfast.core.model import NEVER_ASKED, PAGE_LIMIT, Job, State, Time, Where
+from holdfast.core.summaries import StepCounts
 from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs
 from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.record_reads import step_heads
 from holdfast.jobs.service import Jobs, history_of
 from holdfast.jobs.views.overview import is_alive, list_types
 from holdfast.jobs.views.text import NAMED, one_line, plural
@@ -42,7 +44,10 @@ async def _check_steps(jobs: Jobs, types: Collection[str], known: Collection[str
     async for job in (walk := Walk(jobs, Where(states=(*WAITING, State.REVIEW)))):
         if not job.epoch or job.type not in types:
             continue
-        steps = [one for one in await jobs.engine.steps(job.id) if one.path[0] != "~" and "/" not in one.path]
+        (summary,) = await jobs.engine.summaries([job.id])
+        if summary.others == StepCounts() and summary.names.keys() <= set(known):
+            continue
+        steps = [one for one in await step_heads(jobs.engine, job.id) if "/" not in one.path]
         if strange := Counter(one.name for one in steps if one.name not in known):
             counts.update(strange)
             named.append(job)
