@@ -154,9 +154,9 @@ def test_the_grace_is_for_whoever_hears_the_signal_once(stage, mode, state):
 def test_a_process_opens_as_many_connections_as_the_page_says(stage, postgres_store):
     dsn = parse_url(postgres_store).dsn
     for said in (
-        "1 connection to beat and listen, and up to 6 more",
+        "1 connection for heartbeats and notifications, and up to 6 more",
         "**up to 6 more**",
-        "7 at most, 13 with such steps",
+        "uses at most 7\nconnections, or 13 with transactional steps",
     ):
         assert said in PAGE
     assert CONNECTIONS == 6
