@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXAMPLES := 60
+# Tests start hundreds of processes: what these import is compiled once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 # Most tests wait for something most of the time: some processes more than there are cores keep these busy.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/python -m pytest -q --dist worksteal
