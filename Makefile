@@ -1,8 +1,10 @@
-# Every target does its own set-up: a virtual environment in .venv and the packages of pyproject.toml.
+# Every target does its own set-up, in the virtual environment .venv: the demo installs the package alone, the others
+# also what development needs (the extra `dev` of pyproject.toml).
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 EXAMPLES := 60
 # Tests start hundreds of processes: what these import is compiled once, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,20 +25,24 @@ $(VENV)/.ready: pyproject.toml
 	  || { echo "holdfast needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) 2>/dev/null || $(PYTHON) -m virtualenv -q $(VENV) 2>/dev/null \
 	  || { echo "no venv module here: install python3-venv, or 'pip install virtualenv', then call make again"; exit 1; }
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
+	@$(PIP) -e '.[dev]'
 	@touch $@
 
 demo: $(VENV)/.ready ## the main job, with no server and no set-up
 	@$(BIN)/holdfast demo
 
-test: $(VENV)/.ready ## all tests, and the conformance suite on every engine
+test: $(VENV)/.dev ## all tests, and the conformance suite on every engine
 	@failed=0; $(PYTEST) -n $$(( $(CORES) + 4 )) || failed=1; \
 	  $(MAKE) --no-print-directory conformance || failed=1; exit $$failed
 
 SUITE := $(PYTEST) -n $(CORES) --pyargs holdfast.conformance
 ENGINES := files postgres postgres-system redis
 
-conformance: $(VENV)/.ready ## the laws of the engine contract, on every engine
+conformance: $(VENV)/.dev ## the laws of the engine contract, on every engine
 	@$(MAKE) --no-print-directory --keep-going --jobs --output-sync=target $(ENGINES:%=conformance-%)
 
 conformance-files:
@@ -51,15 +57,15 @@ conformance-postgres-system:
 conformance-redis:
 	@$(BIN)/python -m tests.support.redis_server $(SUITE) --engine {url} --examples $(EXAMPLES)
 
-lint: $(VENV)/.ready ## style and types
+lint: $(VENV)/.dev ## style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-docs: $(VENV)/.ready ## write anew the pages that are made from code
+docs: $(VENV)/.dev ## write anew the pages that are made from code
 	@$(BIN)/python -m tools.docs_pages
 
-bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the same run
+bench: $(VENV)/.dev ## speed, as ratios to the raw store and to peers in the same run
 	@$(BIN)/python benchmarks/spine.py
 	@$(BIN)/python benchmarks/isolation.py
 	@$(BIN)/python benchmarks/parked.py
@@ -90,7 +96,7 @@ bench: $(VENV)/.ready ## speed, as ratios to the raw store and to peers in the s
 	  else echo "measured without peers"; fi; \
 	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/redis_engine.py {url} $$peers
 
-soak: $(VENV)/.ready ## the long runs: kills, random acts, a million jobs, then simulated lives for SOAK_MINUTES (60; 0: for ever)
+soak: $(VENV)/.dev ## the long runs: kills, random acts, a million jobs, then simulated lives for SOAK_MINUTES (60; 0: for ever)
 	@HOLDFAST_KILLS=200 $(PYTEST) -n $$(( $(CORES) + 4 )) --soak
 	@$(MAKE) --no-print-directory conformance EXAMPLES=2000
 	@$(BIN)/python benchmarks/spine.py --million
