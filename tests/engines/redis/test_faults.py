@@ -99,9 +99,9 @@ def test_a_server_that_comes_back_empty_is_noticed(forgetful_server: Server, run
         await engine.close()
 
     run(live())
-    assert [record.levelname for record in caplog.records if "acknowledged work is gone" in record.getMessage()] == [
-        "CRITICAL"
-    ]
+    assert [
+        record.levelname for record in caplog.records if "the store lost acknowledged writes" in record.getMessage()
+    ] == ["CRITICAL"]
 
 
 @pytest.mark.parametrize("made_anew", [False, True])
@@ -114,9 +114,9 @@ def test_a_store_that_was_flushed_under_our_hands_is_noticed(redis_store: str, r
             other = await opened(redis_store)
             await other.insert([job(CLOCK)])
             await other.close()
-        with pytest.raises(StoreLost, match="another store by the same name" if made_anew else "it was emptied"):
+        with pytest.raises(StoreLost, match="another store has its name now" if made_anew else "it was emptied"):
             await engine.commit([change(CLOCK, held, Event.COMPLETE)])
-        await assert_lost(engine, "acknowledged work is gone")
+        await assert_lost(engine, "the store lost acknowledged writes")
         await engine.close()
 
     run(live())
@@ -182,7 +182,7 @@ def test_a_failover_to_a_stale_replica_is_noticed(pair: tuple[Server, Server], r
                 one.cut()
             for _ in range(others):
                 await again(lambda: other.insert([job(CLOCK)]))
-            await assert_lost(engine, "it went back by 5 acts that we had seen")
+            await assert_lost(engine, "it is 5 writes behind what we have seen")
             assert await again(lambda: other.steps(held.id)) == []
             await other.close()
             await engine.close()
@@ -287,9 +287,9 @@ def test_a_worker_process_whose_store_is_flushed_stops_its_jobs_and_ends_with_it
     assert worker.returncode == 3, told
     lines = told.splitlines()
     assert lines[-1].startswith("holdfast: redis://"), told
-    assert "acknowledged work is gone: it was emptied; nothing more is written from here" in lines[-1]
+    assert "the store lost acknowledged writes: it was emptied; this process writes nothing more" in lines[-1]
     assert sum(line.startswith("holdfast: ") for line in lines) == processes
-    assert sum("its store is lost: it claims nothing more" in line for line in lines) == processes, "loudly, and once"
+    assert sum("its store is lost; it claims no more jobs" in line for line in lines) == processes, "loudly, and once"
     assert "can't claim" not in told
     assert "Traceback" not in told
     assert own_server.ask("DBSIZE") == "0", "and nothing was written"
@@ -326,7 +326,7 @@ def test_a_worker_inside_a_program_stops_and_says_so_once(own_server: Server, ru
         await app.close()
 
     run(live())
-    told = [one for one in caplog.records if "its store is lost: it claims nothing more" in one.getMessage()]
+    told = [one for one in caplog.records if "its store is lost; it claims no more jobs" in one.getMessage()]
     assert [(one.levelname, "stops its running jobs (1)" in one.getMessage()) for one in told] == [("CRITICAL", True)]
     assert own_server.ask("DBSIZE") == "0"
 
@@ -400,10 +400,10 @@ def test_what_named_the_server_before_is_refused_and_no_loss(redis_store: str, r
         store = engine._store
         id, generation, acts, word = store.given()
         lost = [b"lost", id.encode(), str(generation).encode(), str(acts).encode()]
-        with pytest.raises(StoreBusy, match="the server changed; nothing was written: try again"):
+        with pytest.raises(StoreBusy, match="the server changed; nothing was written; try again"):
             store.heard(lost, Wire(engine._url, Way(engine._url), store.greet), (id, generation - 1, acts, word))
         assert await engine.count() == {("default", State.AVAILABLE): 1}
-        with pytest.raises(StoreLost, match="it went back by 2 acts that we had seen"):
+        with pytest.raises(StoreLost, match="it is 2 writes behind what we have seen"):
             store.heard(lost, engine._looks, (id, generation, acts + 2, word))
         await engine.close()
 
@@ -473,7 +473,7 @@ def test_a_server_that_takes_no_more_clients_says_so(own_server: Server, run):
         engine = await opened(own_server.url)
         await engine.insert([job(CLOCK)])
         own_server.ask("CONFIG", "SET", "maxclients", 1)
-        with pytest.raises(StoreBusy, match="max number of clients reached; raise maxclients, or run fewer processes"):
+        with pytest.raises(StoreBusy, match="max number of clients reached; raise maxclients or run fewer processes"):
             await opened(own_server.url)
         await engine.insert([job(CLOCK)])
         await engine.close()
@@ -550,7 +550,7 @@ def test_a_server_that_hangs_is_given_up_and_found_again(
             engine = await opened(proxy.through(redis_store))
             await engine.insert([job(CLOCK)])
             proxy.hold()
-            with pytest.raises(StoreError, match="it may or may not be there"):
+            with pytest.raises(StoreError, match="may or may not have been stored"):
                 await engine.insert([job(CLOCK)])
             proxy.release()
             await again(lambda: engine.insert([job(CLOCK)]))

@@ -1,7 +1,7 @@
-"""The fields of a job that Lua looks into: how each goes into the store, and how it comes out.
+"""The fields of a job that Lua reads: how each is stored, and how it is read back.
 
-Must not talk to the server. Lua counts in doubles: numbers that those can't hold go in as text, and what is not there
-goes in as False.
+Must not talk to the server. Lua's numbers are doubles: a number that a double can't hold is stored as text, and a
+missing value as False.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _HALF = 1 << 63
 
 
 def number(value: int | None) -> int | str | bool:
-    """A number for Lua: text where a double can't hold it, False where there is none."""
+    """A number for Lua: text if a double can't hold it, False if there is none."""
     if value is None:
         return False
     return value if -_EXACT < value < _EXACT else str(value)
@@ -45,7 +45,7 @@ def read_number(value: Any) -> int | None:
 
 
 def moment(value: int) -> str:
-    """A number as text that sorts as the numbers do."""
+    """A number as text that sorts like the number."""
     return f"1{value:016x}" if value >= 0 else f"0{value + _HALF:016x}"
 
 
@@ -55,12 +55,12 @@ def unmoment(text: str) -> int:
 
 
 def json_text(value: Any) -> str:
-    """What Lua needn't look into: JSON. (Its reader of msgpack knows text, and no bytes.)"""
+    """JSON, for what Lua needn't read. (Lua's msgpack reader knows text, but no bytes.)"""
     return _encode(value).decode()
 
 
 class Column(NamedTuple):
-    """A field of a job that is in the store's head of it: how it goes in, and how it comes out."""
+    """A field of a job's head in the store: how it is written and read."""
 
     name: str
     write: Callable[[Any], Any]
@@ -101,7 +101,7 @@ def _read_waits(text: Any) -> tuple[Wait, ...]:
 
 
 NUMBERED = 4
-"""How many columns stand before the job's number in its head, which the store gives."""
+"""How many columns precede the job's number, which the store assigns, in its head."""
 
 HEAD = (
     Column("state", LETTERS.__getitem__, STATES.__getitem__),
@@ -124,23 +124,23 @@ HEAD = (
     Column("type", _same, _same),
     Column("key", text_or_false, _read_text),
 )
-"""The fields of a job that Lua looks into, in the order of `lua/store.lua`."""
+"""The fields of a job that Lua reads, in the order of `lua/store.lua`."""
 
 _CHANGED = ("state", "run_at", "epoch", "attempt", "recoveries", "worker", "claimed_at", "finished_at", "prune_at")
-"""The fields of its head that a change writes, in the order of `lua/commit.lua`."""
+"""The fields of the head that a change writes, in the order of `lua/commit.lua`."""
 
 
 def _writing(columns: Sequence[Column]) -> Callable[[Job], list[Any]]:
-    """A function that gives these fields of a job as Lua takes them."""
+    """A function that returns these fields of a job as Lua takes them."""
     get, writes = attrgetter(*(column.name for column in columns)), [column.write for column in columns]
     return lambda job: [write(value) for write, value in zip(writes, get(job), strict=True)]
 
 
 head_columns = _writing(HEAD)
-"""The head of a new job, but for what the store gives."""
+"""The head of a new job, without what the store assigns."""
 
 changed_columns = _writing([column for name in _CHANGED for column in HEAD if column.name == name])
-"""What a change writes of a job's head."""
+"""The part of a job's head that a change writes."""
 
 _READS = [(column.name, column.read) for column in HEAD]
 

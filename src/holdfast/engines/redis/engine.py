@@ -2,7 +2,7 @@
 
 Must not contain what an act does (`lua/`), how writes are batched (`write_batches`), nor what is only looked up
 (`reads`). Everything runs on one thread of the engine's own (`loop_thread`), so that it can be used from every loop and
-thread.
+thread; only a lone insert goes a shorter way (`direct`).
 """
 
 import asyncio
@@ -41,6 +41,7 @@ from holdfast.engines.liveness import TIDY_SECONDS, is_past
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.redis import moves, rows
 from holdfast.engines.redis.connection import Way, Wire
+from holdfast.engines.redis.direct import Direct
 from holdfast.engines.redis.liveness import News, beat_of, beat_words
 from holdfast.engines.redis.reads import PAGE, Reads
 from holdfast.engines.redis.store import Health, Store, check_server, health_of, translate_error
@@ -87,6 +88,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         limit="the server's memory; a power cut loses what its appendonly file had not got, about a second",
     )
     insert_at_once = 40
+    inserts_in_order = False  # one that goes the direct way may overtake another, or be overtaken
     look_seconds = 1.6
     may_block = True
 
@@ -101,6 +103,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         self._looks: Wire
         self._beats: Wire
         self._news: News
+        self._direct: Direct
         self._batches: WriteBatches
         self._queues: dict[str, BatchQueue]
         self._reset()
@@ -174,8 +177,9 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         self._acts, self._looks, self._beats = wires = [Wire(url, way, store.greet) for _ in range(3)]
         self._news = news = News(loop_thread, url, way, store, self._wakeups.ring)
         loop_thread.sockets = lambda: [*news.sockets(), *(socket for wire in wires for socket in wire.sockets())]
+        self._direct = direct = Direct(url, way, store)
         self._batches = WriteBatches(
-            loop_thread, url, lambda name, *words: self._script(self._acts, name, *words), self._run_claim
+            loop_thread, url, lambda name, *words: self._script(self._acts, name, *words), self._run_claim, direct
         )
         self._queues = {
             "claim": BatchQueue(loop_thread, self._run_each, limit=1),
@@ -190,6 +194,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             if self._pid != os.getpid():
                 return
             self._pid = None
+        self._direct.close()
 
         async def last() -> None:
             await self._news.close()

@@ -1,7 +1,8 @@
-"""The two connections that last: one beats for this process's workers, and is their sign of life; one hears the news.
+"""The two long-lived connections: one for heartbeats, which is also the workers' liveness; one for notifications.
 
-A worker's sign of life is the beat's connection itself, by the number that the server gave it. News are told by the
-scripts, each topic on a channel of its own, so that nobody hears what it doesn't wait for. Must not write a job.
+A worker is alive while its heartbeat's connection exists, known by the number that the server gave it. The scripts
+publish notifications, each topic on its own channel, so that nobody receives topics it doesn't wait for. Must not write
+a job.
 """
 
 import asyncio
@@ -27,16 +28,16 @@ from holdfast.safe_text import logger
 log = logger("holdfast.redis")
 
 TOPICS_LIMIT = 4_096
-"""How many topics are listened to at once; those that nobody waited for the longest are given up first."""
+"""How many topics to listen to at once; the least recently used are dropped first."""
 
 LISTEN_SECONDS = 10.0
-"""How long the server may take to note what we listen to."""
+"""How long the server may take to confirm a subscription."""
 
 _beat = msgspec.msgpack.Decoder(tuple[Time, int, int, str], strict=False).decode
 
 
 class News:
-    """The connection that hears. Lives on the engine's own loop."""
+    """The connection that receives notifications. Lives on the engine's own loop."""
 
     def __init__(
         self, loop_thread: LoopThread, url: StoreUrl, way: Way, store: Store, heard: Callable[[Collection[str]], None]
@@ -49,10 +50,10 @@ class News:
         self._topics: dict[str, asyncio.Future[None]] = {}
         self._closed = False
         self.hears: frozenset[str] | set[str] = frozenset()
-        """The topics whose news come in. Read from every thread, replaced and never changed."""
+        """The topics that we receive. Read from every thread, so it is replaced and never changed."""
 
     async def listen(self, topics: Collection[str]) -> None:
-        """Hear of these topics from now on."""
+        """Receive notifications for these topics from now on."""
         async with self._connecting:
             if self._connection is None:
                 await self._connect()
@@ -119,7 +120,7 @@ class News:
             await hang_up(connection)
 
     def _lost(self, error: Exception) -> None:
-        """The connection is gone: hear again as soon as possible, so that nobody sleeps through the news."""
+        """The connection is gone: subscribe again as soon as possible, so that nobody misses a notification."""
         self._connection = None
         self.hears = frozenset()
         topics, self._topics = self._topics, {}
@@ -133,32 +134,32 @@ class News:
 
     async def _come_back(self, topics: Collection[str]) -> None:
         def say(error: Exception) -> None:
-            log.warning("%s: no news come in: %s", self._url.shown, error)
+            log.warning("%s: not receiving notifications, jobs are found by polling: %s", self._url.shown, error)
 
         if await come_back(lambda: self.listen(topics), lambda: self._closed or self._connection is not None, say):
             self._heard([EVERYTHING])
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             await hang_up(connection)
 
     def sockets(self) -> list[Any]:
-        """What a forked child must let go of."""
+        """The sockets that a forked child must close."""
         return sockets_of(self._connection)
 
 
 def beat_words(presence: Presence, wire: Wire) -> list[Any]:
-    """What the beat's script is given."""
+    """The arguments of the heartbeat's script."""
     named = [running.job for running in presence.running]
     head = [presence.worker, msgspec.json.encode(presence), wire.client, int(presence.leaving), len(named)]
     return [*head, *storable(named), *beat_records(presence)]
 
 
 def beat_of(presence: Presence, answer: list[Any]) -> Beat:
-    """What the beat's script answered."""
+    """The answer of the heartbeat's script."""
     now, held_words, cancelled_ids, there = answer
     held = {id.decode(): int(epoch) for id, epoch in zip(held_words[::2], held_words[1::2], strict=True)}
     cancelled = {id.decode() for id in cancelled_ids}
@@ -167,9 +168,9 @@ def beat_of(presence: Presence, answer: list[Any]) -> Beat:
 
 
 class Seen:
-    """A worker as its last beat told it. `client` is that beat's connection on the server of `generation`.
+    """A worker by its last heartbeat. `client` is that heartbeat's connection on the server of `generation`.
 
-    Of a beat that can't be read at all neither is known, nor when it was: nobody sees such a worker die.
+    If the heartbeat can't be read at all, neither is known, nor its time: such a worker is never seen to die.
     """
 
     def __init__(self, worker: bytes, beat: bytes) -> None:
@@ -181,13 +182,13 @@ class Seen:
         self._presence = msgspec.structs.replace(presence_of(text, name), beat_at=at)
 
     def is_suspect(self, now: Time, generation: int, steady_ms: float) -> bool:
-        """Whether the absence of its connection would mean its death: only a beat on this very server counts."""
+        """Whether a missing connection means that the worker is dead: only if its heartbeat was on this server."""
         return self._generation == generation and is_suspect(self._presence, now, steady_ms, steady_ms)
 
     def is_excused(self, now: Time, generation: int, steady_ms: float) -> bool:
-        """Whether the store was away since its last beat, which may have been on another server."""
+        """Whether the store was away since its last heartbeat, which may have been on another server."""
         return self._generation != generation or is_excused(self._presence, now, steady_ms)
 
     def presence(self, *, gone: bool, away: bool) -> Presence:
-        """Its presence as others read it."""
+        """The worker's status as others read it."""
         return msgspec.structs.replace(self._presence, gone=gone, store_away=away)

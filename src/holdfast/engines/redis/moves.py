@@ -1,6 +1,6 @@
-"""What a move reads from a store and loads into one: in portions that the server can bear. Must not do another act.
+"""Reads jobs for a move and loads them, in portions that don't block the server. Must not do anything else.
 
-A job is there with its last part (`lua/load.lua`); a load that was cut off is repeated, and finds the first ones there.
+A job exists once its last part is loaded (`lua/load.lua`). An interrupted load is repeated and skips the jobs it finds.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -22,21 +22,21 @@ READ_WEIGHT = 250
 """How many entries and steps one call reads at most."""
 
 LOAD_WEIGHT = 25
-"""How many jobs and steps go into one call, counted in plain changes: the server does nothing else meanwhile."""
+"""How many jobs and steps one call loads, counted in plain changes: the server does nothing else during the call."""
 
 ENTRIES_WEIGHT = 10
-"""So many entries are as much work as a step: they are fields of the job."""
+"""How many entries cost as much as one step: entries are fields of the job."""
 
 LOAD_SIZE = 4 << 20
-"""How many bytes go into one call; one more entry or step may be beyond it."""
+"""How many bytes one call sends. The last entry or step may exceed it."""
 
 RECORDS_PAGE = 200
 
 Look = Callable[..., Awaitable[Any]]
-"""Runs a script by its name and words; answers without how far the store has come."""
+"""Runs a script by name with these arguments; returns its answer without the store's seq."""
 
 _FIRST = 21
-"""Where a head tells the first entry's state and epoch."""
+"""Where a job's head holds the first entry's state and epoch."""
 
 
 # Reading.
@@ -58,7 +58,7 @@ async def in_order(look: Look, after: str, limit: int) -> list[Job]:
 
 
 async def wholes(look: Look, jobs: Sequence[Job]) -> list[Whole | None]:
-    """What belongs to these jobs; None for one with so much that it is to be read by itself."""
+    """Everything that belongs to these jobs; None for a job that is so large that it must be read alone."""
     found: list[Whole | None] = []
     while len(found) < len(jobs):
         asked = jobs[len(found) : len(found) + PAGE]
@@ -77,14 +77,14 @@ def _whole(job: Job, row: Any) -> Whole | None:
 
 
 async def keys(look: Look, after: tuple[str, str], limit: int) -> list[HeldKey]:
-    """A page of all keys, by their end and then by name."""
+    """A page of all keys, sorted by expiry and then by name."""
     held: list[HeldKey] = []
     while len(held) < limit:
         most = min(PAGE, limit - len(held))
         last = (held[-1].type, held[-1].key) if held else after
         there, *found = await look("keys", _key_name(*last) if any(last) else "", most)
         if not there:
-            raise NotFound(f"there is no key {last[1]!r} of {last[0]} to go on after")
+            raise NotFound(f"there is no key {last[1]!r} of type {last[0]} to continue after")
         held += (_key_of(name, text) for name, text in zip(found[::2], found[1::2], strict=True))
         if len(found) < 2 * most:
             break
@@ -103,7 +103,7 @@ def _key_of(name: bytes, text: bytes) -> HeldKey:
 
 
 async def all_records(look: Look) -> list[Record]:
-    """All records by name, the removed ones too."""
+    """All records by name, including the removed ones."""
     found: dict[str, Record] = {}
     cursor: Any = 0
     while True:
@@ -119,7 +119,7 @@ async def all_records(look: Look) -> list[Record]:
 
 
 async def load(look: Look, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
-    """Load in as many calls as it takes, one after the other, so that what is there is always the beginning of it."""
+    """Load in as many calls as needed, one after the other, so that the store always holds the first part of it."""
     new = 0
     for words in _calls(_parts(wholes, keys, records)):
         [more] = await look("load", *words)
@@ -130,7 +130,7 @@ async def load(look: Look, wholes: Sequence[Whole], keys: Sequence[HeldKey], rec
 
 
 def _calls(parts: Iterator[tuple[int, bytes]]) -> Iterator[list[bytes]]:
-    """At least one, which sees whether the store is marked."""
+    """At least one call, because the script checks whether the store is marked."""
     words: list[bytes] = []
     weight = size = 0
     for more, word in parts:
@@ -144,7 +144,7 @@ def _calls(parts: Iterator[tuple[int, bytes]]) -> Iterator[list[bytes]]:
 
 
 def _parts(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Iterator[tuple[int, bytes]]:
-    """What is loaded, as its script takes it, each with its weight."""
+    """What to load, in the form that the script expects, each part with its weight."""
     for whole in wholes:
         yield from _parts_of(whole)
     for key in keys:
@@ -155,7 +155,7 @@ def _parts(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[R
 
 
 def _parts_of(whole: Whole) -> Iterator[tuple[int, bytes]]:
-    """A job's history and steps, and the job itself with the last of them."""
+    """A job's history and steps; the last part also carries the job itself."""
     job = whole.job
     entries: list[str] = []
     steps: list[tuple[str, str, str]] = []
@@ -184,5 +184,5 @@ def _parts_of(whole: Whole) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_told(job: Job, first: Entry) -> bool:
-    """Whether the first entry can be made of the job, and needn't be kept."""
+    """Whether the first entry can be derived from the job and needn't be stored."""
     return first == submit_entry(replace(job, state=first.after, epoch=first.epoch))

@@ -1,4 +1,4 @@
-"""The half of the contract that only looks things up, and how the server is asked. Must not write a job."""
+"""The reading half of the contract, and how to call the server. Must not write a job."""
 
 import asyncio
 from abc import abstractmethod
@@ -25,14 +25,14 @@ PAGE = 20
 """How many jobs one call of a script takes, promotes, prunes or reads at most."""
 
 UNCOUNTED, GONE = 0, 2
-"""What scripts answer where a job's steps are not counted, and where there is no step to go on after."""
+"""What scripts return if a job's steps aren't counted, and if there is no step to continue after."""
 
 FIND_PAGE = 20
-"""How many jobs one call looks at to find some: it puts several indexes in order."""
+"""How many jobs one call looks at in a search, because it merges several indexes."""
 
 
 class Reads(Engine):
-    """Looking things up, on the connection `_looks`."""
+    """Reads, on the connection `_looks`."""
 
     _url: StoreUrl
     _store: Store
@@ -40,10 +40,10 @@ class Reads(Engine):
 
     @abstractmethod
     async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do this on the engine's own loop; trouble with the server is told plainly."""
+        """Run this on the engine's own loop; errors of the server are translated."""
 
     async def _script(self, wire: Wire, name: str, *words: Any) -> Any:
-        """Run a script; answers without how far the store has come, which is noted."""
+        """Run a script; note the store's seq, and return the rest of the answer."""
         given: Given
 
         def all_words() -> Sequence[Any]:
@@ -58,7 +58,7 @@ class Reads(Engine):
         return await self._call(lambda: self._script(self._looks, name, *words))
 
     async def _read(self, *words: Any) -> Any:
-        """A plain read, behind the door."""
+        """A plain read, after the check of the store."""
 
         async def read() -> Any:
             _, answer = await asyncio.gather(self._script(self._looks, "door"), self._looks.call(*words))
@@ -79,7 +79,7 @@ class Reads(Engine):
         return found
 
     async def _find(self, where: Where, after: str, limit: int) -> list[Job]:
-        """Walk along the states, the children, or what expires, a page of ids at a time."""
+        """Walk along the states, the children, or the expiring jobs, one page of ids at a time."""
         if where.expires_before is not None:
             try:
                 return await self._find_expired(where, after, limit)
@@ -100,7 +100,7 @@ class Reads(Engine):
         return jobs
 
     async def _find_expired(self, where: Where, after: str, most: int) -> list[Job]:
-        """Along what has expired, a page of ids at a time; what is new there is first put in order, each job once."""
+        """Walk along the expired jobs, one page of ids at a time. Newly expired jobs are sorted in first, each once."""
         letters = "".join(columns.LETTERS[state] for state in dict.fromkeys(where.states))
         fixed = (letters, *_maybe(where.queue), *_maybe(where.type), *_maybe(where.parent))
         jobs: list[Job] = []
@@ -109,12 +109,12 @@ class Reads(Engine):
             start, *found = await self._look(
                 "expired", str(where.expires_before), start, int(where.newest_first), most - len(jobs), PAGE, *fixed
             )
-            # The server compares times as floats, which are the same for some that are far away.
+            # The server compares times as floats, and times in the far future may be equal as floats.
             jobs += (job for job in map(rows.job_of, found) if matches(job, where))
         return jobs
 
     async def _list_expired(self, where: Where, after: str, most: int) -> list[Job]:
-        """The same on a full server, which can put nothing in order: it still can be read, so all of it is listed."""
+        """The same on a full server, which can't write and so can't sort: list everything instead."""
         over = await self._read("ZRANGEBYSCORE", self._key("x"), "-inf", str(where.expires_before))
         ids = {id.decode() for id in (*over, *await self._read("ZRANGEBYLEX", self._key("xi"), "-", "+"))}
         newest = where.newest_first
@@ -148,7 +148,7 @@ class Reads(Engine):
         return found
 
     async def _steps_page(self, job: str, after: str, limit: int) -> list[StepHead]:
-        """Read a few steps at a time, each of which may be large."""
+        """Read a few steps at a time, because each may be large."""
         heads: list[StepHead] = []
         while len(heads) < limit:
             most = min(PAGE, limit - len(heads))
@@ -194,7 +194,7 @@ class Reads(Engine):
         return await self._call(self._look_for_workers)
 
     async def _look_for_workers(self) -> tuple[Time, list[Presence]]:
-        """The workers, and whether the connections of those that missed a beat are there."""
+        """The workers, and whether those that missed a heartbeat are still connected."""
         wire = self._looks
         now, generation, *found = await self._script(wire, "workers")
         steady_ms = (asyncio.get_running_loop().time() - wire.since) * 1_000 if wire.remade else ALWAYS

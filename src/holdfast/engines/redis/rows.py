@@ -1,7 +1,7 @@
 """Values to what the scripts take and give, and back. Must not talk to the server.
 
-What Lua looks into is in `columns`; what it needn't look into goes in packed.
-What can't be read fails nobody: it is read as a value that keeps its raw text (`core.unreadable`).
+The fields that Lua reads are in `columns`; the others are stored packed.
+Unreadable values raise no error: they are read as values that keep their raw text (`core.unreadable`).
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class _Trouble(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     traceback: str = ""
     tries: int = 1
     is_none: bool = False
-    """There was no error: only the number of tries is told."""
+    """There was no error: only the number of tries is stored."""
 
 
 pack = msgspec.msgpack.Encoder().encode
@@ -97,7 +97,7 @@ _PLACE = 13
 
 
 def job_row(job: Job) -> list[Any]:
-    """A new job, as insert and commit take it."""
+    """A new job, as the scripts insert and commit take it."""
     columns = head_columns(job)
     head = [
         *columns[:NUMBERED],
@@ -153,7 +153,7 @@ def _read_signal(version: int, text: bytes) -> Signal:
 
 
 def job_of(row: Sequence[Any]) -> Job:
-    """A job from what a script answers: id, head, body, result, error, signals."""
+    """A job from a script's answer: id, head, body, result, error, signals."""
     id, head, body, result, error, signals = row
     id = id.decode()
     args, digest, key_until, created_at, options = _read_body(id, body)
@@ -198,7 +198,7 @@ def change_row(change: Change) -> bytes:
 
 
 def _cargo(change: Change) -> Any:
-    """What goes with a change; False where nothing does."""
+    """The cargo of a change; False if it has none."""
     suspends = change.event == Event.SUSPEND
     if not (
         change.steps
@@ -228,19 +228,19 @@ def _cargo(change: Change) -> Any:
 
 
 def weight(change: Change) -> int:
-    """How much work a change is, counted in plain ones."""
+    """How much work a change is, measured in plain changes."""
     return 1 + len(change.steps) + len(change.drops) + len(change.inserts)
 
 
 def answer_of(row: Any, job: str) -> Applied | Conflict:
-    """What became of a change or a step's fence."""
+    """The outcome of a change, or of a step's fence."""
     if row[0] == 1:
         return Applied(row[1], row[2])
     return conflict_of(row, job)
 
 
 def conflict_of(row: Any, job: str) -> Conflict:
-    """Why it was refused."""
+    """Why the store refused it."""
     if row[1] == 1:
         return Conflict(job, NO_SUCH_JOB)
     return Conflict(job, WHY[row[1]], STATES[row[2].decode()], int(row[3]), int(row[4]))
@@ -250,16 +250,16 @@ def conflict_of(row: Any, job: str) -> Conflict:
 
 
 def entry_text(entry: Entry) -> str:
-    """An entry without its job and version, which are where it stands."""
+    """An entry without its job and version, which are in its key."""
     before = None if entry.before is None else LETTERS[entry.before]
     plain = (entry.at, str.__str__(entry.event), before, LETTERS[entry.after], entry.by, entry.epoch)
     return json_text((*plain, entry.note) if entry.note else plain)
 
 
 def entries_of(job: str, after: int, limit: int, row: Sequence[Any]) -> list[Entry]:
-    """The history from what its script answers: head, body, first entry or nothing, entries.
+    """The history from its script's answer: head, body, first entry or nothing, entries.
 
-    The first one is kept only where it can't be made of those two.
+    The first entry is stored only if it can't be derived from the head and the body.
     """
     if len(row) < 3:
         return []
@@ -285,7 +285,7 @@ def entries_of(job: str, after: int, limit: int, row: Sequence[Any]) -> list[Ent
 def _entry_of(job: str, version: int, text: bytes) -> Entry:
     try:
         return _plain_entry_of(job, version, text)
-    except (msgspec.DecodeError, ValueError, KeyError, TypeError):  # not JSON, or not what we write, or gone
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError):  # not JSON, not in our format, or missing
         at, note = created_at_of(job), unreadable_note(text or "")
         return Entry(
             job=job,
@@ -319,7 +319,7 @@ def _plain_entry_of(job: str, version: int, text: bytes) -> Entry:
 
 
 def step_row(step: Step) -> str:
-    """A step record without its job, path and state, which stand beside it."""
+    """A step record without its job, path and state, which are stored next to it."""
     error: Error | _Trouble | None = step.error
     if step.tries != 1:
         told = step.error or Error("", "")
@@ -328,7 +328,7 @@ def step_row(step: Step) -> str:
 
 
 def step_of(job: str, path: str, row: bytes) -> Step:
-    """A step record from what stands in the store."""
+    """A step record as read from the store."""
     state = STEP_STATES.get(chr(row[0]) if row else "", StepState.STARTED)
     error, tries = None, 1
     try:
@@ -355,7 +355,7 @@ def step_of(job: str, path: str, row: bytes) -> Step:
 
 
 def summary_of(job: str, row: Sequence[bytes]) -> StepSummary:
-    """A summary from its last path and its counters. What begins with = says which names have some."""
+    """A summary from its last path and its counters. Keys that start with = say which names have counters."""
     counts: dict[str, StepCounts] = {}
     for field, count in zip(row[1::2], row[2::2], strict=True):
         state = STEP_STATES.get(chr(field[0]))
@@ -372,7 +372,7 @@ def steps_of(job: str, row: Sequence[bytes]) -> list[Step]:
 
 
 def score(text: Any) -> Time | None:
-    """A time that is a score in the store."""
+    """A time that the store keeps as a score."""
     return None if text is None else int(float(text))
 
 
@@ -382,7 +382,7 @@ _record = msgspec.msgpack.Decoder(tuple[int, Time, str], strict=False).decode
 
 
 def record_of(name: bytes, ever: bytes | None, text: bytes | None) -> Record:
-    """A record; of a removed one its last version. One that can't be read keeps its raw text, and its version."""
+    """A record; a removed one with its last version. An unreadable one keeps its raw text and its version."""
     version, _, at = (ever or b"0").partition(b" ")
     if text is None:
         return Record(name.decode(), "", int(version), int(at or 0))

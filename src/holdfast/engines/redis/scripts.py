@@ -1,6 +1,6 @@
-"""The Lua scripts: read from their files, the shared part in front, each known to the server by its hash.
+"""The Lua scripts: read from their files, each after the shared part, and known to the server by their hashes.
 
-Must not build a script from values: all that differs between two calls goes in as an argument.
+Must not build a script from values: everything that differs between two calls is an argument.
 """
 
 from functools import cache
@@ -11,11 +11,11 @@ from msgspec import Struct
 
 _SHARED = "store"
 _ALONE = frozenset({"greet"})
-"""Scripts that don't go through the door."""
+"""Scripts that run without the shared part and its check of the store."""
 
 
 class Script(Struct, frozen=True):
-    """One act's script. `sha` is what the server calls it."""
+    """One script. `sha` is its name on the server."""
 
     name: str
     text: str
@@ -24,7 +24,7 @@ class Script(Struct, frozen=True):
 
 @cache
 def script(name: str) -> Script:
-    """The script of an act."""
+    """Load a script by name."""
     text = _read(name) if name in _ALONE else _read(_SHARED) + _read(name)
     return Script(name, text, sha1(text.encode()).hexdigest())  # noqa: S324 (the server's own name for it)
 

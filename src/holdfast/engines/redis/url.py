@@ -1,8 +1,8 @@
-"""A store's URL, read: which server, which app, and how to connect. Must not connect.
+"""Parses a store's URL: which server, which app, and how to connect. Must not connect.
 
-`redis://user:password@host:port/0`, `rediss://` with TLS, `valkey://` and `valkeys://` for the same; and after a `?`,
-joined by `&`: `app=` (default "holdfast": the prefix of all keys, so that several apps share a server), and what the
-driver knows of TLS: `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`, `ssl_check_hostname`.
+`redis://user:password@host:port/0`, `rediss://` with TLS; `valkey://` and `valkeys://` mean the same. Options follow a
+`?`, joined by `&`: `app=` (default "holdfast"; the prefix of all keys, so that several apps can share a server), and
+the driver's TLS options: `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`, `ssl_check_hostname`.
 """
 
 import re
@@ -38,25 +38,27 @@ class StoreUrl(Struct, frozen=True):
 
     @property
     def tag(self) -> str:
-        """What all keys begin with: one hash tag, so that they live on one node of a cluster."""
+        """The prefix of all keys: one hash tag, so that a cluster keeps them on one node."""
         return "{" + self.app + "}"
 
 
 def parse_url(url: str) -> StoreUrl:
-    """What a store's URL says, or Invalid."""
+    """Parse a store's URL. Raises Invalid."""
     parts, options = parts_of(url)
     given, port = dict(options), parts.port or PORT
     unknown = sorted(set(given) - _OURS - _DRIVERS)
     if unknown:
-        raise Invalid(f"{shown(url)}: there is no option {unknown[0]!r}; there are app, {', '.join(sorted(_DRIVERS))}")
+        raise Invalid(
+            f"{shown(url)}: unknown option {unknown[0]!r}; the options are app, {', '.join(sorted(_DRIVERS))}"
+        )
     if parts.fragment:
-        raise Invalid(f"{shown(url)}: a store's URL takes no '#'; write it as %23")
+        raise Invalid(f"{shown(url)}: a store's URL can't contain '#'; write %23 instead")
     app = given.get("app", APP)
     if not _APP_NAME.fullmatch(app):
-        raise Invalid(f"app={app!r}: letters, digits, '-', '_' and '.', up to 50 characters")
+        raise Invalid(f"app={app!r}: use only letters, digits, '-', '_' and '.', at most 50 characters")
     db = parts.path.strip("/") or "0"
     if not db.isdecimal() or len(db) > 5:
-        raise Invalid(f"{shown(url)}: {db!r} is no number of a database; write redis://host:6379/0")
+        raise Invalid(f"{shown(url)}: {db!r} isn't a database number; write for example redis://host:6379/0")
     return StoreUrl(
         host=parts.hostname or "localhost",
         port=port,
@@ -75,14 +77,14 @@ def _value(name: str, value: str) -> Any:
 
 
 def with_app(url: str, app: str) -> str:
-    """The same server, another app."""
+    """The same server with another app."""
     parts = urlsplit(url)
     options = [(name, value) for name, value in parse_qsl(parts.query) if name != "app"]
     return urlunsplit(parts._replace(query=urlencode([*options, ("app", app)])))
 
 
 def shown(url: str) -> str:
-    """A URL for messages: the server and the app, without user, password and options."""
+    """A URL to show in messages: the server and the app, without user, password and options."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     app = dict(parse_qsl(parts.query)).get("app", APP)

@@ -11,11 +11,12 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from holdfast.core.errors import HoldfastError, StoreBusy, StoreError
+from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreError
 from holdfast.core.model import Applied, Change, Conflict, Inserted, Job, Lease, Recorded, Step
 from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.redis import rows
+from holdfast.engines.redis.direct import Direct
 from holdfast.engines.redis.store import translate_error
 from holdfast.engines.redis.url import StoreUrl
 from holdfast.engines.refusals import key_taken, lease_over
@@ -39,10 +40,12 @@ class WriteBatches:
         url: StoreUrl,
         script: Callable[..., Awaitable[Any]],
         claim: Callable[..., Awaitable[list[Job]]],
+        direct: Direct,
     ) -> None:
         self._url = url
         self._script = script
         self._claim = claim
+        self._direct = direct
         self._inserts = BatchQueue(loop_thread, self._run_inserts)
         self._commits = BatchQueue(loop_thread, self._run_commits)
         self._records = BatchQueue(loop_thread, self._run_records)
@@ -50,9 +53,14 @@ class WriteBatches:
 
     # From any loop.
 
-    def insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]:
-        """Add new jobs."""
-        return self._inserts.do((jobs, parent))
+    async def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+        """Add new jobs: one alone the direct way, if that is open."""
+        if len(jobs) == 1:
+            answer = await self._direct.insert(_order(jobs, parent))
+            if answer is not None:
+                return _inserted(answer, jobs, parent)
+        inserted: list[Inserted] = await self._inserts.do((jobs, parent))
+        return inserted
 
     def commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
         """Carry out changes."""
@@ -74,22 +82,15 @@ class WriteBatches:
         orders: list[tuple[int, bytes]] = []
         for ticket in tickets:
             jobs, parent = ticket.work
-            lease = (False, 0) if parent is None else (parent.job, parent.epoch)
-            orders.append((len(jobs), rows.pack((*lease, [rows.job_row(job) for job in jobs]))))
+            orders.append((len(jobs), _order(jobs, parent)))
         for ticket, answer in zip(tickets, await self._in_calls("insert", _parts(orders)), strict=True):
-            jobs, parent = ticket.work
             if isinstance(answer, Exception):
                 ticket.error = answer
                 continue
-            match answer[0]:
-                case 0:
-                    ticket.error = lease_over(parent)
-                case 1:
-                    ticket.error = key_taken(jobs[answer[1] - 1], answer[2].decode())
-                case _:
-                    ticket.answer = [
-                        Inserted(id.decode(), new == 1) for id, new in zip(answer[1::2], answer[2::2], strict=True)
-                    ]
+            try:
+                ticket.answer = _inserted(answer, *ticket.work)
+            except (KeyConflict, LeaseLost) as error:
+                ticket.error = error
 
     async def _run_commits(self, tickets: Sequence[Ticket[Any]]) -> None:
         changes = [change for ticket in tickets for change in ticket.work]
@@ -145,6 +146,23 @@ class WriteBatches:
                 ticket.error = StoreError(f"{self._url.shown}: only a part of it was written: look, then repeat")
             else:
                 ticket.error = troubles[0]
+
+
+def _order(jobs: Sequence[Job], parent: Lease | None) -> bytes:
+    """What the insert script is asked for by one caller."""
+    lease = (False, 0) if parent is None else (parent.job, parent.epoch)
+    return rows.pack((*lease, [rows.job_row(job) for job in jobs]))
+
+
+def _inserted(answer: Any, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
+    """What the insert script says to one caller, or raise what it refuses."""
+    match answer[0]:
+        case 0:
+            assert parent is not None
+            raise lease_over(parent)
+        case 1:
+            raise key_taken(jobs[answer[1] - 1], answer[2].decode())
+    return [Inserted(id.decode(), new == 1) for id, new in zip(answer[1::2], answer[2::2], strict=True)]
 
 
 async def _nothing() -> list[Job]:
