@@ -67,7 +67,7 @@ def test_two_jobs_of_one_name_in_one_app_are_refused_and_both_are_named(app):
 
     app.job(name="video.make")(first)
     with pytest.raises(
-        Invalid, match=r"two jobs are called 'video.make': .*first .* and .*second .*; give one of them"
+        Invalid, match=r"two jobs have the name 'video.make': .*first .* and .*second .*; give one of them"
     ):
         app.job(name="video.make")(second)
     app.job(name="video.make")(first)
@@ -90,7 +90,7 @@ def test_a_second_function_of_the_same_name_does_not_replace_the_first_in_silenc
         return same
 
     define(1)
-    with pytest.raises(Invalid, match="two jobs are called 'same'"):
+    with pytest.raises(Invalid, match="two jobs have the name 'same'"):
         define(0)
 
 
@@ -260,7 +260,7 @@ async def test_a_key_gives_one_run_and_other_arguments_are_an_error(app):
 
     one, two = await job.submit(1, key="order-42"), await job.submit(1, key="order-42")
     assert one.id == two.id
-    with pytest.raises(HoldfastError, match="stands for job"):
+    with pytest.raises(HoldfastError, match="already belongs to job"):
         await job.submit(2, key="order-42")
 
 

@@ -1,6 +1,8 @@
 """What a type checker must refuse: every line that ends in `# bad`, and no other. Never run."""
 
-from holdfast import App, step
+from typing import Literal
+
+from holdfast import App, ask, step, wait_for
 
 app = App("memory:")
 
@@ -55,8 +57,26 @@ async def wrong() -> None:
     result: int = await (await job.submit(1)).result()  # bad
     await job.submit(1, priority="high")  # bad
     await job.submit(1, delay=[2])  # bad
+    await job.submit("one")  # bad
+    await job.submit()  # bad
+    await job.submit(1, kye="k")  # bad
+    await def_job.submit(1, 2)  # bad
+    await job.with_options(key="k").submit("one")  # bad
+    await job.with_options(key="k").submit(1, priority=2)  # bad
+    await job.with_options(key="k").submit()  # bad
+    await def_job.with_options(key="k").submit("one")  # bad
+    job.with_options(kye="k")  # bad
+    job.with_options(priority="high")  # bad
+    job.with_options(key="k", delay=[2])  # bad
+    await job.with_options(queue="slow").map(["one"])  # bad
+    await job.submit_many([1], key="k")  # bad
+    wrong_result: int = await (await job.with_options(key="k").submit(1)).result()  # bad
     app.sync.submit(draw, 1)  # bad
-    print(number, texts, none, result)
+    app.sync.submit(job, "one")  # bad
+    app.sync.submit(job, 1, kye="k")  # bad
+    app.sync.submit(job.with_options(key="k"), "one")  # bad
+    app.sync.submit(job.with_options(key="k"), 1, priority=2)  # bad
+    print(number, texts, none, result, wrong_result)
 
 
 @step(retrys=3)  # bad
@@ -79,3 +99,12 @@ async def three() -> None: ...
 
 @app.job(stage=[draw])  # bad
 async def one_stage() -> None: ...
+
+
+async def answers() -> None:
+    number: int = await ask("a draft", form=Literal["publish", "rewrite"])  # bad
+    other: Literal["burn"] = await ask("a draft", form=Literal["publish", "rewrite"])  # bad
+    text: str = await ask("a draft", form=str | None)  # bad
+    paid: int = await wait_for("paid", as_=Literal["card", "cash"])  # bad
+    blocking: int = ask.sync("a draft", form=Literal["publish", "rewrite"])  # bad
+    print(number, other, text, paid, blocking)

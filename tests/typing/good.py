@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, Literal, assert_type
 
-from holdfast import App, Retry, current, progress, step
+from holdfast import App, Retry, ask, current, progress, step, wait_for
 
 app = App("memory:")
 
@@ -62,6 +62,8 @@ def blocking(title: str) -> str:
 async def asking() -> None:
     run = await make_video.submit(["a"], key="order-42", delay="2h", priority=5, tags=["x"])
     assert_type(await run.result(timeout=60), str)
+    assert_type(await (await make_video.submit(["a"], tone="calm")).result(), str)
+    assert_type(await (await blocking.submit("a", connection=None)).result(), str)
     assert_type((await run.status()).done, int | None)
     assert_type(await make_video(["a"]), str)
     assert_type(blocking("a"), str)
@@ -75,3 +77,44 @@ def asking_from_blocking_code() -> None:
     run = app.sync.submit(make_video, ["a"], key="k")
     assert_type(run.result(timeout="1m"), str)
     assert_type(app.sync.submit(blocking, "a").result(), str)
+    assert_type(app.sync.submit(make_video, ["a"], tone="calm").result(), str)
+    assert_type(app.sync.submit(make_video.with_options(key="k"), ["a"], tone="calm").result(), str)
+    assert_type(app.sync.submit(blocking.with_options(queue="slow"), "a").result(), str)
+    assert_type(app.sync.submit_many(blocking, ["a"], queue="slow")[0].result(), str)
+    assert_type(app.sync.submit_many(blocking.with_options(queue="slow"), ["a"])[0].result(), str)
+
+
+async def asking_with_options() -> None:
+    ready = make_video.with_options(key="k", key_for="1d", queue="video", priority=5, delay="2h", tags=["x"])
+    assert_type(await (await ready.submit(["a"], tone="calm")).result(), str)
+    later = blocking.with_options(expires=timedelta(days=1), meta={"by": "me"}, connection=None)
+    assert_type(await (await later.submit(title="a")).result(), str)
+    slow = blocking.with_options(queue="slow")
+    assert_type(await (await slow.submit_many(["a", "b"]))[0].result(), str)
+    assert_type(await slow.map(["a", "b"], at_once=2), list[str])
+    assert_type(await slow.map(["a", "b"], need=1), list[str | None])
+
+
+Choice = Literal["publish", "rewrite"]
+
+
+@app.job
+async def waiting_for_people() -> None:
+    assert_type(await ask("a draft", form=Literal["publish", "rewrite"]), Literal["publish", "rewrite"])
+    assert_type(await ask("a draft", form=Choice, within="2d"), Choice)
+    assert_type(await ask("a draft", form=Scene), Scene)
+    assert_type(await ask("a draft", form=Scene | Image | None), Scene | Image | None)
+    assert_type(await ask("a draft", form=list[str]), list[str])
+    assert_type(await ask("a draft", form=bool), bool)
+    assert_type(await wait_for("paid", as_=Literal["card", "cash"]), Literal["card", "cash"])
+    assert_type(await wait_for("paid", as_=Scene | None), Scene | None)
+    assert_type(await wait_for("paid", as_=int), int)
+    assert_type(await wait_for("paid"), Any)
+
+
+@app.job
+def waiting_in_blocking_code() -> None:
+    assert_type(ask.sync("a draft", form=Literal["publish", "rewrite"]), Literal["publish", "rewrite"])
+    assert_type(ask.sync("a draft", form=Scene), Scene)
+    assert_type(wait_for.sync("paid", as_=Literal["card", "cash"]), Literal["card", "cash"])
+    assert_type(wait_for.sync("paid", as_=Scene | None), Scene | None)

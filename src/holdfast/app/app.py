@@ -18,6 +18,7 @@ from holdfast.app.options import (
     check_callback,
     check_options,
     check_parameters,
+    options_checked,
     parse_isolation,
     parse_limit,
     parse_queues,
@@ -264,6 +265,7 @@ class App:
 
     # Working.
 
+    @options_checked("app.worker")
     @asynccontextmanager
     async def worker(
         self, *, at_once: int = 8, queues: Sequence[str] | None = None, name: str | None = None

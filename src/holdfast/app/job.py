@@ -4,19 +4,27 @@ Must not know the App, only that it opens its store. Inside a job, what is submi
 """
 
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
 from holdfast.app.job_map import map_jobs
-from holdfast.app.mapping import AwaitedMap, Key
-from holdfast.app.options import SUBMIT_MANY_OPTIONS, check_map, check_options
+from holdfast.app.mapping import AwaitedMap, I, Key, S, Takes
+from holdfast.app.options import (
+    MAP_OPTIONS,
+    SUBMIT_MANY_OPTIONS,
+    SUBMIT_OPTIONS,
+    check_map,
+    check_options,
+    check_submit_names,
+)
 from holdfast.app.run import Run
+from holdfast.app.submit_options import BatchOptions, SubmitOptions, request_with
 from holdfast.core.codec import Changed, canonical
-from holdfast.core.durations import Duration, milliseconds
+from holdfast.core.durations import Duration
 from holdfast.core.errors import BadValue, Invalid, WrongColour
 from holdfast.core.model import Time
 from holdfast.jobs.bulk import submit_parts
@@ -48,21 +56,40 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
     def __repr__(self) -> str:
         return f"<job {self.type}>"
 
-    def submit(
-        self,
-        *args: Any,
-        key: str | None = None,
-        key_for: Duration | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        tags: Sequence[str] = (),
-        meta: dict[str, str] | None = None,
-        expires: Duration | datetime | None = None,
-        connection: Any = None,
-        **kwargs: Any,
-    ) -> "Coroutine[Any, Any, Run[R]]":
+    @overload
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, key: str | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, key_for: Duration | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, queue: str | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, priority: int, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, delay: Duration | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, at: datetime | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, tags: Sequence[str], **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, meta: dict[str, str] | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, expires: Duration | datetime | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, connection: Any, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    def submit(self, *args: Any, **given: Any) -> Coroutine[Any, Any, Run[R]]:
         """Submit the job with its own arguments, so that a worker runs it.
 
         `key` is an idempotency key: the same key gives the same run (for `key_for`, or as long as the run is kept). The
@@ -72,37 +99,51 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         Inside a job, a submit is recorded: the child is submitted once, however often the job runs. With `connection`,
         a connection of asyncpg, psycopg or SQLAlchemy to the store's own database, the job is part of the transaction
         that you have begun there: it is committed or rolled back with it.
-        """
-        self._check_colour("submit")
-        options = (key, key_for, queue, priority, delay, at, tags, meta, expires)
-        return self._submit_one(args, kwargs, options, connection)
 
-    async def _submit_one(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: tuple[Any, ...], connection: Any
-    ) -> Run[R]:
+        A type checker checks the job's arguments in a call without options. In a call with options it can't tell the
+        two apart: there, `job.with_options(key="order-42").submit(…)` has its arguments checked too.
+        """
+        options = {name: given.pop(name) for name in SUBMIT_OPTIONS if name in given}
+        return self._submit(args, given, options)
+
+    def with_options(self, **options: Unpack[SubmitOptions]) -> "JobWithOptions[P, R]":
+        """Return the job with these options of `submit`. Its `submit` takes the job's own arguments and nothing else.
+
+        `await film.with_options(key="order-42", queue="video").submit(brief)` submits what `film.submit(brief,
+        key="order-42", queue="video")` submits, and a type checker checks `brief`.
+        """
+        check_options(f"{self.type}.with_options", options, SUBMIT_OPTIONS)
+        return JobWithOptions(self, options)
+
+    def _submit(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, Run[R]]:
+        self._check_colour("submit")
+        if kwargs:
+            check_submit_names(self.type, kwargs, self.spec.signature)
+        return self._submit_one(args, kwargs, options)
+
+    async def _submit_one(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Run[R]:
+        connection, options = _split_connection(options)
         attempt = attempt_here()
         if attempt is not None:
-            return await self._submit_child(attempt, args, kwargs, options, connection)
+            self._check_no_connection(connection)
+            return await self._submit_child(attempt, args, kwargs, options)
         jobs = await self._open()
         now = await jobs.engine.now()
-        request = self._request(now, *options)
+        request = request_with(self._plain_request, now, **options)
         request = replace(request, args=self.spec.signature.encode(args, kwargs))
         (accepted,) = await jobs.submit([request], now=now, connection=connection)
         return Run(self._open, accepted.id, self.spec.signature)
 
     async def _submit_child(
-        self,
-        attempt: Attempt,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: tuple[Any, ...],
-        connection: Any,
+        self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]
     ) -> Run[R]:
-        self._check_no_connection(connection)
         if is_away(attempt):
-            return await await_on_loop(attempt, self._submit_child(attempt, args, kwargs, options, connection))
+            return await await_on_loop(attempt, self._submit_child(attempt, args, kwargs, options))
         now = await store_time(attempt)
-        request, refusal = self._request_inside(self._request(now, *options), args, kwargs)
+        plain = request_with(self._plain_request, now, **options)
+        request, refusal = self._request_inside(plain, args, kwargs)
         refused = {} if refusal is None else {request.args: refusal}
         (run,) = await self._submit_children(attempt, [request], now, refused)
         return run
@@ -119,20 +160,22 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         """Whether `submit` runs to its end in this thread, without an event loop and without suspending."""
         return self._may_block() and attempt_here() is None and not loop_here()
 
-    def submit_many(self, calls: Iterable[Any], **options: Any) -> "Coroutine[Any, Any, list[Run[R]]]":
+    def submit_many(self, calls: Iterable[Any], **options: Unpack[BatchOptions]) -> Coroutine[Any, Any, list[Run[R]]]:
         """Submit the job once for each element: its one argument, or a tuple of arguments. Return the runs in order.
 
         The options are those of `submit`, without `key`, and hold for all of the jobs. A thousand jobs go to the store
         in one act (on Redis forty), and a few acts may be under way. If one act fails, the jobs of the acts before it
         are in the store, and those of the next ones may be.
         """
+        check_options(f"{self.type}.submit_many", options, SUBMIT_MANY_OPTIONS)
+        return self._submit_many(calls, options)
+
+    def _submit_many(self, calls: Iterable[Any], options: Mapping[str, Any]) -> Coroutine[Any, Any, list[Run[R]]]:
         self._check_colour("submit_many")
         return self._submit_all(calls, options)
 
-    async def _submit_all(self, calls: Iterable[Any], options: dict[str, Any]) -> list[Run[R]]:
-        check_options(f"{self.type}.submit_many", options, SUBMIT_MANY_OPTIONS)
-        options = dict(options)
-        connection = options.pop("connection", None)
+    async def _submit_all(self, calls: Iterable[Any], options: Mapping[str, Any]) -> list[Run[R]]:
+        connection, options = _split_connection(options)
         attempt = attempt_here()
         if attempt is None:
             return await self._submit_all_outside(calls, options, connection)
@@ -140,7 +183,7 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         if is_away(attempt):
             return await await_on_loop(attempt, self._submit_all(list(calls), options))
         now = await store_time(attempt)
-        alike = self._request(now, **options)
+        alike = request_with(self._plain_request, now, **options)
         runs: list[Run[R]] = []
         refused: dict[str, BadValue] = {}
         for texts in self._parts(calls, attempt.engine.insert_at_once, refused):
@@ -148,10 +191,13 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
             runs += await self._submit_children(attempt, requests, now, refused)
         return runs
 
-    async def _submit_all_outside(self, calls: Iterable[Any], options: dict[str, Any], connection: Any) -> list[Run[R]]:
+    async def _submit_all_outside(
+        self, calls: Iterable[Any], options: Mapping[str, Any], connection: Any
+    ) -> list[Run[R]]:
         jobs = await self._open()
         now = await jobs.engine.now()
-        alike, parts = self._request(now, **options), self._parts(calls, jobs.engine.insert_at_once)
+        alike = request_with(self._plain_request, now, **options)
+        parts = self._parts(calls, jobs.engine.insert_at_once)
         if connection is None:
             accepted = await submit_parts(jobs, alike, parts)
         else:
@@ -180,29 +226,42 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
     def _map(
         self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None
     ) -> Coroutine[Any, Any, list[Any]]:
-        self._check_colour("map")
-        return self._map_items(items, at_once, key, need)
+        return self._map_with({}, items, at_once, key, need)
 
-    async def _map_items(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
+    def _map_with(
+        self, options: Mapping[str, Any], items: Iterable[Any], at_once: int | None, key: Key, need: int | None
+    ) -> Coroutine[Any, Any, list[Any]]:
+        self._check_colour("map")
+        return self._map_items(options, items, at_once, key, need)
+
+    async def _map_items(
+        self, options: Mapping[str, Any], items: Iterable[Any], at_once: int | None, key: Key, need: int | None
+    ) -> list[Any]:
         check_map(self.type, 1 if at_once is None else at_once, need)
         attempt = attempt_here()
         if attempt is not None and is_away(attempt):
-            return await await_on_loop(attempt, self._map_items(list(items), at_once, key, need))
+            return await await_on_loop(attempt, self._map_items(options, list(items), at_once, key, need))
         name_of = None if key is None else functools.partial(_name_item, key)
         tally: Tally[Any] = Tally(attempt, self.type, items, need, lambda item: lambda: item)
-        plain = self._plain_request
         if attempt is None:
+            jobs = await self._open()
+            plain = (
+                request_with(self._plain_request, await jobs.engine.now(), **options)
+                if options
+                else self._plain_request
+            )
 
             def prepare(item: Any) -> JobRequest:
                 text = self.spec.signature.encode((item,), {})
                 return replace(plain, args=text, key=None if name_of is None else name_of(item))
 
-            return await map_jobs(await self._open(), self.spec.signature, tally, prepare, at_once)
+            return await map_jobs(jobs, self.spec.signature, tally, prepare, at_once)
+        now = await store_time(attempt)
+        alike = request_with(self._plain_request, now, **options)
 
         def prepare_child(item: Any) -> tuple[JobRequest, BadValue | None]:
-            return self._request_inside(plain, (item,), {})
+            return self._request_inside(alike, (item,), {})
 
-        now = await store_time(attempt)
         if at_once is None:
             return await map_group(attempt, self.spec, tally, prepare_child, name_of, now)
         return await map_bounded(attempt, self.spec, tally, prepare_child, at_once, now)
@@ -217,38 +276,6 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         text = self.spec.signature.encode(args, kwargs, changes)
         return replace(request, args=text), changes[0].refusal if changes else None
 
-    def _request(
-        self,
-        now: Time,
-        key: str | None = None,
-        key_for: Duration | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        tags: Sequence[str] = (),
-        meta: dict[str, str] | None = None,
-        expires: Duration | datetime | None = None,
-    ) -> JobRequest:
-        """What these options ask for; the arguments are left to be put in."""
-        if delay is not None and at is not None:
-            raise Invalid(f"{self.type}.submit: give delay or at, not both")
-        if isinstance(tags, str):
-            raise Invalid(f"tags={tags!r}: give a list of texts")
-        options = self.spec.options
-        if tags or meta:
-            options = replace(options, tags=tuple(tags), meta=meta or {})
-        return replace(
-            self._plain_request,
-            queue=queue or self.spec.queue,
-            priority=priority,
-            key=key,
-            key_until=None if key_for is None else now + milliseconds(key_for),
-            run_at=_moment(at, now) if delay is None else now + milliseconds(delay),
-            expires_at=_moment(expires, now),
-            options=options,
-        )
-
     def _check_no_connection(self, connection: Any) -> None:
         if connection is not None:
             raise Invalid(
@@ -260,6 +287,54 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         check_no_tx("submitting a job")
         if not loop_here() and attempt_here() is not None:
             raise WrongColour(f"{self.type}.{what}(…) is awaited: in a def job call app.sync.{what}({self.type}, …)")
+
+
+class JobWithOptions(Generic[P, R]):
+    """A job with options of `submit`, ready to be submitted: what `job.with_options(…)` returns."""
+
+    def __init__(self, job: DecoratedJob[P, R], options: Mapping[str, Any]) -> None:
+        self._job = job
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"<job {self._job.type} with {', '.join(self._options) or 'no options'}>"
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Run[R]]:
+        """Submit the job with its own arguments and these options."""
+        return self._job._submit(args, kwargs, self._options)
+
+    def submit_many(self, calls: Iterable[Any]) -> Coroutine[Any, Any, list[Run[R]]]:
+        """Submit the job once for each element, with these options. See the job's own `submit_many`."""
+        check_options(f"{self._job.type}.with_options(…).submit_many", self._options, SUBMIT_MANY_OPTIONS)
+        return self._job._submit_many(calls, self._options)
+
+    @overload
+    async def map(
+        self: "SubmitsOne[I, S]", items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: None = None
+    ) -> list[S]: ...
+
+    @overload
+    async def map(
+        self: "SubmitsOne[I, S]", items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: int
+    ) -> list[S | None]: ...
+
+    def map(
+        self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
+    ) -> Coroutine[Any, Any, list[Any]]:
+        """Submit the job once for each item, with these options, and wait for all. See the job's own `map`."""
+        check_options(f"{self._job.type}.with_options(…).map", self._options, MAP_OPTIONS)
+        results: Coroutine[Any, Any, list[Any]] = self._job._map_with(self._options, items, at_once, key, need)
+        return results
+
+    def may_submit_here(self) -> bool:
+        """Return whether `submit` can finish in this thread without an event loop."""
+        return self._options.get("connection") is None and self._job.may_submit_here()
+
+
+class SubmitsOne(Protocol[Takes, S]):
+    """Something that submits a job for one item. As `self` of `map` it ties the items' type to that parameter."""
+
+    def submit(self, item: Takes, /) -> Coroutine[Any, Any, Run[S]]: ...
 
 
 class AsyncJob(DecoratedJob[P, R]):
@@ -288,15 +363,10 @@ async def _call_plainly(called: Coroutine[Any, Any, R]) -> R:
         return await called
 
 
-def _moment(when: Duration | datetime | None, now: Time) -> Time | None:
-    """A time as the store counts it. A datetime without a zone is refused: whose clock would it be?"""
-    if when is None:
-        return None
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise Invalid(f"{when.isoformat()} has no time zone: give datetime.now(UTC) + …, or a delay")
-        return round(when.timestamp() * 1_000)
-    return now + milliseconds(when)
+def _split_connection(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the connection among these options, or None, and the other options."""
+    rest = dict(options)
+    return rest.pop("connection", None), rest
 
 
 def _name_item(key: Key, item: Any) -> str:

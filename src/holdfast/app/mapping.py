@@ -6,6 +6,8 @@ Must not run anything: what inherits `map` from here says in `_map` what is done
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol, TypeVar, overload
 
+from holdfast.app.options import options_checked
+
 I = TypeVar("I")  # noqa: E741
 S = TypeVar("S")
 Takes = TypeVar("Takes", contravariant=True)
@@ -50,6 +52,7 @@ class AwaitedMap:
         self: TakesOne[I, S], items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: int
     ) -> list[S | None]: ...
 
+    @options_checked("map")
     def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
     ) -> Coroutine[Any, Any, list[Any]]:
@@ -80,6 +83,7 @@ class BlockingMap:
         self: TakesOne[I, S], items: Iterable[I], *, at_once: int | None = None, key: Key = None, need: int
     ) -> list[S | None]: ...
 
+    @options_checked("map")
     def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
     ) -> list[Any]:

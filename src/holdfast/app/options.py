@@ -3,17 +3,22 @@
 Must not make a step or a job.
 """
 
+import functools
 import inspect
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
+from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, UnknownOption
 from holdfast.core.keys import check_queue
 from holdfast.core.model import Retry
 from holdfast.core.outcome import TRANSACTION, check_retry
+from holdfast.core.suggestions import suggest
 from holdfast.worker.isolation.import_target import check_importable
 from holdfast.worker.registry import NO_GENERATOR, StepSpec, is_generator, place_of
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 STEP_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb", "was")
 """What `@step` takes."""
@@ -27,15 +32,43 @@ SUBMIT_OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", 
 SUBMIT_MANY_OPTIONS = tuple(name for name in SUBMIT_OPTIONS if name != "key")
 """What `submit_many` takes: a key would stand for one of the jobs only."""
 
+MAP_OPTIONS = tuple(name for name in SUBMIT_MANY_OPTIONS if name != "connection")
+"""What a job's `map` takes through `with_options`: it waits for the jobs, which an open transaction would hide."""
+
 RESERVED = frozenset({*SUBMIT_OPTIONS, "unique"})
 """Names that a job's parameter can't have: the options of `submit`, and one that is kept for it."""
 
 
 def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse an unknown option by its name."""
+    """Refuse an unknown option by its name, with the option that was probably meant."""
     for name in options:
         if name not in known:
-            raise UnknownOption(f"{what} takes no {name!r}; it takes {', '.join(known)}")
+            hint = suggest(name, known) or f"; it takes {', '.join(known)}"
+            raise UnknownOption(f"{what} takes no {name!r}{hint}")
+
+
+def check_submit_names(type: str, kwargs: Mapping[str, Any], signature: Signature) -> None:
+    """Refuse a mistyped option of `submit`, which would otherwise count as an argument of the job."""
+    for name in signature.unknown_names(kwargs):
+        if hint := suggest(name, [*signature.names, *SUBMIT_OPTIONS]):
+            raise UnknownOption(f"{type}.submit takes no {name!r}{hint}")
+
+
+def options_checked(what: str) -> Callable[[F], F]:
+    """Make a function refuse an unknown keyword argument with the one that was probably meant."""
+
+    def decorate(function: F) -> F:
+        known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        places = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            check_options(what, [name for name in kwargs if name not in places], known)
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
 
 
 def check_parameters(function: Any) -> None:

@@ -81,14 +81,14 @@ class Run(Generic[R]):
             value: R = self._codec.decode(job.result or "null")
             return value
         note = (await (await self._open()).history(self.id))[-1].note
-        raise failure_of(job, str(note.get("reason", "")))
+        raise failure_of(job, str(note.get("reason", "")), is_inside=attempt is not None)
 
     async def _suspend_for_result(self, attempt: Attempt, timeout: Duration | None) -> R:
         limit = None if timeout is None else milliseconds(timeout)
         start_wait = child_wait if attempt is self._parent else run_wait
         outcome = await Suspension.of(attempt).wait(start_wait(attempt, self.id, limit))
         if outcome.job is not None:
-            raise failure_of(outcome.job)
+            raise failure_of(outcome.job, is_inside=True)
         value: R = self._codec.decode(outcome.result or "null")
         return value
 

@@ -6,12 +6,14 @@ Must not do anything itself: each method is the async one of the same name, wait
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, overload
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast import forking
-from holdfast.app.job import AsyncJob, DecoratedJob, SyncJob
+from holdfast.app.job import DecoratedJob, JobWithOptions
 from holdfast.app.run import Run
 from holdfast.app.step import DecoratedStep
+from holdfast.app.submit_options import BatchOptions
 from holdfast.core.durations import Duration
 from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.model import Entry
@@ -19,6 +21,7 @@ from holdfast.jobs.service import Status
 from holdfast.worker.context import attempt_here, loop_here
 from holdfast.worker.own_loop import run_on_loop
 
+P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -41,20 +44,67 @@ class SyncApp:
         self._portal = Portal()
 
     @overload
-    def submit(self, job: AsyncJob[Any, R], /, *args: Any, **options: Any) -> "SyncRun[R]": ...
+    def submit(
+        self, job: DecoratedJob[P, R] | JobWithOptions[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> "SyncRun[R]": ...
 
     @overload
-    def submit(self, job: SyncJob[Any, R], /, *args: Any, **options: Any) -> "SyncRun[R]": ...
+    def submit(self, job: DecoratedJob[..., R], /, *args: Any, key: str | None, **rest: Any) -> "SyncRun[R]": ...
 
-    def submit(self, job: Any, /, *args: Any, **options: Any) -> "SyncRun[Any]":
-        """Submit a job and wait until it is accepted. See the job's own `submit`."""
-        if not isinstance(job, DecoratedJob):
+    @overload
+    def submit(
+        self, job: DecoratedJob[..., R], /, *args: Any, key_for: Duration | None, **rest: Any
+    ) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(self, job: DecoratedJob[..., R], /, *args: Any, queue: str | None, **rest: Any) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(self, job: DecoratedJob[..., R], /, *args: Any, priority: int, **rest: Any) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(self, job: DecoratedJob[..., R], /, *args: Any, delay: Duration | None, **rest: Any) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(self, job: DecoratedJob[..., R], /, *args: Any, at: datetime | None, **rest: Any) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(self, job: DecoratedJob[..., R], /, *args: Any, tags: Sequence[str], **rest: Any) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(
+        self, job: DecoratedJob[..., R], /, *args: Any, meta: dict[str, str] | None, **rest: Any
+    ) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(
+        self, job: DecoratedJob[..., R], /, *args: Any, expires: Duration | datetime | None, **rest: Any
+    ) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(self, job: DecoratedJob[..., R], /, *args: Any, connection: Any, **rest: Any) -> "SyncRun[R]": ...
+
+    def submit(self, job: Any, /, *args: Any, **given: Any) -> "SyncRun[Any]":
+        """Submit a job and wait until the store has it: `app.sync.submit(film, brief)`. See the job's own `submit`.
+
+        Give options here, or with the job, so that a type checker checks its arguments:
+        `app.sync.submit(film.with_options(key="order-42"), brief)`.
+        """
+        if not isinstance(job, DecoratedJob | JobWithOptions):
             is_step = isinstance(job, DecoratedStep)
             what = f"{job!r} is a step, which runs inside a job" if is_step else f"{job!r} is no job"
             raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
-        if job.may_submit_here() and options.get("connection") is None:
-            return SyncRun(self.call, run_here(job.submit(*args, **options)))
-        return SyncRun(self.call, self._called(job.submit, *args, **options))
+        if job.may_submit_here() and given.get("connection") is None:
+            return SyncRun(self.call, run_here(job.submit(*args, **given)))
+        return SyncRun(self.call, self._called(job.submit, *args, **given))
+
+    @overload
+    def submit_many(
+        self, job: DecoratedJob[..., R], calls: Iterable[Any], /, **options: Unpack[BatchOptions]
+    ) -> "list[SyncRun[R]]": ...
+
+    @overload
+    def submit_many(self, job: JobWithOptions[..., R], calls: Iterable[Any], /) -> "list[SyncRun[R]]": ...
 
     def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> "list[SyncRun[Any]]":
         """Submit a job once for each element. See the job's own `submit_many`."""

@@ -10,6 +10,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar, overload
 from urllib.parse import quote
 
+from typing_extensions import TypeForm
+
 from holdfast.core.codec import Codec, canonical
 from holdfast.core.durations import Duration, in_words, milliseconds
 from holdfast.core.errors import Invalid, WrongColour
@@ -58,7 +60,10 @@ class WaitFor:
     def __call__(self, name: str, *, as_: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
 
     @overload
-    def __call__(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
+    def __call__(self, name: str, *, as_: TypeForm[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def __call__(self, name: str, *, within: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
 
     def __call__(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
         """Wait for a signal of this name, sent by `run.signal(…)` or `holdfast signal`.
@@ -73,7 +78,10 @@ class WaitFor:
     def sync(self, name: str, *, as_: type[T], within: Duration | None = None) -> T: ...
 
     @overload
-    def sync(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Any: ...
+    def sync(self, name: str, *, as_: TypeForm[T], within: Duration | None = None) -> T: ...
+
+    @overload
+    def sync(self, name: str, *, within: Duration | None = None) -> Any: ...
 
     def sync(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
@@ -88,7 +96,9 @@ class Ask:
     def __call__(self, value: object, *, form: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
 
     @overload
-    def __call__(self, value: object, *, form: Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
+    def __call__(
+        self, value: object, *, form: TypeForm[T], within: Duration | None = None
+    ) -> Coroutine[Any, Any, T]: ...
 
     def __call__(self, value: object, *, form: Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
         """Show `value` to a person and wait for an answer of the type `form`; see `holdfast ask`.
@@ -102,7 +112,7 @@ class Ask:
     def sync(self, value: object, *, form: type[T], within: Duration | None = None) -> T: ...
 
     @overload
-    def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any: ...
+    def sync(self, value: object, *, form: TypeForm[T], within: Duration | None = None) -> T: ...
 
     def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
