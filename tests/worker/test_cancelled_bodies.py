@@ -195,7 +195,7 @@ async def test_no_store_lets_an_item_vanish(app):
     job = await finished(app, run)
 
     assert job.state is State.REVIEW
-    assert "5 of 6 items succeeded, 6 were needed" in job.error.message
+    assert "1 of 6 items failed; first failure: item" in job.error.message
     assert [record.error.type for record in await failed_steps(app, run)] == [ASYNCIO]
 
 

@@ -206,7 +206,7 @@ async def test_only_a_step_in_doubt_can_be_resolved(app):
 
     run = await order.submit()
     await finished(app, run)
-    with pytest.raises(NotFound, match="no step of it is in doubt"):
+    with pytest.raises(NotFound, match="no step of this job is"):
         await run.resolve_step("send#42", "x")
 
 
@@ -367,7 +367,7 @@ async def test_what_was_said_of_some_steps_goes_with_a_plain_replay(app, engine)
     async with app.worker():
         await run.replay()
         job = await in_state(app, run, State.REVIEW)
-    assert "send#1 was begun and not recorded" in job.error.message
+    assert "send#1 started, and no result was recorded" in job.error.message
     assert {step.path: step.result for step in await app.engine.steps(run.id)}["send#2"] == '"two"'
     assert sorted(SENT) == ["1", "2"]
 

@@ -143,7 +143,7 @@ async def test_an_effect_that_asks_for_itself_is_refused(app):
 
     run = await order.submit()
     async with app.worker():
-        assert "step loop#42 asks for itself" in await run.result(10)
+        assert "step loop#42 calls itself with the same key" in await run.result(10)
     assert CHARGED == ["42"]
 
 

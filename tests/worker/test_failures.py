@@ -306,7 +306,7 @@ async def test_arguments_that_do_not_fit_any_more_go_to_review_before_any_code_r
     job = await finished(app, run)
     assert not ran
     assert job.state is State.REVIEW
-    assert "argument 'b' of grown2: not in the text; give the parameter a default" in job.error.message
+    assert "the job has no argument 'b', which grown2() requires; give the parameter a default" in job.error.message
 
 
 async def test_a_wrong_colour_call_in_a_job_is_not_retried_and_names_the_view(app):
@@ -384,5 +384,6 @@ async def test_a_worker_s_log_tells_of_every_failed_try_and_of_every_job_that_ne
         await finished(app, run)
 
     told = [record.getMessage() for record in caplog.records if run.id in record.getMessage()]
-    assert any("(broken) failed (attempt 1 of 2): ValueError: no ink; next attempt in" in line for line in told)
-    assert any("ValueError: no ink; it needs a person" in line for line in told)
+    assert any("(attempt 1 of 2): ValueError: no ink (tests/worker/test_failures.py:" in line for line in told)
+    assert any(" in broken); next attempt in" in line for line in told)
+    assert any(f" in broken); it needs a person: holdfast show {run.id[-8:]}" in line for line in told)

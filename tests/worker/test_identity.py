@@ -190,7 +190,7 @@ async def test_two_functions_under_one_name_in_one_run_are_an_error_that_names_b
     assert job_.state is State.REVIEW
     assert ".first (line" in job_.error.message
     assert ".second (line" in job_.error.message
-    assert "give one name='…'" in job_.error.message
+    assert "give one of them name='…'" in job_.error.message
 
 
 # Drift.
@@ -215,7 +215,7 @@ async def test_with_a_key_other_arguments_are_answered_from_the_record_and_the_h
     assert await run.result() == "sent hello"
     assert ran == ["hello"]
     (line,) = (await entry_of(run, Event.COMPLETE)).note["drift"]
-    assert line == "send#bob was answered from its record, which was made with another 'text'"
+    assert line == "send#bob returned its recorded result, although that was recorded with a different 'text'"
     assert await paths(app, run) == ["send#bob"]
 
 
@@ -237,8 +237,8 @@ async def test_without_a_key_a_changed_call_runs_and_the_history_names_the_argum
     assert await run.result() == "wild"
     lines = (await entry_of(run, Event.COMPLETE)).note["drift"]
     assert len(lines) == 2
-    assert "it differs in 'tone' from mix#" in lines[0]
-    assert "it differs in 'n' from draw#" in lines[1]
+    assert "it differs in 'tone' from the recorded mix#" in lines[0]
+    assert "it differs in 'n' from the recorded draw#" in lines[1]
 
 
 async def test_going_on_in_the_middle_of_a_map_is_no_drift(app, interrupted):
@@ -282,5 +282,5 @@ async def test_equal_calls_from_different_tasks_are_noted(app):
         await first.result(5)
         await second.result(5)
     (line,) = (await first.history())[-1].note["drift"]
-    assert "was called from different tasks, which may change places" in line
+    assert "was called from different tasks, whose order may change" in line
     assert "drift" not in (await second.history())[-1].note

@@ -157,7 +157,7 @@ async def test_what_another_app_made_is_undone_by_that_app(app, other, engine):
         await in_state(app, undo, State.COMPLETED, seconds=20)
 
     assert cleaned == [3]
-    assert "doesn't have the code that undoes job" in (await entry_of(undo, Event.REST)).note["why"]
+    assert "doesn't have the code to undo job" in (await entry_of(undo, Event.REST)).note["why"]
 
 
 async def test_a_worker_that_put_an_undo_to_rest_lets_others_claim_it_first(app, other, engine, monkeypatch):
@@ -206,4 +206,4 @@ async def test_an_undo_that_no_app_knows_is_logged_once_and_comes_to_a_person_in
         clock.advance(3_700)
         job = await in_state(app, undo, State.REVIEW, State.RETRYABLE, seconds=20)
 
-    assert "no job 'other.making' with a cleanup is known to this worker" in job.error.message
+    assert "this worker knows no job 'other.making' with a cleanup" in job.error.message

@@ -126,7 +126,7 @@ async def test_all_items_settle_and_the_failed_ones_are_listed(app, way):
         (1, -2, "-2 is below zero"),
         (3, -4, "-4 is below zero"),
     ]
-    assert "3 of 5 items succeeded, 5 were needed; the first was item 1: ValueError: -2 is below zero" in str(error)
+    assert "2 of 5 items failed; first failure: item 1: ValueError: -2 is below zero" in str(error)
     assert len(await paths(app, run)) == 5
 
 

@@ -422,7 +422,7 @@ async def test_a_thread_of_a_failed_try_calls_nothing_more(app):
     assert job.state is State.COMPLETED, job.error
     assert len(RAN) == 1
     (line,) = heard
-    assert "tried again" in line
+    assert "is being retried" in line
 
 
 async def test_retried_steps_inside_retried_steps_keep_their_counts_apart(app):

@@ -97,7 +97,7 @@ def test_a_job_that_ends_its_workers_loop_counts_as_a_lost_worker_and_the_fourth
 
     job = asyncio.run(app.jobs.get(run.id))
     assert (job.state, job.error.type) == (State.REVIEW, "WorkersLost")
-    assert job.error.message == f"4 workers in a row were lost over this job: {CUT_OFF}"
+    assert job.error.message == f"4 workers in a row were lost while they ran this job: {CUT_OFF}"
     history = asyncio.run(app.jobs.history(run.id))
     ends = [entry for entry in history if entry.before == "active"]
     assert [entry.event for entry in ends] == ["lapse", "lapse", "lapse", "abandon"]
@@ -130,7 +130,7 @@ def test_all_that_ran_beside_such_a_job_is_lost_with_it_and_what_was_recorded_st
 
     assert asyncio.run(ends()) == RECOVERY_LIMIT + 2
     assert asyncio.run(app.jobs.get(runs[0].id)).state is State.REVIEW
-    assert "running jobs that count as lost: 2" in caplog.text
+    assert "running jobs counted as lost: 2" in caplog.text
 
 
 def test_a_def_job_and_one_that_swallows_its_cancel_are_lost_with_their_worker_too(app, clock, monkeypatch):
@@ -283,7 +283,7 @@ async def test_a_job_that_was_released_ten_times_in_a_row_without_a_new_record_n
     await released(hasty, run, begun, 1)
     job = await hasty.jobs.get(run.id)
     assert (job.state, job.error.type) == (State.REVIEW, "ReleasedTooOften")
-    assert job.error.message.startswith("10 workers in a row were told to stop while they ran this job")
+    assert job.error.message.startswith("10 workers in a row were asked to stop while they ran this job")
     ends = [entry for entry in await run.history() if entry.before == "active"]
     assert [entry.event for entry in ends] == ["release"] * 9 + ["exhaust"]
     assert ends[-1].note["released"] == 10

@@ -388,7 +388,7 @@ async def test_an_old_name_that_a_step_of_the_run_still_has_is_refused_with_one_
 
     job = await finished(app, await deploy(app, film).submit())
     assert job.state is State.REVIEW
-    assert job.error.message.startswith("step 'paint' has was='draw', and this run still has a step 'draw': tests.")
+    assert job.error.message.startswith("step 'paint' has was='draw', but this job still has a step 'draw' (tests.")
     assert "\n" not in job.error.message
 
 
@@ -412,7 +412,7 @@ async def test_two_steps_that_had_one_name_are_refused_with_one_line(app):
 
     job = await finished(app, await deploy(app, film).submit())
     assert job.state is State.REVIEW
-    assert job.error.message.startswith("two steps of this run have was='draw': tests.")
+    assert job.error.message.startswith("two steps of this job have was='draw': tests.")
 
 
 @pytest.mark.parametrize("was", ["", "~draw", 7, (), ("draw", 7), ("draw", "draw"), {"draw"}])
@@ -442,7 +442,8 @@ async def test_a_step_that_vanished_is_named_with_its_number_in_the_log_and_the_
     assert job.state is State.COMPLETED
     assert (await entry_of(run, Event.COMPLETE)).note["never_asked_for"] == {"draw": 3}
     line = (
-        "3 recorded steps were never asked for: draw (3); if it was renamed, @step(was='draw') finds its records again"
+        "3 recorded steps were not used: draw (3); "
+        "if you renamed the step, @step(was='draw') makes it use the old records"
     )
     assert f"job {run.id} (film): {line}" in warnings(caplog)
 
@@ -459,7 +460,7 @@ async def test_it_is_told_when_the_job_waits_again_if_something_ran_anew(app, ca
     deploy(app, film)
     await run.signal("go")
     async with app.worker():
-        await until(lambda: any("never asked for" in line for line in warnings(caplog)))
+        await until(lambda: any("not used: " in line for line in warnings(caplog)))
         await in_state(app, run, State.PENDING)
     assert (await entry_of(run, Event.SUSPEND)).note["never_asked_for"] == {"draw": 3}
 
@@ -483,7 +484,7 @@ async def test_a_job_that_only_waits_again_is_not_told_of_at_each_wait(app, capl
         assert not warnings(caplog)
         await run.signal("more")
         await in_state(app, run, State.COMPLETED)
-    assert len([line for line in warnings(caplog) if "never asked for" in line]) == 1
+    assert len([line for line in warnings(caplog) if "not used: " in line]) == 1
 
 
 async def test_a_loop_that_ended_earlier_and_a_call_that_changed_are_no_alarm(app, caplog):
@@ -517,7 +518,7 @@ async def test_a_key_that_changed_is_a_note(app, caplog):
 
     await goes_on(app, run, later)
     lines = (await entry_of(run, Event.COMPLETE)).note["drift"]
-    assert lines[0] == "draw#b0 ran, and draw#a0 is recorded and was not asked for (2 such): did its key change?"
+    assert lines[0] == "draw#b0 ran, but the recorded draw#a0 was not used (2 such): did its key change?"
     assert not warnings(caplog)
 
 
@@ -529,7 +530,7 @@ async def test_an_attempt_that_failed_early_raises_no_alarm(app, caplog):
         raise ValueError("too early to tell")
 
     await goes_on(app, run, film)
-    assert not any("never asked for" in line for line in warnings(caplog))
+    assert not any("not used: " in line for line in warnings(caplog))
 
 
 async def test_what_lies_inside_a_recorded_step_is_not_counted(app):

@@ -137,7 +137,7 @@ async def test_an_end_that_another_worker_made_of_the_same_job_is_told(app, engi
         (again,) = await engine.claim("w-other", ["default"], 1)
         await engine.commit([decide(again, Event.COMPLETE, await engine.now(), by="w-other", result="2")])
         taken.set()
-        await until(lambda: "its end was refused, the lease was lost; another worker goes on" in caplog.text)
+        await until(lambda: "its end was refused, the lease was lost; another worker continues it" in caplog.text)
         engine.away = False
     assert await run.result(1) == 2
 
@@ -170,7 +170,7 @@ async def test_a_beat_that_fails_in_any_way_does_not_end_the_beats(app, engine, 
 
     async with app.worker():
         engine.hook = trouble
-        await until(lambda: "a beat was not answered: RuntimeError: ?" in caplog.text)
+        await until(lambda: "a heartbeat was not answered: RuntimeError: ?" in caplog.text)
         assert await (await film.submit(5)).result(5) == 5
 
 
@@ -361,16 +361,16 @@ async def test_a_full_disk_is_logged_and_shown_until_there_is_room(app, engine, 
 
         assert status.trouble == "StoreFull: jobs.db: no room left on the disk"
         assert status.remaining_ms is None, "nobody knows when there will be room"
-        assert "stands still: StoreFull: jobs.db: no room left on the disk" in str(status)
+        assert "stalled: StoreFull: jobs.db: no room left on the disk" in str(status)
         (presence,) = await app.jobs.workers()
         assert presence.trouble == status.trouble
-        told = [line for line in caplog.messages if "can't write to its store" in line]
-        assert told == [f"{worker.id}: can't write to its store: StoreFull: jobs.db: no room left on the disk"]
+        told = [line for line in caplog.messages if "can't write to the store" in line]
+        assert told == [f"{worker.id}: can't write to the store: StoreFull: jobs.db: no room left on the disk"]
 
         engine.away = False
         assert await run.result(10) == 30
         assert (await run.status()).trouble == ""
-        assert any("writes to its store again" in line for line in caplog.messages)
+        assert any("can write to the store again" in line for line in caplog.messages)
 
 
 async def test_upkeep_whose_round_still_fails_does_not_say_that_it_goes_on(app, engine, caplog):
@@ -379,7 +379,7 @@ async def test_upkeep_whose_round_still_fails_does_not_say_that_it_goes_on(app, 
         await until(lambda: engine.calls["prune"] >= 3)  # and in between many looks that went well
 
         assert [line for line in caplog.messages if "upkeep" in line and "leads" not in line] == [
-            "upkeep: StoreDamaged: jobs.db: was removed or replaced while in use"
+            "upkeep failed: StoreDamaged: jobs.db: was removed or replaced while in use"
         ]
         engine.away = False
-        await until(lambda: any("upkeep goes on, after" in line for line in caplog.messages))
+        await until(lambda: any("upkeep works again, after" in line for line in caplog.messages))

@@ -257,8 +257,8 @@ async def test_who_keeps_its_slot_is_told_in_the_log_and_in_the_history(app, way
         await run.signal("go", "on")
         assert await run.result(10) == "on"
     told = (await entry_of(run, Event.COMPLETE)).note["kept_slot"]
-    assert told.startswith("its code set a timer on the event loop, with ")
-    assert told.endswith(" left; give the wait within= or timeout=, or sleep with holdfast.sleep")
+    assert told.startswith("its code set a timer on the event loop that still has ")
+    assert told.endswith(" left; give the wait within= or timeout=, or use holdfast.sleep")
     assert any(told in line for line in await app.jobs.log(run.id))
     assert caplog.text.count("keeps its slot") == 1
 
@@ -337,7 +337,7 @@ async def test_a_heartbeat_beside_a_wait_does_not_hold_the_slot_for_ever(app, mo
     async with app.worker():
         await in_state(app, run, State.PENDING)
         assert len(beats) > 1
-        assert "timers that its code sets again and again" in (await entry_of(run, Event.SUSPEND)).note["forgets"]
+        assert "timers that its code keeps setting" in (await entry_of(run, Event.SUSPEND)).note["forgets"]
         assert f"job {run.id}: suspends and forgets" in caplog.text
         await run.signal("go", "on")
         assert await run.result(10) == "on"
@@ -451,7 +451,9 @@ def test_a_loop_that_hides_its_timers_is_refused(app):
             super().__setattr__(name, value)
 
     async def work() -> None:
-        with pytest.raises(Invalid, match=r"can't run on the event loop .*Hiding: it hides the timers that jobs set"):
+        with pytest.raises(
+            Invalid, match=r"can't run on the event loop .*Hiding, because that loop hides the timers that jobs set"
+        ):
             async with app.worker():
                 pass
 

@@ -415,12 +415,14 @@ async def test_tx_is_only_there_inside_a_transactional_step(app, path):
     @app.job
     async def order() -> None:
         await other.aio()
-        with pytest.raises(Invalid, match="no transaction runs here"):
+        with pytest.raises(Invalid, match="outside a transaction"):
             tx()
 
     assert (await finished(app, await order.submit())).state is State.COMPLETED
-    assert said == ["tx(): no transaction runs here; call it in a step with effect='transaction' of a submitted job"]
-    with pytest.raises(Invalid, match="no transaction runs here"):
+    assert said == [
+        "tx() was called outside a transaction; call it in a step with effect='transaction' of a submitted job"
+    ]
+    with pytest.raises(Invalid, match="outside a transaction"):
         pay(1)
 
 
@@ -467,8 +469,8 @@ async def test_an_async_step_is_refused_where_one_writer_would_wait_for_it(app, 
     job = await finished(app, await order.submit())
     assert (job.state, RAN) == (State.REVIEW, [])
     assert job.error.message == (
-        "step pay_later: on sqlite a transaction holds the one writer, which must not wait for async code; "
-        "write it as a def step"
+        "step pay_later: on sqlite a transaction blocks the only writer, which must not wait for async code; "
+        "make it a def step"
     )
 
 
@@ -486,7 +488,7 @@ async def test_a_store_without_transactions_says_what_to_use_instead(url, tmp_pa
     name = url.partition(":")[0]
     assert RAN == []
     assert job.error.message == (
-        f"step pay: effect='transaction' needs an SQL store, and {name} is none; "
+        f"step pay: effect='transaction' needs an SQL store, which {name} isn't; "
         "keep the jobs in sqlite:///… or postgresql://…, or use effect='once' with key="
     )
 

@@ -557,7 +557,7 @@ async def test_a_cleanup_that_nobody_here_knows_is_left_over(app, engine, clock)
     other = App("memory:", settings=QUICK, engine=engine)
     async with other.worker(queues=["default"]):
         job = await given_up(app, run, clock)
-    assert "cleanup (no job 'film' with a cleanup is known to this worker)" in job.error.message
+    assert "cleanup (this worker knows no job 'film' with a cleanup)" in job.error.message
 
 
 @pytest.mark.parametrize("gone", ["the undo of a step", "the step itself", "the cleanup"])

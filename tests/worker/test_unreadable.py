@@ -277,7 +277,7 @@ async def test_every_verb_tells_of_damaged_rows_in_plain_words(url):
             assert answer.exit_code == 0, (verb, answer.output)
     doctor = await in_thread(url, "doctor")
     assert doctor.exit_code == 1
-    assert "3 jobs can't be read whole" in doctor.stdout
+    assert "3 jobs can't be read completely" in doctor.stdout
     for part in PARTS:
         assert f"{runs[part].id[-8:]}: {part}" in doctor.stdout
 

@@ -92,7 +92,7 @@ async def test_an_unreadable_worker_keeps_nobody_from_the_jobs_of_a_dead_one_nor
         await dead.close()
         async with app.worker():
             assert [await run.result(15) for run in runs] == [2, 4]
-    assert not complaints(caplog, "unexpected trouble")
+    assert not complaints(caplog, "unexpected error")
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "in part"])
@@ -105,7 +105,7 @@ async def test_every_verb_looks_past_an_unreadable_worker_and_the_doctor_names_i
             assert answer.exit_code == 0, (verb, answer.output)
         doctor = await in_thread(url, "doctor")
         assert doctor.exit_code == 0, doctor.output
-        assert "warn workers: what the store holds of 1 worker (ghost) can't be read" in doctor.stdout
+        assert "warn workers: the status of 1 worker (ghost) can't be read" in doctor.stdout
         run = await held_by(app, job, "ghost", 3)
         assert (await in_thread(url, "status", run.id)).exit_code == 0
         assert (await app.jobs.status(run.id)).worker == "ghost"
@@ -174,8 +174,8 @@ async def test_an_unreadable_record_of_who_leads_is_taken_over_and_told_once(url
                 return [one.value for one in await app.engine.records(LEADER)] == [canonical({"worker": worker.id})]
 
             await until(leads)
-    assert len(complaints(caplog, "the record of who leads the upkeep can't be read")) == 1
-    assert not complaints(caplog, "could not be given up")
+    assert len(complaints(caplog, "the record that names the leader can't be read")) == 1
+    assert not complaints(caplog, "can't give up the leadership")
 
 
 async def test_a_leader_whose_record_was_damaged_resigns_without_a_word(url, caplog):
@@ -185,7 +185,7 @@ async def test_a_leader_whose_record_was_damaged_resigns_without_a_word(url, cap
         await app.engine.put_record(LEADER, canonical({"worker": "w-1"}))
         await damage_record(app, LEADER, GARBAGE)
         await one._resign()
-        assert not complaints(caplog, "could not be given up")
+        assert not complaints(caplog, "can't give up the leadership")
 
 
 async def test_damaged_records_of_pauses_still_pause_and_every_verb_looks_past_them(url):

@@ -135,7 +135,7 @@ async def test_within_is_over_once_and_for_all(app, clock):
         await in_state(app, run, State.PENDING)
         await run.signal("approved", "too late")
         await run.signal("again")
-        assert await run.result(5) == "approved did not come within 2 d"
+        assert await run.result(5) == "approved did not arrive within 2 d"
 
 
 async def test_the_end_of_a_wait_is_fixed_when_it_is_first_asked_for(app, clock):
@@ -462,7 +462,7 @@ async def test_a_wait_inside_a_step_is_refused(app):
     run = await film.submit()
     async with app.worker():
         job = await in_state(app, run, State.REVIEW)
-    assert "a wait inside a step would hold its slot" in job.error.message
+    assert "a wait inside a step would keep the slot" in job.error.message
 
 
 async def test_wrong_colours_and_plain_calls_are_told(app):
@@ -595,7 +595,7 @@ async def test_a_replay_waits_again_for_what_did_not_come_in_time(app, clock):
 
         await until(waits)
         clock.advance(3_601)
-        assert "approved did not come within 1 h" in (await in_state(app, run, State.REVIEW)).error.message
+        assert "approved did not arrive within 1 h" in (await in_state(app, run, State.REVIEW)).error.message
         await run.replay()
         job = await in_state(app, run, State.PENDING)
         assert job.waits[0].until > await app.engine.now() + 3_500_000, "its time begins anew"

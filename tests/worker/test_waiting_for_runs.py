@@ -384,7 +384,7 @@ async def test_a_wait_for_a_run_inside_a_step_is_refused(app, other):
 
     async with app.worker():
         job = await in_state(app, await film.submit(), State.REVIEW)
-    assert "a wait inside a step would hold its slot" in job.error.message
+    assert "a wait inside a step would keep the slot" in job.error.message
 
 
 async def test_a_run_of_another_store_is_waited_for_as_from_outside(app):
@@ -566,4 +566,4 @@ async def test_how_many_may_wait_for_one_job_has_a_bound_and_the_next_one_is_ref
 
         assert [await one.result(10) for one in early] == ["on", "on"]
     assert late.error.type.endswith("NotAllowed")
-    assert "2 other jobs wait for it already" in late.error.message
+    assert "2 other jobs already do" in late.error.message

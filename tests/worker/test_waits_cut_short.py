@@ -373,7 +373,7 @@ async def test_a_job_that_listens_with_short_timers_hears_every_signal_once(app,
         for number in range(SIGNALS):
             await asyncio.sleep(chance.random() * 0.03)
             await run.signal("s", number)
-        assert await run.result(20) == list(range(SIGNALS))
+        assert await run.result(120) == list(range(SIGNALS))
 
 
 # Timers of threads.
@@ -396,7 +396,7 @@ async def test_a_suspend_tells_that_it_forgets_a_timeout_of_the_jobs_own_thread(
         await in_state(app, run, State.PENDING)
         told = (await entry_of(run, Event.SUSPEND)).note["forgets"]
         assert told.startswith(
-            "what its own thread does beside the wait; a timeout there begins anew; give the wait within="
+            "what its own thread does during the wait; a timeout there starts over; give the wait within="
         )
         assert f"job {run.id}: suspends and forgets {told}" in caplog.text
         await run.signal("approved", "yes")

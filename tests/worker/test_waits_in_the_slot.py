@@ -335,7 +335,7 @@ async def test_a_flood_of_other_signals_keeps_no_job_in_its_slot_from_the_one_it
     run = await flooded(app)
     async with app.worker():
         await until(partial(waits, run))
-        with pytest.raises(NotAllowed, match="its inbox is full"):
+        with pytest.raises(NotAllowed, match="the inbox is full"):
             await run.signal("other", 0)
         await run.signal("go", 42)
         assert await run.result(PROMPT_SECONDS) == 42
@@ -347,7 +347,7 @@ async def test_a_flood_of_the_signal_that_a_job_in_its_slot_waits_for_has_a_boun
         await until(partial(waits, run))
     # Nobody takes anything now, and what it waits for is known.
     await run.signal("go", 1)
-    with pytest.raises(NotAllowed, match="its inbox is full"):
+    with pytest.raises(NotAllowed, match="the inbox is full"):
         await run.signal("go", 2)
 
 

@@ -260,7 +260,7 @@ def test_a_program_that_has_not_set_up_logging_hears_warnings_while_a_worker_run
     done = subprocess.run([sys.executable, "film.py"], capture_output=True, text=True, cwd=tmp_path, timeout=30)
     lines = done.stderr.splitlines()
     assert lines[:2] == ["beside a worker", "inside a job"]
-    assert "ValueError: no film; it needs a person: holdfast review" in lines[2]
+    assert "ValueError: no film (film.py:6 in film); it needs a person: holdfast show " in lines[2]
     assert len(lines) == 3
 
 
@@ -304,4 +304,4 @@ async def test_a_worker_silenced_by_the_interpreters_lock_says_so_and_names_the_
 
     told = [line for line in caplog.messages if "did not run for" in line]
     assert len(told) == (0 if isolated else 1)
-    assert all("a call held the interpreter's lock" in line and "isolate='process'" in line for line in told)
+    assert all("a call held the GIL" in line and "isolate='process'" in line for line in told)

@@ -1,1 +1,1 @@
-"""How jobs are run."""
+"""How jobs run."""

@@ -1,6 +1,6 @@
-"""How the function of a step is run: awaited on the loop, in a thread of its own, or in a process of its own.
+"""How the function of a step runs: awaited on the loop, in its own thread, or in its own process.
 
-Must not record anything, nor decide whether a step is tried again (`steps`).
+Must not record anything or decide whether a step is retried (`steps`).
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from holdfast.worker.threads import run_in_thread
 
 
 def body_of(spec: StepSpec) -> Body:
-    """How a step's function is run on the loop: a `def` function runs in a thread."""
+    """Return how a step's function runs on the loop: a `def` function runs in a thread."""
     if spec.isolated:
         return run_isolated
     return _run_here if spec.is_async else _run_threaded
 
 
 async def run_timed(call: Call, body: Body) -> Any:
-    """Run a body for as long as the step's timeout lets it, if there is one."""
+    """Run a body within the step's timeout, if it has one."""
     if call.spec.timeout_ms is None:
         return await body(call)
     try:
@@ -48,11 +48,11 @@ async def _run_threaded(call: Call) -> Any:
     args, kwargs = call.make_arguments()
     await call.wait_for_threads()
     turn = threading.Lock()
-    """Whoever takes it first decides: the body begins, or we have given it up, and it never begins."""
+    """Whoever takes it first decides: either the body starts, or we have given it up and it never starts."""
 
     def work() -> Any:
         try:
-            admit(call.attempt)  # a thread begins when the machine lets it: meanwhile the job may be another's
+            admit(call.attempt)  # the thread may start late: by then another worker may own the job
             if not turn.acquire(blocking=False):
                 return None
             call.has_begun = True
@@ -74,7 +74,7 @@ async def _run_threaded(call: Call) -> Any:
 
 
 async def run_isolated(call: Call) -> Any:
-    """Run the function in a process of its own, whatever its colour. Cancelling this kills the process."""
+    """Run the function, sync or async, in a separate process. Cancelling this kills the process."""
     spec = call.spec
     asked = IsolatedCall(
         step=spec.name,
@@ -101,7 +101,7 @@ def run_blocking(call: Call) -> Any:
 
 
 def admit(attempt: Attempt) -> None:
-    """As Attempt.admit, from a thread, without a way to the loop when the fence is open."""
+    """Like Attempt.admit, from a thread. Doesn't go through the loop while the fence is open."""
     attempt.check()
     if attempt.is_fenced():
         run_on_loop(attempt, attempt.admit())

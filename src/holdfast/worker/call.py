@@ -1,4 +1,4 @@
-"""One call of a step: what identifies it, what answers it, whether it is tried again, and what is recorded of it.
+"""One call of a step: its identity, its recorded answer, its retries, and its records.
 
 Must not run the step's function (`bodies`, `steps`).
 """
@@ -30,12 +30,12 @@ from holdfast.worker.tries import TRY, Try
 
 
 class Call:
-    """One call of a step inside an attempt: where it is recorded, and its arguments in the recorded form."""
+    """One call of a step inside an attempt: where it is recorded, and its arguments in recorded form."""
 
     is_counted = True
-    """Whether equal calls are told apart by their numbers."""
+    """Whether equal calls are distinguished by their numbers."""
     is_timed_here = True
-    """Whether the step's timeout begins when its body is called. An isolated step's begins in its process."""
+    """Whether the step's timeout starts when its body is called. For an isolated step, it starts in its process."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Call:
     ) -> None:
         check_no_tx("another step")
         self.within = TRY.get()
-        """The try of a step around it, if one of those may be tried again."""
+        """The try of a step around it, if one of those may be retried."""
         if self.within is not None:
             self.within.check()
         self.attempt = attempt
@@ -62,7 +62,7 @@ class Call:
         self._copies: Any = copies
         self._has_tuples = bool(changes)
         self._refusal: BadValue | None = None
-        """Why the body can't have these arguments. A record answers all the same."""
+        """Why the body can't take these arguments. A record still answers the call."""
         for changed in changes:
             if self._refusal is None and (spec.isolated or not changed.only_tuples):
                 self._refusal = changed.refusal
@@ -71,24 +71,24 @@ class Call:
         self.keyed = key is not None
         self.threads = 0
         self.has_begun = False
-        """Whether its body has ever begun, in a thread."""
+        """Whether its body has ever started, in a thread."""
         self.tries = 1
-        """Which try this is."""
+        """The number of this try."""
         self.is_retried = spec.retry.retries > 0
         self.now: Try | None = None
         given = key(*args, **kwargs) if callable(key) else key
         self.parent = PATH.get()
         self.is_elsewhere = False
-        """Whether another step asked for this effect first, so that it is known by that step's path."""
+        """Whether another step called this effect first, so that its record has that step's path."""
         self.key = _key_text(given) if self.keyed else arguments_key(self.text)
         self.name, self.path = journal.calls.locate(spec, self.parent, self.key)
         if self.is_counted and (attempt.job.epoch == 1 or not self._was_effect()):
             self._number()
 
-    # What identifies it.
+    # Its identity.
 
     def _number(self) -> None:
-        """Tell it from equal calls before it."""
+        """Distinguish it from equal calls before it."""
         calls, spec = self.journal.calls, self.spec
         call = self.path if self.name == spec.name else step_path(self.parent, spec.name, self.key)
         nth = calls.number(call)
@@ -98,8 +98,8 @@ class Call:
             self.name, self.path = calls.locate(spec, self.parent, self.key, nth)
 
     def _was_effect(self) -> bool:
-        """Whether an earlier version of this step recorded or began this call as an effect, here or in another step:
-        then it is not done again because it is asked for twice.
+        """Whether an earlier version of this step recorded or started this call as an effect, here or in another step.
+        If so, a second call doesn't run it again.
         """
         if self.journal.records.is_begun(self.path):
             return True
@@ -110,18 +110,20 @@ class Call:
         return False
 
     def move(self, path: str) -> None:
-        """Be known by the path of the step that asked for this effect first."""
+        """Use the path of the step that called this effect first."""
         if path == self.path:
             return
         if f"{self.parent}/".startswith(f"{path}/"):
-            raise Invalid(f"step {path} asks for itself: inside an effect, call another step, or give another key")
+            raise Invalid(
+                f"step {path} calls itself with the same key; inside an effect, call another step or use another key"
+            )
         there = self.journal.records.steps.get(path)
         self.name, self.path, self.is_elsewhere = there.name if there else self.name, path, True
 
-    # What answers it.
+    # Its recorded answer.
 
     def answer(self) -> tuple[bool, Any]:
-        """Whether the record answers this call, and with what. A failed record raises again."""
+        """Return whether the record answers this call, and its value. A failed record raises its error again."""
         journal = self.journal
         step = journal.find_record(self.path)
         if step is None:
@@ -140,7 +142,7 @@ class Call:
         return True, self.read_result(step)
 
     def _raise_again(self, is_begun: bool) -> None:
-        """Raise what this attempt has heard of it before, if it has."""
+        """Raise the error that this attempt has already seen for this call, if there is one."""
         failed = self.journal.records.failure_of(self.path, self.attempt.job.attempt)
         if failed is not None:
             effects = self.journal.effects
@@ -150,7 +152,7 @@ class Call:
             raise rebuild_error(failed)
 
     def read_result(self, step: Step) -> Any:
-        """A record's value in the type that the function promises, or its error."""
+        """Return a record's value in the function's declared type, or raise its error."""
         if step.state is StepState.FAILED:
             raise rebuild_error(step)
         if step is self._done or step == self._done:
@@ -158,28 +160,30 @@ class Call:
         try:
             return self.spec.signature.result.decode(step.result or "null")
         except BadValue as error:
-            raise BadValue(f"the recorded result of step {step.path}: {error}") from error
+            raise BadValue(f"the recorded result of step {step.path} can't be used: {error}") from error
 
     def _compare_arguments(self) -> None:
-        """Under a key the record answers whatever the arguments are; the history says when they differ."""
+        """Note in the history if the arguments differ from the recorded ones. With a key, the record answers anyway."""
         stored, mine = self.journal.records.arguments.get(self.path), tags(self.text)
         if stored is None or (there := read_tags(stored)) == mine:
             return
         names = list(inspect.signature(self.spec.function).parameters)
         which = name_differing(names, there, mine)
-        self.journal.calls.note_drift(f"{self.path} was answered from its record, which was made with another {which}")
+        self.journal.calls.note_drift(
+            f"{self.path} returned its recorded result, although that was recorded with a different {which}"
+        )
 
     # Running it.
 
     def make_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The body's own copy of the arguments, decoded from the recorded form: another one for each try."""
-        if self._has_tuples:  # which the recorded form has not
+        """Return the body's own copy of the arguments, decoded from the recorded form: a new one for each try."""
+        if self._has_tuples:  # the recorded form has no tuples
             return copy.deepcopy(self._copies)  # type: ignore[no-any-return]
         copies, self._copies = self._copies, None
         return copies or self.spec.signature.decode(self.text)
 
     def make_context(self) -> contextvars.Context:
-        """The context in which the body runs: inside this step, and inside this try."""
+        """Return the context in which the body runs: inside this step and this try."""
         context = contextvars.copy_context()
         context.run(PATH.set, self.path)
         if self.now is not None:
@@ -187,46 +191,46 @@ class Call:
         return context
 
     def enter(self, started_at: Time, task: "asyncio.Task[Any] | None" = None) -> None:
-        """Its first try is about to begin."""
+        """Note that its first try is about to start."""
         if self.within is not None:
             self.within.enter(task)
         self.attempt.progress.begin_step(self.path, self.spec, started_at)
 
     def leave(self, task: "asyncio.Task[Any] | None" = None) -> None:
-        """It has ended, well or not."""
+        """Note that it has ended, successfully or not."""
         if self.within is not None:
             self.within.leave(task)
         self.attempt.progress.end_step(self.path)
 
     def check(self) -> None:
-        """Raise unless this call may go on: what fails once we have stopped it has not failed by itself."""
+        """Raise unless this call may continue: a failure after we stopped it isn't a failure of its own."""
         self.attempt.check()
         if self.within is not None:
             self.within.check()
 
     def note_run(self) -> None:
-        """Its body is about to run: it may differ from what earlier leases recorded."""
+        """Note that its body is about to run. It may differ from what earlier leases recorded."""
         self.journal.calls.note_run(self.path, self.spec, keyed=self.keyed)
 
     async def wait_for_threads(self) -> None:
-        """Wait until the thread of an earlier try has ended: two at once would pay twice."""
-        while self.threads:  # noqa: ASYNC110 (a thread ends when it ends)
+        """Wait until the thread of an earlier try has ended: two at the same time would pay twice."""
+        while self.threads:  # noqa: ASYNC110 (threads can't be interrupted)
             await asyncio.sleep(FENCE_SECONDS)
 
     def timeout_error(self) -> TimeoutError:
-        """What a step that ran into its timeout raises."""
+        """Return the error for a step that exceeded its timeout."""
         assert self.spec.timeout_ms is not None
         return TimeoutError(f"step {self.spec.name} took longer than its timeout of {in_words(self.spec.timeout_ms)}")
 
-    # Trying it again.
+    # Its retries.
 
     def begin_try(self) -> None:
-        """One try begins. The calls inside it are counted from the start, so that what is recorded answers them."""
+        """Start a try. The calls inside it are counted from one, so that their records answer them."""
         if self.is_retried:
             self.now = Try(self.path, self.within)
 
     def plan_retry(self, error: BaseException) -> float | None:
-        """Seconds until the next try, which the heartbeat shows; None when this failure is final."""
+        """Return the seconds until the next try, which the heartbeat shows; None if this failure is final."""
         retry = self.spec.retry
         if isinstance(error, Invalid | WrongColour) or self.tries > retry.retries:
             return None
@@ -237,8 +241,8 @@ class Call:
         return delay
 
     async def end_try(self) -> None:
-        """A try has failed, and another one follows. What it left running is cancelled and waited for, because two at
-        once would pay twice. What failed inside may run again.
+        """End a failed try before the next one. Everything that it left running is cancelled and awaited, because two
+        tries at the same time would pay twice. Failed steps inside it may run again.
         """
         assert self.now is not None
         self.now.end()
@@ -249,19 +253,19 @@ class Call:
         self.journal.records.forget_failures(self.path)
 
     def shield_record(self, task: "asyncio.Task[Any] | None") -> None:
-        """It has done well and is only to be recorded: if the try around it ends meanwhile, that is waited for."""
+        """Let the try around it wait for its record: it has succeeded and only needs to be recorded."""
         assert self.within is not None
         self.within.hold(None)
         self.within.leave(task)
 
-    # What is recorded of it.
+    # Its records.
 
     def has_intents(self) -> bool:
         """Whether something is written before its body runs."""
         return self.spec.undo is not None
 
     def make_intents(self, started_at: Time) -> list[Step]:
-        """What is written before the body runs: that what it does is to be undone one day."""
+        """Return what is written before the body runs: the intent that lets an undo find it."""
         path = UNDO_PATH + self.path
         if self.spec.undo is None or path in self.journal.records.waits:
             return []
@@ -272,7 +276,7 @@ class Call:
         return [replace(begun, path=path, name=UNDO_PATH[:-1], finished_at=None)]
 
     def undo_info(self, info: dict[str, str]) -> dict[str, str]:
-        """What its intent to be undone says, given what that of any step says."""
+        """Return the content of its undo intent, given what every step's intent contains."""
         return info
 
     async def write_intents(self, started_at: Time) -> None:
@@ -281,28 +285,28 @@ class Call:
             await self.journal.write_intents(intents)
 
     def take_back(self) -> None:
-        """Its body has not begun, and won't."""
+        """Take the intent back, because the body hasn't started and won't."""
 
     def make_done(self, value: Any, started_at: Time) -> Step:
-        """The record of a step that succeeded."""
+        """Return the record of a step that succeeded."""
         text, self._value = self.spec.signature.result.copied(value)
         self._done = self.make_record(StepState.DONE, started_at, result=text)
         return self._done
 
     def record(self, step: Step) -> Coroutine[Any, Any, Step]:
-        """Record it; with a key, what its arguments were goes with it."""
+        """Record it; with a key, together with hashes of its arguments."""
         return self.journal.record_step(step, tags_text(self.text) if self.keyed else None)
 
     async def record_failure(self, error: BaseException, started_at: Time) -> None:
-        """Record that it failed for good."""
+        """Record its final failure."""
         if self.within is None:
             await self.record(self.make_record(StepState.FAILED, started_at, error=error_of(error)))
         else:
             await self.record_beside(error, started_at)
 
     async def record_beside(self, error: BaseException, started_at: Time) -> None:
-        """Record the error of an effect that stays in doubt, or of a step that the next try of another runs again: this
-        is what the attempt hears of it until then.
+        """Record the error of an effect that stays in doubt, or of a step that runs again when a step around it is
+        retried. Until then, this attempt's code gets this error.
         """
         info = canonical({"attempt": self.attempt.job.attempt, "place": module_of(self.spec.function)})
         failed = self.make_record(StepState.STARTED, started_at, result=info, error=error_of(error))
@@ -311,7 +315,7 @@ class Call:
         self.journal.effects.note_failed(self.path)
 
     def make_record(self, state: StepState, started_at: Time, **more: Any) -> Step:
-        """A record of this call."""
+        """Return a record of this call."""
         job = self.attempt.job
         return Step(
             job=job.id,

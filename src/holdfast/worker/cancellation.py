@@ -1,7 +1,7 @@
-"""Tells an error of user code from a stop: a cancel from outside, our own Stopped, a coroutine that is being closed.
+"""Distinguishes errors of user code from stops: a cancel from outside, our own Stopped, a coroutine being closed.
 
-Must not record anything. Python uses the same exceptions for both. A body ends in CancelledError when its task is
-cancelled, but also when a future that it shares with others is cancelled: the first is a stop, the second a failure.
+Must not record anything. Python uses the same exceptions for both. A body ends with CancelledError if its task is
+cancelled, but also if a future that it shares with others is cancelled: the first is a stop, the second a failure.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from holdfast.worker.tries import Stopped
 
 
 class Watch:
-    """A context around user code: what that code raised leaves it as an Exception, and a stop leaves it as it is.
+    """A context around user code: the code's own errors leave it as an Exception, and a stop leaves it unchanged.
 
-    It is made in the task that runs the code, just before, or with `cancels` as the task's `cancelling()` was then.
-    `caller` is the watch of the task that waits for the code, where that is another one: the walkers of a map belong to
-    us, so only a cancel of the map itself is a stop. Threads have no task and can't be cancelled.
+    It is created in the task that runs the code, just before, or with `cancels`, the value of the task's `cancelling()`
+    at that time. `caller` is the watch of the task that waits for the code, if that is another one: the tasks of a map
+    are ours, so only a cancel of the map itself is a stop. Threads have no task and can't be cancelled.
     """
 
     __slots__ = ("_attempt", "_caller", "_cancels", "_task")
@@ -41,17 +41,17 @@ class Watch:
             raise error from raised
 
     def error(self, raised: BaseException) -> Exception:
-        """What the code raised, as an error of its own. If it is a stop, raise it again."""
+        """Return what the code raised, as an error of its own. If it is a stop, raise it again."""
         if self.is_stop(raised):
             raise raised
         if self._caller is not None and self._task is not None:
-            # The code cancelled our task. What runs in it next must not take that for a cancel of its own.
+            # The code cancelled our task. The code that runs in it next must not mistake that for its own cancel.
             while self._task.cancelling() > self._cancels:
                 self._task.uncancel()
         return contain(raised)
 
     def is_stopped(self) -> bool:
-        """Whether somebody has stopped the code since it began."""
+        """Whether somebody has stopped the code since it started."""
         if self._attempt is not None and self._attempt.stop is not None:
             return True
         if self._caller is not None:
@@ -59,7 +59,7 @@ class Watch:
         return self._task is not None and self._task.cancelling() > self._cancels
 
     def is_stop(self, raised: BaseException) -> bool:
-        """Whether the code was stopped, and this is how it ended."""
+        """Whether the code was stopped and ended because of that."""
         match raised:
             case Exception():
                 return False
@@ -75,12 +75,12 @@ class Watch:
 
 
 def cancels_of(task: "asyncio.Task[Any] | None") -> int:
-    """How often a task was asked to cancel so far. Code that swallows a cancel leaves it counted."""
+    """Return how often a task has been cancelled so far. A cancel that the code swallowed still counts."""
     return 0 if task is None else task.cancelling()
 
 
 def _task_here() -> "asyncio.Task[Any] | None":
-    """The task that runs now. Whoever closes a coroutine does so from outside its task."""
+    """Return the task that runs now. A coroutine is always closed from outside its task."""
     try:
         return asyncio.current_task()
     except RuntimeError:

@@ -21,11 +21,11 @@ from holdfast.worker.suspension import Suspension
 from holdfast.worker.tries import Stopped
 
 Prepare = Callable[[Any], tuple[JobRequest, BadValue | None]]
-"""Makes the request for an item. The second value is why JSON would change the item: then no new child may be made."""
+"""Makes the request for an item. The second value says why JSON would change the item; then no child may be made."""
 
 
 async def store_time(attempt: Attempt) -> Time:
-    """Return the store's time. While the store is away, wait for it."""
+    """Return the store's time. While the store is unreachable, wait for it."""
     with attempt.activity():
         return await attempt.persist(attempt.engine.now)
 
@@ -33,10 +33,10 @@ async def store_time(attempt: Attempt) -> Time:
 async def submit_children(
     attempt: Attempt, spec: JobSpec, requests: Sequence[JobRequest], now: Time, refused: Mapping[str, BadValue]
 ) -> list[tuple[str, bool]]:
-    """Submit children, each of which wakes its parent by itself. Return their ids, and whether each is a child of ours.
+    """Submit children that each wake their parent. Return their ids, and whether each is our own child.
 
-    A key may stand for a job that somebody else has submitted. `refused` has the arguments for which no new child may
-    be made, as text, and why.
+    A key may belong to a job that somebody else submitted. `refused` maps encoded arguments for which no new child may
+    be made to the reason.
     """
     ids = [_derive_id(attempt, _submit_group(spec), f"{one.args}\n{one.key or ''}") for one in requests]
     for id, request in zip(ids, requests, strict=True) if refused else ():
@@ -54,9 +54,9 @@ async def map_group(
     name_of: Callable[[Any], str] | None,
     now: Time,
 ) -> list[Any]:
-    """Submit a child for each item, all in one group: the last one to settle wakes the parent, and no other.
+    """Submit a child for each item, all in one group: only the last one to settle wakes the parent.
 
-    `name_of` names an item's child by a value of the item's own instead of by its arguments.
+    `name_of` identifies an item's child by a value of the item instead of by its arguments.
     """
     name = f"~map:{spec.type}"
     group = f"{name}#{attempt.journal.calls.number(PATH.get() + name)}"
@@ -94,7 +94,7 @@ async def map_group(
 async def map_bounded(
     attempt: Attempt, spec: JobSpec, tally: Tally[Any], prepare: Prepare, at_once: int, now: Time
 ) -> list[Any]:
-    """Submit a child for each item, and never have more than `at_once` of them unsettled."""
+    """Submit a child for each item, with at most `at_once` of them unsettled at any time."""
     taken: dict[str, Taken[Any]] = {}
 
     async def submit(items: Sequence[Taken[Any]]) -> None:
@@ -125,7 +125,7 @@ async def map_bounded(
 
 def _settle(spec: JobSpec, tally: Tally[Any], one: Taken[Any], outcome: Outcome) -> None:
     if outcome.job is not None:
-        tally.fail(one, failure_of(outcome.job))
+        tally.fail(one, failure_of(outcome.job, is_inside=True))
     else:
         tally.succeed(one, spec.signature.result.decode(outcome.result or "null"))
 
@@ -133,7 +133,7 @@ def _settle(spec: JobSpec, tally: Tally[Any], one: Taken[Any], outcome: Outcome)
 async def _insert(
     attempt: Attempt, requests: Sequence[JobRequest], ids: Sequence[str], groups: Sequence[str], now: Time
 ) -> list[str]:
-    """Insert children, unless an earlier lease of this job has done so. Return the ids that stand for them."""
+    """Insert children, unless an earlier lease of this job has done so. Return the ids of the jobs."""
     try:
         with attempt.activity():
             known = await known_children(attempt)
@@ -149,7 +149,7 @@ async def _insert(
 
 
 async def _is_submitted(attempt: Attempt, id: str) -> bool:
-    """Whether an earlier lease of this job has submitted this child: then it needs no arguments from us."""
+    """Whether an earlier lease of this job has submitted this child. Then it needs no arguments from us."""
     with attempt.activity():
         return id in await known_children(attempt)
 
@@ -159,6 +159,6 @@ def _submit_group(spec: JobSpec) -> str:
 
 
 def _derive_id(attempt: Attempt, group: str, name: str) -> str:
-    """Return a child's id: the same however often its parent runs, another one for an equal child."""
+    """Return a child's id: the same on every run of its parent, but different for each equal child."""
     call = f"{attempt.journal.calls.first_path(PATH.get())}/{group}\n{name}"
     return derived_id(attempt.job.id, f"{call}\n{attempt.journal.calls.number(call)}")

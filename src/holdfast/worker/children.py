@@ -1,7 +1,7 @@
-"""Children of a job: which it has submitted, and the waits for what becomes of them. Must not submit.
+"""The children of a job: which ones it has submitted, and the waits for their outcomes. Must not submit.
 
-A child that completed stays so, and is read from the store; one that failed may be replayed by a person later, so what
-the parent was told of it is recorded.
+A completed child stays completed and is read from the store. A failed child may be replayed later, so the failure that
+the parent got is recorded.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,21 +28,21 @@ TOLD_CHARACTERS = 500
 
 
 RUNNING_SECONDS = 0.5
-"""How long a job stays in its slot while it waits for one of several children, of which at least one runs."""
+"""How long a job keeps its slot while it waits for one of several children, if at least one is running."""
 
 IDLE_SECONDS = 0.03
-"""How long it stays there while none of them runs: they may need this very slot."""
+"""How long it keeps its slot if none of them is running: they may need this very slot."""
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a child: its result as text, or in `job` what is told of its failure."""
+    """The outcome of a child: its result as text, or in `job` what the parent gets of its failure."""
 
     result: str | None = None
     job: Job | None = None
 
 
 async def known_children(attempt: Attempt) -> dict[str, Job]:
-    """What earlier leases of this job submitted, read once."""
+    """Return the children that earlier leases of this job submitted. Read once."""
     journal = attempt.journal
     if journal.children is None:
         found: dict[str, Job] = {}
@@ -58,7 +58,7 @@ async def known_children(attempt: Attempt) -> dict[str, Job]:
 
 
 def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Outcome]:
-    """A wait for one child to settle, which is a group of its own."""
+    """Make a wait for one child to settle. The child is a group by itself."""
 
     async def outcome() -> Outcome | None:
         (one,) = await _outcomes(attempt, f"{CHILD_PATH}{id}", [id])
@@ -66,7 +66,7 @@ def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[
 
     async def poll(until: Time | None) -> tuple[Outcome | None, Wait]:
         found = await outcome()
-        if found is None and not await _missing(attempt, id):  # it was replayed, and arrives no more
+        if found is None and not await _missing(attempt, id):  # it was replayed, so its end won't wake us again
             return await _subscribe(attempt, id, until, outcome)
         return found, Wait(WaitKind.CHILDREN, id, until)
 
@@ -74,13 +74,13 @@ def child_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[
 
 
 def check_other(attempt: Attempt, id: str) -> None:
-    """Refuse that a job waits for its own end."""
+    """Refuse a job's wait for its own end."""
     if id == attempt.job.id:
-        raise Invalid(f"job {id} ({attempt.job.type}) can't wait for itself; submit it under another key")
+        raise Invalid(f"job {id} ({attempt.job.type}) can't wait for itself; submit another job with a different key")
 
 
 def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Outcome]:
-    """A wait for any other job to settle."""
+    """Make a wait for any other job to settle."""
     check_other(attempt, id)
 
     async def poll(until: Time | None) -> tuple[Outcome | None, Wait]:
@@ -95,7 +95,7 @@ def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Ou
 
 
 def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[list[Outcome]]:
-    """A wait for all children of a group to settle."""
+    """Make a wait for all children of a group to settle."""
 
     async def poll() -> list[list[Outcome]] | None:
         pending.wait = Wait(WaitKind.CHILDREN, group)
@@ -106,19 +106,19 @@ def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[
             late = [id for id, one in zip(ids, outcomes, strict=True) if one is None]
             if not late:
                 return [[one for one in outcomes if one is not None]]
-            if not await _is_settled(attempt, late[0]):  # it was replayed, and arrives no more
+            if not await _is_settled(attempt, late[0]):  # it was replayed, so its end won't wake us again
                 pending.wait = wait_for_end(late[0])
                 return None
-        raise Outrun(f"{group}: replayed {CHANGE_TRIES} times while job {attempt.job.id} looked at it")
+        raise Outrun(f"children {group} were replayed {CHANGE_TRIES} times while job {attempt.job.id} waited for them")
 
     pending = PendingWait("", Wait(WaitKind.CHILDREN, group), poll)
     return pending
 
 
 def window_wait(attempt: Attempt, ids: Sequence[str]) -> PendingWait[dict[str, Outcome]]:
-    """A wait for any of these children to settle, each of which is a group of its own.
+    """Make a wait for any of these children to settle. Each is a group by itself.
 
-    The job stays in its slot for a moment: where children are quick, the next ones are submitted without a suspend.
+    The job keeps its slot for a moment: if children are quick, the next ones are submitted without a suspend.
     """
 
     settled: dict[str, Outcome] = {}
@@ -150,7 +150,7 @@ def window_wait(attempt: Attempt, ids: Sequence[str]) -> PendingWait[dict[str, O
                 pending.waits.append(Wait(WaitKind.CHILDREN, id))
             elif await _is_settled(attempt, id):
                 return await poll()
-            else:  # it was replayed, and arrives no more
+            else:  # it was replayed, so its end won't wake us again
                 pending.waits.append(wait_for_end(id))
         return None
 
@@ -165,7 +165,7 @@ def _make_wait(
     within_ms: int | None,
     poll_job: Callable[[Time | None], Awaitable[tuple[Outcome | None, Wait]]],
 ) -> PendingWait[Outcome]:
-    """A wait for one job. That its time was over is recorded, as it is for a signal."""
+    """Make a wait for one job. A timeout is recorded, as it is for a signal."""
     path = f"{CHILD_PATH}{id}#{attempt.journal.calls.number(CHILD_PATH + id)}" if within_ms is not None else ""
     until = until_of(attempt, path, within_ms)
 
@@ -178,14 +178,14 @@ def _make_wait(
             if until is None or attempt.now() < until:
                 return None
             await attempt.journal.record_wait(path, {"late": True})
-        raise TimeoutError(f"job {id} has not settled within {in_words(within_ms or 0)}; it goes on")
+        raise TimeoutError(f"timed out after {in_words(within_ms or 0)} waiting for job {id}; the job continues")
 
     pending = PendingWait(path, Wait(WaitKind.CHILDREN, id, until), poll)
     return pending
 
 
 def recorded_type(attempt: Attempt, id: str) -> str | None:
-    """The type of a job whose outcome is recorded: the job itself may have been pruned since."""
+    """Return the type of a job whose outcome is recorded. The job itself may have been pruned."""
     record = attempt.journal.records.waits.get(f"{CHILD_PATH}{id}")
     told = {} if record is None else record_info(record)
     type: str | None = told.get("type") or told.get("failed", {}).get(id, {}).get("type")
@@ -193,25 +193,25 @@ def recorded_type(attempt: Attempt, id: str) -> str | None:
 
 
 async def _missing(attempt: Attempt, group: str) -> int:
-    """How many children of a group are still to arrive: the last one wakes the job."""
+    """Return how many children of a group haven't settled yet. The last one wakes the job."""
     return await attempt.persist(partial(attempt.engine.missing, attempt.job.id, group))
 
 
 async def _subscribe(
     attempt: Attempt, id: str, until: Time | None, read: Callable[[], Awaitable[Outcome | None]]
 ) -> tuple[Outcome | None, Wait]:
-    """Ask to be woken at the end of a job; or its outcome, if it has settled meanwhile."""
+    """Ask to be woken when a job ends; or return its outcome, if it has settled meanwhile."""
     for _ in range(CHANGE_TRIES):
         if not await _is_settled(attempt, id):
             return None, wait_for_end(id, until)
         outcome = await read()
         if outcome is not None:
             return outcome, wait_for_end(id, until)
-    raise Outrun(f"job {id}: replayed {CHANGE_TRIES} times while job {attempt.job.id} looked at it")
+    raise Outrun(f"job {id} was replayed {CHANGE_TRIES} times while job {attempt.job.id} waited for it")
 
 
 async def _is_settled(attempt: Attempt, id: str) -> bool:
-    """Whether a job has settled. If not, we are noted with it, and hear of its end."""
+    """Whether a job has settled. If not, we are registered with it and notified of its end."""
     attempt.journal.inbox.take_hints(ENDED + id)
     by = attempt.job.worker or ""
     job = await attempt.persist(lambda: note_waiter(attempt.engine, id, attempt.job.id, by=by))
@@ -219,24 +219,24 @@ async def _is_settled(attempt: Attempt, id: str) -> bool:
 
 
 async def _check_circle(attempt: Attempt, id: str) -> None:
-    """Refuse to wait for a job that waits for us: neither could ever go on."""
+    """Refuse to wait for a job that waits for us: neither could ever continue."""
     ours = attempt.job
     chain = await attempt.persist(lambda: chain_between(attempt.engine, id, ours.id))
     if chain:
         raise Invalid(
             f"job {ours.id} ({ours.type}) can't wait for job {id}: {circle_in_words([*chain[-1:], *chain[:-1]])}; "
-            "let one of them go on without the other, or give result() a timeout="
+            "remove one of these waits, or give result() a timeout="
         )
 
 
 async def _outcome(attempt: Attempt, id: str) -> Outcome | None:
-    """What became of a job that is not ours, None while it has not settled. Recorded: it may be pruned, or replayed."""
+    """Return the outcome of a job that isn't our child, None until it settles. Recorded, as the job may be pruned."""
     path = f"{CHILD_PATH}{id}"
     record = attempt.journal.records.waits.get(path)
     if record is None or record.state is not StepState.DONE:
         (job,) = await attempt.persist(partial(attempt.engine.get, [id]))
         if job is None:
-            raise NotFound(f"there is no job {id} in this store; it may have been pruned, or the store is another one")
+            raise NotFound(f"there is no job {id} in this store; it may have been pruned, or it is in another store")
         if job.state not in SETTLED:
             return None
         failed = {} if job.state is State.COMPLETED else {id: msgspec.to_builtins(_shorten_failure(job))}
@@ -249,7 +249,7 @@ async def _outcome(attempt: Attempt, id: str) -> Outcome | None:
 
 
 async def _outcomes(attempt: Attempt, path: str, ids: Sequence[str]) -> list[Outcome | None]:
-    """What became of each child, None while one has not settled. Failures are recorded, all at once."""
+    """Return the outcome of each child, None for one that hasn't settled. Failures are recorded, all at once."""
     record = attempt.journal.records.waits.get(path)
     told = record_info(record).get("failed", {}) if record is not None and record.state is StepState.DONE else None
     found = await _read(attempt, [id for id in ids if told is None or id not in told])
@@ -281,11 +281,11 @@ async def _read(attempt: Attempt, ids: Sequence[str]) -> dict[str, Job]:
 
 
 def _shorten_failure(job: Job) -> Job:
-    """What the parent is told of a child's failure, and what is kept of it."""
+    """Return what the parent gets and keeps of a child's failure."""
     error = job.error and replace(job.error, message=job.error.message[:TOLD_CHARACTERS], traceback="")
     return Job(id=job.id, type=job.type, created_at=job.created_at, state=job.state, error=error)
 
 
 def _missing_job(id: str) -> Job:
-    error = Error("NotFound", "it is no longer in the store; was it removed by hand?")
+    error = Error("NotFound", "this child job is no longer in the store; was it deleted by hand?")
     return Job(id=id, type="gone", created_at=0, state=State.DISCARDED, error=error)

@@ -1,6 +1,6 @@
-"""Claiming: fills the free slots of a worker with jobs, by a loop of its own and together with the ends of others.
+"""Claiming: fills a worker's free slots with jobs, in its own loop and together with commits of ended jobs.
 
-Must not run jobs (`execution`), nor commit their ends (`settling`).
+Must not run jobs (`execution`) or commit their ends (`settling`).
 """
 
 import asyncio
@@ -24,17 +24,17 @@ CLAIM_LIMIT = 200
 """How many jobs one claim takes at most, however many slots are free."""
 
 PARTS = 3
-"""One claim takes at most this part of the slots: while the store works on one part of them, the others run."""
+"""One claim takes at most this fraction of the slots: while the store works on it, jobs in the others run."""
 
 ROOM_SECONDS = 1.0
 """How often a worker that may not claim checks whether it may again."""
 
 
 class Claiming:
-    """Claims jobs of some queues for one worker. `lose` is called if the store is not the one that we wrote to."""
+    """Claims jobs of some queues for one worker. `lose` is called if this isn't the store that we wrote to."""
 
     begin: Callable[[Job, float], None]
-    """Called with each job, and with the time when it was asked for."""
+    """Called with each job, and with the time when its claim was sent."""
 
     def __init__(
         self,
@@ -55,25 +55,25 @@ class Claiming:
         self._leases = leases
         self._giving_up = giving_up
         self.types = types
-        """The types of job to claim just now."""
+        """Returns the job types to claim now."""
         self._lose = lose
         self._poll_seconds = poll_seconds
         self.queues = tuple(queues)
         self.is_stopping = False
         self.is_quiet = False
-        """Whether a heartbeat asked this worker to claim nothing more, as for a move."""
+        """Whether a heartbeat asked this worker to claim no more jobs, as for a move."""
         self.is_claiming = False
         self.turns = 0
-        """How many turns are under way: they may bring jobs, as a claim does."""
+        """How many turns are under way. They may bring jobs, as a claim does."""
         self._has_more = False
-        """Whether the last claim found all that it asked for, so that there may be more."""
+        """Whether the last claim found as many jobs as it asked for, so there may be more."""
 
     async def run(self) -> None:
         """Claim until the worker stops."""
         topics = [queue_topic(queue) for queue in self.queues]
         most = min(CLAIM_LIMIT, max(1, self._slots.at_once // PARTS))
         mark, tries = 0, 0
-        trouble = LogOnce(log, f"{self._worker}: can't claim", f"{self._worker}: claims again")
+        trouble = LogOnce(log, f"{self._worker}: can't claim jobs", f"{self._worker}: claims jobs again")
         while not self.is_stopping:
             self._slots.room.clear()
             free = min(self._slots.free(), most)
@@ -94,14 +94,14 @@ class Claiming:
 
     async def _wait_for_room(self) -> None:
         try:
-            # Not by `wait_for`, which swallows a cancel that comes in the same moment (Python 3.11).
+            # Not with `wait_for`, which swallows a cancel that comes at the same moment (Python 3.11).
             async with asyncio.timeout(ROOM_SECONDS):
                 await self._slots.room.wait()
         except TimeoutError:
             pass
 
     async def _claim(self, free: int) -> int:
-        """Claim up to so many jobs, and begin them; how many there were."""
+        """Claim up to this many jobs and begin them; return how many there were."""
         self.is_claiming = True
         self._slots.reserved += free
         sent = time.monotonic()
@@ -114,15 +114,17 @@ class Claiming:
         return len(jobs)
 
     def refill_size(self) -> int:
-        """How many jobs to claim together with the ends of others: none, unless there may be more in the queues."""
+        """Return how many jobs to claim with the next commit: none, unless there may be more in the queues."""
         return min(self._slots.free(), CLAIM_LIMIT) if self._has_more and self._may_claim() else 0
 
     def receive(self, jobs: Sequence[Job], asked: int, sent: float) -> None:
-        """Begin the jobs that a claim brought, which was sent at this time and asked for so many."""
+        """Begin the jobs of a claim that was sent at this time and asked for this many."""
         self._has_more = bool(asked) and len(jobs) == asked
-        if self._leases.is_over(sent):  # no heartbeat has named them, so nobody could tell us that they are lost
+        if self._leases.is_over(sent):  # no heartbeat has named these jobs yet, so we wouldn't learn if they are lost
             for job in jobs:
-                self._slots.spawn(self._giving_up.release(job.lease, "the answer to its claim came too late"))
+                self._slots.spawn(
+                    self._giving_up.release(job.lease, "the store's answer to the claim arrived too late")
+                )
         else:
             for job in jobs:
                 self.begin(job, sent)

@@ -1,6 +1,6 @@
 """Whose code runs here: the attempt and the step of the running task or thread, and `current()` for users.
 
-Must not change an attempt: it only finds it.
+Must not change an attempt; it only finds it.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class AttemptHost(Protocol):
 
 
 class _AttemptHosts(forking.Forkable):
-    """The houses of this process."""
+    """The places in this process where attempts run."""
 
     def __init__(self) -> None:
         self._all: weakref.WeakSet[AttemptHost] = weakref.WeakSet()
@@ -55,7 +55,7 @@ class _AttemptHosts(forking.Forkable):
         self._all = weakref.WeakSet()
 
     def leave_behind(self) -> None:
-        """See Forkable. What runs goes on in the parent; `current()` still tells for which job the child works."""
+        """See Forkable. Running jobs continue in the parent; in the child, `current()` still names its job."""
         self._lock = threading.Lock()
         self.clear()
         attempt = ATTEMPT.get()
@@ -64,7 +64,7 @@ class _AttemptHosts(forking.Forkable):
 
 
 def register_host(house: AttemptHost) -> None:
-    """Let a house be known, so that a stray thread can be told that it has lost its job. From any thread."""
+    """Register a place where attempts run, so that a stray thread gets a clear error. From any thread."""
     _attempt_hosts.add(house)
 
 
@@ -89,41 +89,41 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     """The id of the job."""
     attempt: int
-    """Which attempt this is: failures so far, plus one."""
+    """The number of this attempt: failures so far, plus one."""
     epoch: int
-    """The number of this lease: hand it to a system that can refuse older ones."""
+    """The number of this lease. Pass it to a system that can refuse older ones."""
     deadline: float | None
-    """When the job's timeout is over, as seconds since 1970; None if it has none."""
+    """When the job times out, in seconds since 1970; None if it has no timeout."""
     step: str
-    """The path of the step that runs, as in its record; "" between steps."""
+    """The path of the running step, as in its record; "" between steps."""
     first: str = ""
-    """The same path with the oldest names of steps that were renamed (`@step(was=…)`)."""
+    """The same path with the oldest names of renamed steps (`@step(was=…)`)."""
 
     @property
     def idempotency_key(self) -> str:
-        """What to hand to a provider so that it drops a second call: the same over attempts, recoveries and replays,
-        and over renames with `@step(was=…)`.
+        """A key to pass to a provider so that it ignores a repeated call. It stays the same over attempts, recoveries
+        and replays, and over renames with `@step(was=…)`.
         """
         return idempotency_key(self.job_id, self.first or self.step)
 
     def bind(self, function: Callable[..., T]) -> Callable[..., T]:
-        """The function, bound to this job, for an executor that doesn't carry context variables along."""
+        """Bind a function to this job, for an executor that doesn't copy context variables."""
         context = contextvars.copy_context()
         return lambda *args, **kwargs: context.copy().run(function, *args, **kwargs)
 
 
 class NoJob(HoldfastError, LookupError):
-    """There is no job here: the code was called outside one."""
+    """The code was called outside a job."""
 
 
 def current() -> Current:
-    """The job and step that this code runs for; in a plain call, a stand-in. Raises NoJob outside both."""
+    """Return the job and step that this code runs for. In a direct call it is a stand-in. Otherwise raises NoJob."""
     attempt, plain = attempt_here(), PLAIN.get()
     if attempt is not None:
         return _current_in(attempt)
     if plain is not None:
         return plain
-    raise NoJob("current(): no job runs here; it is there inside a job, in its tasks, and in asyncio.to_thread")
+    raise NoJob("current() was called outside a job; call it in a job's code, in its tasks, or in asyncio.to_thread")
 
 
 def _current_in(attempt: Attempt) -> Current:
@@ -134,8 +134,8 @@ def _current_in(attempt: Attempt) -> Current:
 
 
 UNDONE: ContextVar[tuple[str, str, str] | None] = ContextVar("holdfast_undone", default=None)
-"""While a step is undone: its job, its path and that with the oldest names, so that `current()` has the key that the
-provider knows.
+"""While a step is undone: its job, its path and its first path, so that `current()` has the key that the provider
+knows.
 """
 
 PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
@@ -143,7 +143,7 @@ PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
 
 @contextmanager
 def plain_call(step: str) -> Iterator[None]:
-    """A call outside any job, as in a unit test: `current()` answers inside it, with a key that no other call has."""
+    """Run a call outside any job, as in a unit test. Inside it, `current()` works and has a unique key."""
     outer = PLAIN.get()
     job_id = f"plain-{secrets.token_hex(8)}" if outer is None else outer.job_id
     path = f"{step}#{secrets.token_hex(8)}" if step else ""
@@ -155,7 +155,7 @@ def plain_call(step: str) -> Iterator[None]:
 
 
 def progress(done: int | None = None, total: int | None = None, text: str = "") -> None:
-    """Tell how far the job has come. Outside a job it does nothing."""
+    """Report how far the job is. Outside a job, it does nothing."""
     attempt = attempt_here()
     if attempt is not None:
         attempt.progress.report(
@@ -164,46 +164,48 @@ def progress(done: int | None = None, total: int | None = None, text: str = "") 
 
 
 def _check_count(name: str, number: Any) -> int | None:
-    """A number that a heartbeat can carry."""
+    """Check that a heartbeat can carry this number."""
     if number is None:
         return None
     try:
         whole = operator.index(number)
     except TypeError:
-        raise Invalid(f"progress({name}={number!r}): give a whole number") from None
+        raise Invalid(f"progress({name}={number!r}) isn't a whole number; give an int") from None
     if not -(1 << 63) <= whole < 1 << 63:
-        raise Invalid(f"progress({name}={number!r}): give a number of 64 bits")
+        raise Invalid(f"progress({name}={number!r}) is too large; give a number that fits into 64 bits")
     return whole
 
 
 def tx() -> Any:
-    """The store's connection, inside a step with `effect="transaction"`: what is written with it and the step's record
-    are one transaction. On SQLite it has `execute`, `executemany` and `cursor`, as those of `sqlite3`. On Postgres it
-    has the methods of asyncpg in async code, and in a `def` step those that psycopg and `sqlite3` share.
+    """Return the store's connection, inside a step with `effect="transaction"`. What you write with it is stored in one
+    transaction with the step's record. On SQLite it has `execute`, `executemany` and `cursor`, like `sqlite3`. On
+    Postgres it has asyncpg's methods in async code, and in a `def` step those that psycopg and `sqlite3` share.
     """
     connection = TX.get()
     if connection is None:
-        raise Invalid("tx(): no transaction runs here; call it in a step with effect='transaction' of a submitted job")
+        raise Invalid(
+            "tx() was called outside a transaction; call it in a step with effect='transaction' of a submitted job"
+        )
     return connection if loop_here() else getattr(connection, "sync", connection)
 
 
 def check_no_tx(what: str) -> None:
-    """Refuse what would wait for the store, inside a transaction for which the store waits."""
+    """Refuse a call that would wait for the store inside a transaction, because the store waits for it, too."""
     if TX.get() is not None:
         step = PATH.get().rpartition("/")[2]
         raise Invalid(
-            f"step {step}: {what} inside a transaction would wait for itself; do it in the job, after the step"
+            f"step {step}: {what} inside a transaction would wait for itself; move it into the job, after the step"
         )
 
 
 def attempt_here() -> Attempt | None:
-    """The attempt that this code belongs to. A forked child belongs to none: its parent runs the attempt."""
+    """Return the attempt that this code belongs to. A forked child belongs to none: its parent runs the attempt."""
     attempt = ATTEMPT.get()
     return attempt if attempt is None or attempt.is_here() else None
 
 
 def timers_here(context: contextvars.Context | None) -> Timers | None:
-    """Where to note a timer that is set in this context, or in the current one. What a step sets is its own: no step
+    """Return where to note a timer set in this context, or in the current one. A step's timers aren't noted: no step
     runs while its job suspends.
     """
     if context is None:
@@ -215,7 +217,7 @@ def timers_here(context: contextvars.Context | None) -> Timers | None:
 
 @contextmanager
 def loading(module: str) -> Iterator[None]:
-    """This process imports a module for an isolated step or job: nothing may begin meanwhile, see check_loaded."""
+    """Mark that this process imports a module for an isolated step or job. Nothing may start now: check_loaded."""
     before = _loading[:]
     _loading.append(module)
     try:
@@ -225,11 +227,11 @@ def loading(module: str) -> Iterator[None]:
 
 
 def check_loaded() -> None:
-    """Refuse work that begins because a module is imported: it would begin again in each process that imports it."""
+    """Refuse work that starts during an import: it would start again in each process that imports the module."""
     if _loading:
         raise Invalid(
-            f"{_loading[-1]} starts jobs or workers when it is imported, as the process of an isolated step does; "
-            "put that under if __name__ == '__main__':"
+            f"{_loading[-1]} starts jobs or workers when it is imported, and an isolated step's process imports it; "
+            "move that code under if __name__ == '__main__':"
         )
 
 
@@ -237,7 +239,7 @@ _loading: list[str] = []
 
 
 def loop_here() -> bool:
-    """Whether this thread is running an event loop just now: then only async calls make sense."""
+    """Whether this thread is running an event loop, so that only async calls make sense."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""Drift: code that calls a recorded step with other arguments than before. Pure; must not run or record anything.
+"""Drift: code that calls a recorded step with different arguments. Pure; must not run or record anything.
 
-A record keeps no arguments, only hashes: one of all of them, which is its identity, and a short tag for each, so that
-a person can be told which one differs.
+A record keeps no arguments, only hashes: one of all of them, which is its identity, and a short tag for each, to tell a
+person which one differs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from holdfast.core.keys import digest
 from holdfast.worker.registry import STEPS
 
 DRIFT_LINES = 10
-"""How many lines of drift the history is told at the end of an attempt."""
+"""How many lines of drift an attempt adds to the history, at most."""
 
 IDENTITY_DIGITS = 16
 TAG_DIGITS = 3
 
 
 VANISHED_NAMES = 10
-"""How many names of steps that the code never asked for are told."""
+"""How many names of recorded but unused steps are reported, at most."""
 
 ONCE_TAG = "once"
 """The last of the stored tags of a call with effect="once". No hash looks like it."""
@@ -29,34 +29,34 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def arguments_key(text: str) -> str:
-    """The key of a call without `key=`: a hash of its arguments, and where there are several, a tag for each."""
+    """Return the key of a call without `key=`: a hash of its arguments and, if there are several, a tag for each."""
     whole = digest(text)[:IDENTITY_DIGITS]
     raws = _raws(text)
     return whole if len(raws) < 2 else ",".join([whole, *(tag[:TAG_DIGITS] for tag in tags(text))])
 
 
 def tags(text: str) -> list[str]:
-    """A hash of each argument of a call, from its canonical text."""
+    """Return a hash of each argument of a call, from its canonical text."""
     return [digest(bytes(raw).decode())[:IDENTITY_DIGITS] for raw in _raws(text)]
 
 
 def tags_text(text: str, *, once: bool = False) -> str:
-    """The tags of a call as they are stored beside its record; those of an effect say that it is one."""
+    """Return the tags of a call, as stored beside its record. An effect's tags say that it is one."""
     return canonical([*tags(text), *([ONCE_TAG] if once else [])])
 
 
 def read_tags(stored: str) -> list[str]:
-    """The tags of a recorded call."""
+    """Return the tags of a recorded call."""
     return [tag for tag in stored.strip("[]").replace('"', "").split(",") if tag not in ("", ONCE_TAG)]
 
 
 def is_once(stored: str | None) -> bool:
-    """Whether a recorded call was made as an effect, whatever its step says today."""
+    """Whether a recorded call was made as an effect, whatever its step is now."""
     return stored is not None and stored.endswith(f'"{ONCE_TAG}"]')
 
 
 def name_differing(names: Sequence[str], old: Sequence[str], new: Sequence[str]) -> str:
-    """Which arguments differ, in words. `names` are the function's parameters, in order."""
+    """Name the arguments that differ. `names` are the function's parameters, in order."""
     places = [
         place
         for place in range(max(len(old), len(new)))
@@ -68,7 +68,7 @@ def name_differing(names: Sequence[str], old: Sequence[str], new: Sequence[str])
 
 
 def describe_unasked(path: str, names: Sequence[str], left: Sequence[str]) -> str | None:
-    """What to tell about a new call at `path`, given the paths of its name that are recorded and nobody asked for."""
+    """Describe a new call at `path`, given the recorded paths of its name that no call has used."""
     parent, new = _split(path)
     siblings = [
         (old, tags_there) for old, (above, tags_there) in ((old, _split(old)) for old in left) if above == parent
@@ -80,34 +80,32 @@ def describe_unasked(path: str, names: Sequence[str], left: Sequence[str]) -> st
         return abs(len(old) - len(new)) + sum(a != b for a, b in zip(old, new, strict=False))
 
     recorded, nearest = min(siblings, key=lambda sibling: distance(sibling[1]))
-    # A single argument has no tag: where there is only one, it is the one that differs.
+    # A single argument has no tag: if there is only one, it is the one that differs.
     which = name_differing(names, nearest, new) if nearest or new else repr(names[0]) if names else "its arguments"
-    return f"{path} ran: it differs in {which} from {recorded}, which is recorded and was not asked for"
+    return f"{path} ran: it differs in {which} from the recorded {recorded}, which was not used"
 
 
 def describe_other_key(path: str, left: Sequence[str]) -> str | None:
-    """The same for a call with `key=`, of whose arguments nothing can be told."""
+    """The same for a call with `key=`, whose arguments aren't compared."""
     parent, _ = _split(path)
     siblings = [old for old in left if old.rpartition("/")[0] == parent]
     if not siblings:
         return None
-    return (
-        f"{path} ran, and {siblings[0]} is recorded and was not asked for ({len(siblings)} such): did its key change?"
-    )
+    return f"{path} ran, but the recorded {siblings[0]} was not used ({len(siblings)} such): did its key change?"
 
 
 def vanished_text(counts: Mapping[str, int]) -> str:
-    """What to tell of recorded steps that the code never asked for, and what to do about it."""
+    """Describe recorded steps that the code never called, and what to do about it."""
     told = ", ".join(f"{name} ({number})" for name, number in counts.items())
     gone = next((name for name in counts if name not in STEPS), None)
     number = sum(counts.values())
-    text = f"{number} recorded {'step was' if number == 1 else 'steps were'} never asked for: {told}"
+    text = f"{number} recorded {'step was' if number == 1 else 'steps were'} not used: {told}"
     if gone is None:
-        return f"{text}; the code still has steps of {'this name' if len(counts) == 1 else 'these names'}"
-    return f"{text}; if it was renamed, @step(was={gone!r}) finds its records again"
+        return f"{text}; the code still has steps with {'this name' if len(counts) == 1 else 'these names'}"
+    return f"{text}; if you renamed the step, @step(was={gone!r}) makes it use the old records"
 
 
 def _split(path: str) -> tuple[str, list[str]]:
-    """The path of the enclosing step, and the tags of a call's arguments."""
+    """Return the path of the enclosing step, and the tags of a call's arguments."""
     parent, _, last = path.rpartition("/")
     return parent, last.split("#")[1].split(",")[1:]

@@ -1,6 +1,6 @@
-"""The life of an attempt, from its claim to the end of its handler: begin, load, run, finish.
+"""The first part of an attempt, from its claim to the end of its handler: begin, load, run, finish.
 
-Must not decide or commit what the end means: `settling` goes on from there with decide, commit, notify and forget.
+Must not decide or commit what the end means: `settling` continues with decide, commit, notify and forget.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from holdfast.worker.attempt import Attempt
 from holdfast.worker.foreign_undo import ForeignUndo
 from holdfast.worker.handler import Work, run_guarded, run_handler, run_within
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
+from holdfast.worker.job_log import log_start
 from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.settling import Settling
 from holdfast.worker.slots import Slots
@@ -27,8 +28,9 @@ log = logger("holdfast.worker")
 
 
 class Execution:
-    """Runs the jobs that a worker has claimed. `make_attempt` is given a job, its spec and the time of its claim;
-    `why_cut` says why the loop is ending around us, if it is.
+    """Runs the jobs that a worker has claimed. `make_attempt` takes a job, its spec and the time of its claim.
+
+    `why_cut` says why the event loop is ending, if it is.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Execution:
         self._finish_later, self._context = self._finish, contextvars.copy_context()  # made once, for all attempts
 
     def begin(self, job: Job, claimed: float) -> None:
-        """Begin a job that was claimed at this time, by our clock. It holds a slot from here on."""
+        """Begin a job that was claimed at this time, by our clock. From now on it holds a slot."""
         if parts := unreadable_parts(job):
             self._slots.occupy(job.lease, self._set_aside(job, parts))
             return
         spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
-        assert spec is not None, f"job {job.id}: type {job.type} was not asked for"
+        assert spec is not None, (
+            f"job {job.id}: the store handed out type {job.type}, which this worker did not ask for"
+        )
         if job.type == UNDO_TYPE:
             self._slots.occupy(job.lease, self._begin_undo(job, spec, claimed))
         else:
@@ -67,13 +71,14 @@ class Execution:
 
     def _start(self, job: Job, spec: JobSpec, claimed: float) -> None:
         attempt = self._make_attempt(job, spec, claimed)
+        log_start(job)
         if job.epoch > 1:
             self._slots.occupy(job.lease, self._load(attempt))
         else:
             self._run(attempt)
 
     async def _begin_undo(self, job: Job, spec: JobSpec, claimed: float) -> None:
-        """Begin an undo job, unless its code is that of another app."""
+        """Begin an undo job, unless its code belongs to another app."""
         if not await self._foreign_undo.leave_to_others(job):
             self._start(job, spec, claimed)
 
@@ -92,7 +97,7 @@ class Execution:
             self._run(attempt)
 
     def _run(self, attempt: Attempt) -> None:
-        """Run the handler to its end, in a task of its own."""
+        """Run the handler in its own task."""
         if attempt.stop is not None:
             self._slots.occupy(attempt.lease, self._settling.settle_alone(attempt, None, None))
             return
@@ -105,21 +110,23 @@ class Execution:
         task.add_done_callback(partial(self._finish_later, attempt), context=self._context)
 
     def _finish(self, attempt: Attempt, task: "asyncio.Task[tuple[str | None, BaseException | None]]") -> None:
-        """The handler has ended: what came of it is to be settled."""
+        """Settle the attempt, because its handler has ended."""
         del self._slots.running[task]
         attempt.root = None
         result, error = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
         if isinstance(error, asyncio.CancelledError) and attempt.stop is None:
-            attempt.stop = self._why_cut()  # unless the job did it, the loop is ending around us
+            attempt.stop = self._why_cut()  # either the job cancelled itself, or the event loop is ending
         self._settling.settle(attempt, result, error)
 
     async def _set_aside(self, job: Job, parts: Mapping[str, str]) -> None:
-        """Give a job to a person of which a part can't be read: nobody knows how it was to be run."""
+        """Put a job with an unreadable part into review, because nobody knows how to run it."""
         names = " and ".join(parts)
-        log.error("job %s (%s): its %s can't be read; it needs a person: holdfast review", job.id, job.type, names)
+        log.error(
+            "job %s (%s): its stored %s can't be read; it needs a person: holdfast review", job.id, job.type, names
+        )
         try:
             change = set_aside(job, parts, await self._engine.now(), by=self._worker)
             (answer,) = await self._engine.commit([change])
             await notify_others(self._engine, change, answer, by=self._worker)
-        except HoldfastError as error:  # a heartbeat says that it is ours still, and it is handed over
+        except HoldfastError as error:  # a later heartbeat says that the job is still ours, and then it is released
             log.warning("job %s: %s", job.id, error)

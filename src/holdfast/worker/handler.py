@@ -1,6 +1,6 @@
-"""Running a job's function: its arguments and its result at the border, its colour, its timeout.
+"""Running a job's function: decoding its arguments, encoding its result, sync or async, with its timeout.
 
-Must not decide what an error means (`core`). It runs in the worker, or in a process of its own (`isolation`).
+Must not decide what an error means (`core`). Runs in the worker, or in a separate process (`isolation`).
 """
 
 import asyncio
@@ -18,16 +18,16 @@ Work = Callable[[Any], Coroutine[Any, Any, str]]
 
 
 async def run_guarded(attempt: Attempt, work: Work) -> tuple[str | None, BaseException | None]:
-    """Run a handler; its result, or what it raised as a value: `sys.exit` in a job must not end the worker's loop."""
+    """Run a handler and return its result, or its exception as a value: `sys.exit` in a job must not end the worker."""
     ATTEMPT.set(attempt)
     try:
         return await work(attempt), None
-    except BaseException as error:  # GeneratorExit too: who closes this coroutine takes a return for an end as well
+    except BaseException as error:  # GeneratorExit too: for the caller of close(), returning is as good as raising
         return None, error
 
 
 async def run_handler(attempt: Attempt) -> str:
-    """Run the job's function; its result as text."""
+    """Run the job's function and return its result as text."""
     spec = attempt.spec
     args, kwargs = spec.signature.decode(attempt.job.args)
     if spec.is_async:
@@ -44,7 +44,7 @@ async def run_handler(attempt: Attempt) -> str:
 
 async def run_within(limit: int, work: Work, attempt: Attempt) -> str:
     """Run a handler under the job's own timeout, counted from its claim."""
-    ATTEMPT.set(None)  # this clock is not a timer of the job's own code
+    ATTEMPT.set(None)  # so that this timeout doesn't count as a timer of the job's own code
     try:
         async with asyncio.timeout(limit / 1_000) as clock:
             ATTEMPT.set(attempt)

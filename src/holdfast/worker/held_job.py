@@ -1,4 +1,4 @@
-"""A job that is held here under a lease: whether it may go on, what is stopped with it, and its acts on the store.
+"""A job held under a lease: whether it may continue, what is stopped with it, and its calls to the store.
 
 Must not know what the job's code does (`journal`, `progress`), and must not claim or send heartbeats (`worker`).
 """
@@ -25,31 +25,31 @@ T = TypeVar("T")
 log = logger("holdfast.worker")
 
 STORE_RETRY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
-"""How long to wait before asking a store again that failed; the last one repeats until the attempt is stopped."""
+"""How long to wait before retrying a call that the store failed. The last value repeats until the attempt stops."""
 
 LOGGED_TRIES = 3
-"""The log reports a store's trouble after so many tries in vain; at once, if it lasts until somebody acts."""
+"""How many failed tries there are before the log reports the store; an error that needs a person is logged at once."""
 
 FENCE_SECONDS = 0.05
-"""How often a step that may not start checks whether the fence has opened again."""
+"""How often a step that may not start checks whether the fence is open again."""
 
 CANCEL_AGAIN_SECONDS = 10.0
-"""How long a cancelled handler may tidy up before it is cancelled once more."""
+"""How long a cancelled handler may clean up before it is cancelled again."""
 
 RELEASED, LOST, CANCELLED = "released", "lost", "cancelled"
-"""Why an attempt is stopped: handed over to others; its lease was taken; its job was cancelled."""
+"""Why an attempt is stopped: it is released to other workers, its lease was taken, or its job was cancelled."""
 
 CUT = "cut off"
-"""Why an attempt is stopped whose worker's event loop is ending, though nobody asked the worker to stop."""
+"""Why an attempt is stopped: its worker's event loop is ending, although nobody asked the worker to stop."""
 
 SUSPENDED = "suspended"
-"""Why an attempt is stopped whose job waits: its code runs again from the top when what it waits for is here."""
+"""Why an attempt is stopped: its job waits. When the wait is answered, its code runs again from the top."""
 
 DOUBTED = "in doubt"
-"""Why an attempt is stopped that came to an effect which may have happened: only a person can tell."""
+"""Why an attempt is stopped: it reached an effect that may have happened, and only a person can decide."""
 
 ENDED = "ended"
-"""Why an attempt is stopped whose handler has come to its end: what it left running may do nothing more."""
+"""Why an attempt is stopped: its handler has ended, and code that it left running may do nothing more."""
 
 
 class Suspended(Stopped):
@@ -57,34 +57,34 @@ class Suspended(Stopped):
 
 
 class HeldJob:
-    """A job under a lease of this worker. Belongs to the worker's loop; threads of the job reach it through the loop.
+    """A job under a lease of this worker. Belongs to the worker's loop; threads of the job use it through the loop.
 
-    `claimed` is when the claim was sent, by our clock: the store's answer took its time. `may_start` is the worker's
-    fence, `changed` announces that there is something new for the heartbeat.
+    `claimed` is when the claim was sent, by our clock. `may_start` is the worker's fence. `changed` requests a
+    heartbeat soon, because there is something new to report.
     """
 
     has_daemons = True
-    """Whether the threads of its code are daemons, which never keep the process from ending."""
+    """Whether the threads of its code are daemons, which never keep the process alive."""
     isolate: Callable[..., Awaitable[str]]
-    """Runs a step in a process of its own: the worker's pool."""
+    """Runs a step in a separate process, through the worker's pool."""
     writing: LogOnce | None = None
-    """The worker's report that the ends of its attempts can't be written, for the log and the heartbeat."""
+    """The worker's report, for the log and the heartbeat, that its attempts can't be written."""
     starting: Callable[[str], Coroutine[Any, Any, None]] | None = None
-    """Awaited with a step's path before anything of it is done: where a test kills its worker."""
+    """Awaited with a step's path before anything is done for it. Tests kill the worker here."""
     on_activity_end: Callable[[], None] | None = None
     """Called when a step or another activity ends while a wait is pending."""
     stop: str | None = None
     """Why it was stopped; None while it runs."""
     is_closing = False
-    """While a suspend is being committed no step begins."""
+    """Whether a suspend is being committed. No step starts meanwhile."""
     stop_after_closing: str | None = None
-    """What a heartbeat said of it meanwhile: it counts, unless the suspend explains it."""
+    """What a heartbeat said during a suspend. It applies afterwards, unless the suspend explains it."""
     root: asyncio.Task[Any] | None = None
     """The task of the handler itself."""
     threads = 0
-    """Threads that run code of this job: they can't be stopped from outside."""
+    """How many threads run code of this job. They can't be stopped from outside."""
     own_thread: int | None = None
-    """The thread that runs the function of a `def` job itself."""
+    """The thread that runs the function of a `def` job."""
     own_call: asyncio.Task[Any] | None = None
     """The task on the loop that this thread waits for."""
     _tasks: set[asyncio.Task[Any]] | None = None
@@ -118,22 +118,22 @@ class HeldJob:
         self._copy = forking.copies
 
     def is_here(self) -> bool:
-        """Whether it runs in this process. Where a process was forked, it runs in the parent."""
+        """Whether it runs in this process. After a fork it runs only in the parent."""
         return self._copy == forking.copies
 
     def now(self) -> Time:
-        """The store's time, from the moment of the claim and our own clock: asking the store would cost a call."""
+        """The store's time, computed from the time of the claim and our own clock, to save a call to the store."""
         return (self.job.claimed_at or 0) + round((time.monotonic() - self.claimed) * 1_000)
 
-    # Whether it may go on.
+    # Whether it may continue.
 
     def check(self) -> None:
-        """Raise Stopped unless this attempt may go on."""
+        """Raise Stopped unless this attempt may continue."""
         if self.stop is not None:
             raise self.stop_error()
 
     def stop_error(self) -> Stopped:
-        """Make the exception for code that may not go on."""
+        """Make the exception for code that may not continue."""
         if self.stop == ENDED:
             self._warn_left_behind()
             return LeftBehind(f"job {self.job.id}: {self.stop}")
@@ -141,29 +141,29 @@ class HeldJob:
         return kind(f"job {self.job.id}: {self.stop}")
 
     def _warn_left_behind(self) -> None:
-        """Say once that code outlived its job."""
+        """Log once that code outlived its job."""
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "job %s (%s) has ended, and code that it left running still calls its steps or waits: nothing of that "
-                "runs; await every task in the job",
+                "job %s (%s) has ended, but code that it left running still calls steps or waits; these calls don't "
+                "run: await every task in the job",
                 self.job.id, self.job.type,
             )  # fmt: skip
 
     def is_stopping(self) -> bool:
-        """Whether this attempt comes to its end from outside: it was halted, or its handler's task was cancelled, as at
+        """Whether this attempt is being stopped from outside: it was halted, or its handler's task was cancelled, as at
         the end of the loop.
         """
         return self.stop is not None or (self.root is not None and self.root.cancelling() > 0)
 
     def is_fenced(self) -> bool:
-        """Whether no step may start just now: our last answered heartbeat is too old, the job is about to suspend, or
-        its timeout has passed while we slept.
+        """Whether no step may start now: our last answered heartbeat is too old, the job is about to suspend, or its
+        timeout has passed while the process was suspended.
         """
         return self.is_closing or not self._may_start() or time.monotonic() > self._overdue
 
     async def admit(self) -> None:
-        """Wait until a new step may start: past the fence none does until a heartbeat is answered. Or raise Stopped."""
+        """Wait until a new step may start, or raise Stopped. A closed fence opens with an answered heartbeat."""
         while self.stop is None and self.is_fenced():  # noqa: ASYNC110 (it opens on another thread)
             await asyncio.sleep(FENCE_SECONDS)
         self.check()
@@ -171,7 +171,7 @@ class HeldJob:
     # Stopping it.
 
     def halt(self, why: str) -> None:
-        """Stop this attempt: none of its steps starts, and async code is cancelled at an await. From any thread."""
+        """Stop this attempt: no step starts, and async code is cancelled at its next await. From any thread."""
         self.note_stop(why)
         try:
             self.loop.call_soon_threadsafe(self.cancel)
@@ -179,33 +179,33 @@ class HeldJob:
             pass
 
     def lose(self, why: str) -> None:
-        """Halt because the lease is not ours any more. While a suspend is written, which may be why, wait for it."""
+        """Halt because the lease isn't ours any more. During a suspend, which may be the reason, wait for it first."""
         if self.is_closing:
             self.stop_after_closing = why
         else:
             self.halt(why)
 
     def finish_closing(self) -> None:
-        """A suspend was written or has failed: steps may start, unless a heartbeat has stopped the job meanwhile."""
+        """Let steps start again after a suspend succeeded or failed, unless a heartbeat has stopped the job."""
         self.is_closing = False
         if self.stop_after_closing is not None and self.stop is None:
             self.halt(self.stop_after_closing)
 
     def note_stop(self, why: str) -> None:
-        """Let nothing start any more, and cancel nothing. The first reason counts."""
+        """Let nothing start any more, without cancelling anything. The first reason counts."""
         if self.stop is None:
             self.stop = why
         if self._stopped is not None:
             self._stopped.set()
 
     def mark_ended(self) -> None:
-        """The handler has come to its end: what it left running may do nothing more. On the loop."""
+        """Note that the handler has ended: code that it left running may do nothing more. On the loop."""
         self.note_stop(ENDED)
         if self._tasks:
             self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the tasks, but leave them time to tidy up before they hear it again: every heartbeat may say so."""
+        """Cancel the tasks. They get time to clean up before the next cancel, even if every heartbeat asks for one."""
         now = time.monotonic()
         if now < self._cancel_again:
             return
@@ -216,8 +216,8 @@ class HeldJob:
             task.cancel()
 
     async def wait_for_suspend(self) -> bool:
-        """Wait until a suspend that is being committed has gone one way or the other; whether the job suspended."""
-        while self.is_closing:  # noqa: ASYNC110 (for a commit's time, and rarely)
+        """Wait until a suspend that is being committed has succeeded or failed; return whether the job suspended."""
+        while self.is_closing:  # noqa: ASYNC110 (only as long as a commit, and rarely)
             await asyncio.sleep(FENCE_SECONDS / 10)
         return self.stop == SUSPENDED
 
@@ -225,31 +225,31 @@ class HeldJob:
 
     @property
     def tasks(self) -> set[asyncio.Task[Any]]:
-        """Other tasks that are stopped with it: those that run its steps."""
+        """The other tasks that are stopped with it: those that run its steps."""
         if self._tasks is None:
             self._tasks = set()
         return self._tasks
 
     def count_thread(self, change: int) -> None:
-        """Note that one thread more runs code of this job, or one less. From any thread."""
+        """Count a thread that starts or ends running code of this job. From any thread."""
         with self.make_once("_threads_lock", threading.Lock):
             self.threads += change
 
     def pause(self, seconds: float) -> None:
-        """Wait, in a thread of the job, but not longer than until this attempt is stopped."""
+        """Wait in a thread of the job, at most until this attempt is stopped."""
         stopped = self.make_once("_stopped", threading.Event)
         if self.stop is None:
             stopped.wait(seconds)
 
     def make_once(self, name: str, make: Callable[[], T]) -> T:
-        """Make a part of it that most attempts never need. Of two threads that ask at once, both get the same."""
+        """Create a part that most attempts never need. Two threads that ask at the same time get the same one."""
         made: T = self.__dict__.setdefault(name, make())
         return made
 
-    # Acts on the store.
+    # Calls to the store.
 
     async def persist(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Do one act on the store, again and again while the store has trouble, until the attempt is stopped."""
+        """Call the store, and repeat the call while the store fails, until the attempt is stopped."""
         tries = 0
         while True:
             try:
@@ -258,7 +258,7 @@ class HeldJob:
                     self.writing.recovered()
                 return answer
             except StoreError as error:
-                # While a handler runs, it is the worker who stops it: an error of ours it might catch, and go on.
+                # While the handler runs, only the worker stops it: the handler might catch our error and continue.
                 if self.stop not in ((None,) if isinstance(error, StoreLost) else (None, ENDED)):
                     raise
                 is_lasting = tries >= LOGGED_TRIES or isinstance(error, StoreFull | StoreUnwritable)
@@ -269,14 +269,14 @@ class HeldJob:
                 tries += 1
 
     def standing_step(self, answer: Recorded | Conflict) -> Step:
-        """The record that stands in the store; or stop, because the lease is somebody else's."""
+        """Return the record that the store has now; or stop, because somebody else has the lease."""
         if isinstance(answer, Conflict):
             self.halt(LOST)
             raise Stopped(f"{answer.reason}: job {self.job.id}, epoch {self.job.epoch}")
         return answer.step
 
     async def is_in_history(self, change: Change) -> bool:
-        """Whether an end of ours that was refused is in the history: then only the answer to it was lost."""
+        """Whether a change that the store refused is in the history after all, so that only its answer was lost."""
         ours, after = (change.event, change.by, self.job.epoch), self.job.version
         while page := await self.persist(partial(self.engine.history, self.job.id, after)):
             if any((entry.event, entry.by, entry.epoch) == ours for entry in page):

@@ -1,6 +1,6 @@
-"""How the calls of one attempt are known again: their numbers, names and paths, and how they differ from the records.
+"""How the calls of an attempt are matched with records: their numbers, names and paths, and where they differ.
 
-Must not run anything or write to a store: it compares what the code asks for with what earlier leases left.
+Must not run anything or write to a store. It compares what the code calls with what earlier leases recorded.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from holdfast.worker.tries import TRY
 
 
 class Calls:
-    """What an attempt's code has asked for, beside what earlier leases recorded. Safe from any thread of the job."""
+    """What an attempt's code has called, and what earlier leases recorded. Safe from any thread of the job."""
 
     def __init__(self, epoch: int, records: Records) -> None:
         self._epoch = epoch
@@ -27,18 +27,18 @@ class Calls:
         self._callers: dict[str, int] = {}
         self._named: dict[str, StepSpec] = {}
         self._first_names: dict[str, str] = {}
-        """Of steps that have been renamed: the oldest name of each, by all that it has had, as they are in paths."""
+        """The oldest name of each renamed step, by every name that it has had."""
         self._unasked: dict[str, dict[str, None]] = {}
-        """The recorded steps that the code has not asked for yet: their paths, by name."""
+        """The recorded steps that the code hasn't called yet: their paths, by name."""
         self._new: list[tuple[str, StepSpec, bool]] = []
         self._drift: list[str] = []
         self._vanished: dict[str, int] | None = None
         self._lock = threading.Lock()
 
-    # Which call it is.
+    # Which call this is.
 
     def number(self, call: str) -> int:
-        """Count the equal calls: this one is the first, the second, … Each try of a step counts from the start."""
+        """Count equal calls: this one is the first, the second, … Each try of a step counts from one."""
         within = TRY.get()
         if within is not None:
             within.check()
@@ -48,8 +48,8 @@ class Calls:
             return nth
 
     def note_caller(self, path: str, nth: int, root: "asyncio.Task[Any] | None") -> None:
-        """Equal calls from different tasks may change places the next time: the history says so. On the loop. `root`
-        is the task of the handler.
+        """Note equal calls from different tasks, whose order may change next time: the history warns. On the loop.
+        `root` is the task of the handler.
         """
         task, within = asyncio.current_task(), TRY.get()
         callers = self._callers if within is None else within.callers
@@ -57,10 +57,10 @@ class Calls:
             if task is not root:
                 callers[path] = id(task)
         elif callers.get(path, id(root)) != id(task):
-            self.note_drift(f"{path} was called from different tasks, which may change places; give key= to tell them")
+            self.note_drift(f"{path} was called from different tasks, whose order may change; give each call a key=")
 
     def check_name(self, spec: StepSpec) -> None:
-        """Refuse two functions under one name in one run, which would answer for each other; old names count, too."""
+        """Refuse two functions with one name in one job: their records would get mixed up. Old names count, too."""
         there = self._named.setdefault(spec.name, spec)
         if there is not spec:
             _check_twins(there, spec, spec.name)
@@ -72,7 +72,7 @@ class Calls:
             self._first_names |= dict.fromkeys(map(quoted_name, spec.names), quoted_name(spec.was[0]))
 
     def locate(self, spec: StepSpec, parent: str, key: str, nth: int = 1) -> tuple[str, str]:
-        """The name and path under which a call is recorded: today's, or older ones where something is recorded."""
+        """Return the name and path under which a call is recorded: current ones, or older ones that have a record."""
         path = step_path(parent, spec.name, key, nth)
         if spec.was and self._epoch > 1 and path not in self._records.known_paths():
             for old in spec.was:
@@ -82,44 +82,44 @@ class Calls:
         return spec.name, path
 
     def first_path(self, path: str) -> str:
-        """A path with the oldest names of steps that have been renamed: what is derived from it outlasts a rename."""
+        """Return a path with the oldest names of renamed steps: what is derived from it survives a rename."""
         if not self._first_names:
             return path
         parts = (part.partition("#") for part in path.split("/"))
         return "/".join(f"{self._first_names.get(name, name)}{mark}{rest}" for name, mark, rest in parts)
 
-    # What was recorded and is not asked for, or differs from what is.
+    # Recorded steps that the code doesn't call, or calls differently.
 
     def expect(self, step: Step) -> None:
-        """An earlier lease recorded this step: the code is expected to ask for it."""
+        """Add a step that an earlier lease recorded: the code is expected to call it."""
         self._unasked.setdefault(step.name, {})[step.path] = None
 
     def note_asked(self, step: Step) -> None:
-        """The code has asked for a recorded step."""
+        """Note that the code has called a recorded step."""
         self._unasked.get(step.name, {}).pop(step.path, None)
 
     def is_asked(self, step: Step) -> bool:
-        """Whether the code has asked for a recorded step."""
+        """Whether the code has called a recorded step."""
         return step.path not in self._unasked.get(step.name, ())
 
     def note_run(self, path: str, spec: StepSpec, *, keyed: bool) -> None:
-        """The body of a call is about to run. It may be one that differs from what is recorded: see drift."""
+        """Note that a call's body is about to run. It may be a recorded call that has changed: see drift."""
         if self._unasked and len(self._new) < DRIFT_LINES and any(self._unasked.get(name) for name in spec.names):
             self._new.append((path, spec, keyed))
 
     def note_drift(self, line: str) -> None:
-        """Remember, for the history, that a call differs from its record."""
+        """Keep a line for the history: a call differs from its record."""
         if len(self._drift) < DRIFT_LINES:
             self._drift.append(line)
 
     def unasked_paths(self) -> list[str]:
-        """The recorded steps that this attempt has not asked for, leaving out those inside a step that answers."""
+        """Return the recorded steps that this attempt hasn't called, except those inside a recorded step."""
         left = [path for paths in self._unasked.values() for path in paths]
         return [path for path in left if not any(above in self._records.steps for above in paths_above(path))]
 
     def vanished_counts(self) -> dict[str, int]:
-        """The recorded steps whose names this attempt's code has never asked for, by name, and how many there are of
-        each; leaving out those inside a step that has a record itself.
+        """Count the recorded steps whose names this attempt's code has never called, by name; except those inside a
+        step that has a record itself.
         """
         if self._vanished is not None:
             return self._vanished
@@ -129,7 +129,7 @@ class Calls:
         return dict([(name, number) for name, number in counts.items() if number][:VANISHED_NAMES])
 
     def drift_lines(self) -> list[str]:
-        """What the history says about calls that differ from what is recorded. Complete at the handler's end."""
+        """Return the history's lines about calls that differ from their records. Complete once the handler ended."""
         for path, spec, keyed in self._new:
             names = list(inspect.signature(spec.function).parameters)
             left = [old for name in spec.names for old in self._unasked.get(name, ())]
@@ -139,21 +139,21 @@ class Calls:
         return self._drift
 
     def take_over(self, drift: list[str], vanished: dict[str, int]) -> None:
-        """The code ran in another process, where the calls were compared."""
+        """Take over the comparison from another process, where the code ran."""
         self._drift, self._vanished = drift, vanished
 
 
 def _check_twins(one: StepSpec, other: StepSpec, name: str) -> None:
-    """Refuse that two functions have one name, now or before."""
+    """Refuse two functions with the same name, now or in the past."""
     here, there = place_of(one.function), place_of(other.function)
     if one.name == other.name:
-        if here == there:  # one function, decorated again
+        if here == there:  # the same function, decorated again
             return
-        raise Invalid(f"two steps of this run are called {name!r}: {here} and {there}; give one name='…'")
+        raise Invalid(f"two steps of this job have the name {name!r}: {here} and {there}; give one of them name='…'")
     if name not in (one.name, other.name):
-        raise Invalid(f"two steps of this run have was={name!r}: {here} and {there}; leave it to one of them")
+        raise Invalid(f"two steps of this job have was={name!r}: {here} and {there}; keep it on only one of them")
     still, renamed = (one, other) if one.name == name else (other, one)
     raise Invalid(
-        f"step {renamed.name!r} has was={name!r}, and this run still has a step {name!r}: {place_of(still.function)}; "
-        "leave out was=, or give that one another name"
+        f"step {renamed.name!r} has was={name!r}, but this job still has a step {name!r} ({place_of(still.function)}); "
+        "remove was=, or rename the other step"
     )

@@ -1,7 +1,7 @@
-"""The journal of one attempt: what earlier leases recorded, and how records of this one are written.
+"""The journal of one attempt: what earlier leases recorded, and how this attempt writes its records.
 
-Must not run code of the job, nor decide what its end means. All records of a job are read once, at its claim: a step
-that is recorded costs no call to the store, a new one a single fenced write.
+Must not run the job's code or decide what its end means. All records of a job are read once, at its claim: a recorded
+step costs no call to the store, and a new one costs a single fenced write.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from holdfast.worker.records import ARGS_PATH, Records, beside, record_info, unr
 
 
 class Journal:
-    """What is recorded of a job, and what its attempt records. Writes go through the worker's loop."""
+    """A job's records, old and new. Writes go through the worker's loop."""
 
     children: dict[str, Job] | None = None
-    """What earlier leases submitted, once it was asked for."""
+    """The children that earlier leases submitted, once they were read."""
 
     def __init__(self, held: HeldJob, progress: Progress) -> None:
         self._held = held
@@ -39,7 +39,7 @@ class Journal:
         self.inbox = Inbox(held)
 
     def load(self, steps: Iterable[Step]) -> None:
-        """Take over what earlier leases of this job recorded. Once, before the handler runs."""
+        """Load what earlier leases of this job recorded. Once, before the handler runs."""
         for step in steps:
             if step.path == LOG_PATH:
                 self._progress.load_log(log_lines(step))
@@ -59,7 +59,7 @@ class Journal:
     # Steps.
 
     def find_record(self, path: str) -> Step | None:
-        """The record of a step that is done or failed, if there is one. The code asks for it herewith."""
+        """Return the record of a done or failed step, if there is one. This counts as a call of the step."""
         step = self.records.steps.get(path)
         if step is not None:
             self.calls.note_asked(step)
@@ -82,9 +82,9 @@ class Journal:
                 records.waits[intent.path] = intent  # it may have been answered meanwhile
 
     async def record_step(self, step: Step, arguments: str | None = None) -> Step:
-        """Record a step under this attempt's lease; answer with the record that stands, or stop.
+        """Record a step under this attempt's lease. Returns the record in the store, or stops the attempt.
 
-        What is finished while we are being told to stop is still recorded, if the lease is ours.
+        A step that finishes while the attempt is being stopped is still recorded, if the lease is ours.
         """
         self.check_recordable()
         steps = [step]
@@ -97,12 +97,12 @@ class Journal:
         return standing
 
     def check_recordable(self) -> None:
-        """Raise Stopped unless what is finished now is still to be recorded."""
+        """Raise Stopped unless a step that finishes now should still be recorded."""
         if self._held.stop not in (None, RELEASED, CUT):
             self._held.check()
 
     def note_recorded(self, standing: Step) -> None:
-        """The record of a step is in the store: from now on it answers."""
+        """Note that the store has a step's record: from now on it answers calls."""
         self.records.steps[standing.path] = standing
         self.effects.clear_doubt(standing.path)
         self._progress.note_recorded(standing.name)
@@ -110,7 +110,7 @@ class Journal:
     # Waits.
 
     def wait_record(self, path: str, state: StepState, info: dict[str, Any]) -> Step:
-        """Make the record of a wait: what it asked for, or what it was answered with."""
+        """Make the record of a wait: what it asks for, or its answer."""
         now, job = self._held.now(), self._held.job
         return Step(
             job=job.id,
@@ -124,7 +124,7 @@ class Journal:
         )
 
     async def record_wait(self, path: str, info: dict[str, Any]) -> Step:
-        """Record what a wait was answered with; the answer that stands counts."""
+        """Record the answer to a wait. If the store already has one, that one counts."""
         standing = await self._record([self.wait_record(path, StepState.DONE, info)])
         self._know_wait(standing)
         return standing
@@ -137,12 +137,12 @@ class Journal:
     # Writing.
 
     def is_writing(self) -> bool:
-        """Whether records may be under way that nobody waits for any more, or the intent of an effect."""
+        """Whether records that nobody waits for may still be under way, or the intent of an effect."""
         return self._batcher is not None or bool(self.effects.under_way)
 
     async def wait_until_written(self) -> None:
-        """Wait for the records of steps that are done although nobody waits for them any more, and until effects that
-        are being stopped have said whether they had begun; but not for long.
+        """Wait for the records of finished steps that nobody waits for any more, and until effects that are being
+        stopped have reported whether they had started; but not for long.
         """
         if self._batcher is not None:
             await self._batcher.wait_until_written()
@@ -151,24 +151,24 @@ class Journal:
             await asyncio.sleep(FENCE_SECONDS / 10)
 
     async def _record(self, steps: list[Step]) -> Step:
-        """Write records under this attempt's lease; answer with the one that stands for the first of them, or stop."""
+        """Write records under this attempt's lease. Returns what the store has for the first of them, or stops."""
         is_alone = self._progress.steps_running() < 2
         if not is_alone or self._may_be_cut(steps[0]):
             self._batcher = self._batcher or RecordBatcher(self._write)
             answer = await self._batcher.add(steps, at_once=is_alone)
-        else:  # alone: nothing to wait for, and nothing to wait with
+        else:  # alone: there is nothing to batch it with
             answer, *_ = await self._write(steps)
         return self._held.standing_step(answer)
 
     def _may_be_cut(self, step: Step) -> bool:
-        """Whether the handler may return while this effect is recorded, so that the record must not be cut off."""
+        """Whether the handler may return while this effect is being recorded, so the record must not be interrupted."""
         if step.state is not StepState.DONE or step.path not in self.effects.doubts:
             return False
         return self._held.spec.is_async and asyncio.current_task() is not self._held.root
 
     async def _write(self, steps: Sequence[Step]) -> Sequence[Recorded | Conflict]:
         answers = await self._held.persist(lambda: self._held.engine.record(steps))
-        if self.effects.doubts:  # whoever waits for these records may have been cancelled
+        if self.effects.doubts:  # the task that waits for these records may have been cancelled
             for step, answer in zip(steps, answers, strict=True):
                 if step.state is StepState.DONE and isinstance(answer, Recorded):
                     self.effects.clear_doubt(step.path)

@@ -1,7 +1,7 @@
-"""A worker's hold on its jobs: one heartbeat for all of them, from its own thread, and the fence.
+"""A worker's leases: one heartbeat for all its jobs, sent from a separate thread, and the fence.
 
-Must not run jobs. A busy event loop or a blocked handler can't stop the heartbeat. A store that can't be reached does,
-and then the fence closes by the worker's own monotonic clock, before anybody else may take its jobs over.
+Must not run jobs. A busy event loop or a blocked handler can't stop the heartbeat. An unreachable store can; then the
+fence closes by the worker's own monotonic clock, before another worker may take over its jobs.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from holdfast.safe_text import logger
 log = logger("holdfast.worker")
 
 SOON_SECONDS = 0.5
-"""Progress makes for an extra heartbeat at most this often."""
+"""The shortest time between extra heartbeats that report progress."""
 
 MARGIN = 0.8
-"""The fence closes at this part of the lease: clocks differ a little, and a step needs a moment to be stopped."""
+"""The fence closes at this part of the lease, because clocks differ a little and stopping a step takes a moment."""
 
 STALLED = (
-    "this process did not run for %.0f s (a call held the interpreter's lock, or the process or machine was stopped); "
-    "others may have taken its jobs; run a step that makes such a call with isolate='process'"
+    "this process did not run for %.0f s (a call held the GIL, or the process or machine was suspended); "
+    "other workers may have taken over its jobs; if a step makes such a call, run it with isolate='process'"
 )
-"""What a worker is told that was silent for longer than its fence allows, although nothing was wrong with its store."""
+"""Logged when a worker was silent for longer than its fence allows, although its store was fine."""
 
 LEAVE_SECONDS = 5.0
 """How long to wait for the last heartbeat when a worker ends."""
 
 
 class Leases:
-    """Sends heartbeats for a worker. `on_answer` is called on the heartbeat's thread with each presence and the answer
-    to it, `on_lost` once when the store is not the one that we wrote to: no heartbeat will ever be answered again. None
-    is sent while the worker's loop is not running: a worker whose event loop has ended must not seem to live.
+    """Sends heartbeats for a worker. `on_answer` is called on the heartbeat's thread with each worker status and its
+    answer. `on_lost` is called once if this isn't the store that we wrote to: no heartbeat will ever be answered again.
+    While the worker's loop isn't running, none is sent: a worker whose event loop has ended must not seem alive.
 
-    A simulation passes in its own clock and its own way to `spawn` the thread.
+    A simulation passes its own clock and its own way to `spawn` the thread.
     """
 
     def __init__(
@@ -70,27 +70,27 @@ class Leases:
         self._is_urgent = False
         self._stopping = False
         self._leaving = True
-        self._trouble = LogOnce(log, "a beat was not answered", "beats are answered again")
+        self._trouble = LogOnce(log, "a heartbeat was not answered", "heartbeats are answered again")
 
     def may_start(self) -> bool:
-        """Whether a new step may start: our last answered heartbeat is young enough."""
+        """Whether a new step may start: our last answered heartbeat is recent enough."""
         return self._clock() < self._deadline
 
     def deadline(self) -> float:
-        """Until when a new step may start, by our clock."""
+        """The time, by our clock, until which a new step may start."""
         return self._deadline
 
     def is_over(self, since: float) -> bool:
-        """Whether a lease that was taken then, by our clock, may be over if nothing has renewed it."""
+        """Whether a lease taken at this time, by our clock, may have expired if nothing renewed it."""
         return self._clock() > since + self._lease_seconds * MARGIN
 
     async def start(self) -> None:
-        """Send the first heartbeat here, so that trouble reaches whoever starts the worker; then start the thread."""
+        """Send the first heartbeat here, so that the caller sees errors; then start the thread."""
         await self._send_heartbeat(leaving=False)
         self._join = self._spawn("holdfast-beat", self._run)
 
     def announce(self) -> None:
-        """Send a heartbeat within a moment: there is progress to show. From any thread."""
+        """Send a heartbeat shortly, because there is progress to report. From any thread."""
         if not self._has_news:
             self._wake()
 
@@ -105,11 +105,11 @@ class Leases:
         if loop is not None and nudged is not None:
             try:
                 loop.call_soon_threadsafe(nudged.set)
-            except RuntimeError:  # it is ending
+            except RuntimeError:  # the loop is ending
                 pass
 
     async def stop(self, *, leaving: bool = True) -> None:
-        """Send no more heartbeats, and take leave of the others; or not, so that they see that we are gone."""
+        """Stop the heartbeats. With `leaving`, sign off; without, other workers notice that this one is gone."""
         self._stopping, self._leaving = True, leaving
         self.beat_now()
         if self._join is not None:
@@ -129,7 +129,7 @@ class Leases:
                 except TimeoutError:
                     pass
                 nudged.clear()
-                # This thread does nothing else: if it wakes so late, nothing of this process could run.
+                # This thread does nothing else. If it wakes this late, the whole process couldn't run.
                 stalled = self._clock() - waits_from - left
                 if stalled > self._beat_seconds and not self.may_start():
                     log.warning(STALLED, stalled + left)
@@ -145,7 +145,7 @@ class Leases:
         return min(SOON_SECONDS, self._beat_seconds) if self._has_news else self._beat_seconds
 
     async def _try_heartbeat(self, *, leaving: bool) -> bool:
-        """Send a heartbeat; False where there is no use in trying again."""
+        """Send a heartbeat. Returns False if there is no point in sending another."""
         try:
             async with asyncio.timeout(LEAVE_SECONDS if leaving else self._lease_seconds):
                 await self._send_heartbeat(leaving=leaving)
@@ -155,7 +155,7 @@ class Leases:
             self._on_lost(error)
             return False
         except Exception as error:
-            # The next one may come through; until then the fence is closing.
+            # The next one may succeed. Until then, the fence is closing.
             self._trouble.say(error)
         return True
 
@@ -163,6 +163,6 @@ class Leases:
         sent = self._clock()
         presence = self._make_presence(leaving)
         answer = await self._engine.beat(presence)
-        # First of all: no step may start under a lease of which this answer says that it is lost.
+        # This comes first: no step may start under a lease that this answer reports as lost.
         self._on_answer(presence, answer)
         self._deadline = sent + self._lease_seconds * MARGIN

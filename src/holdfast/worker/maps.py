@@ -1,12 +1,14 @@
-"""Maps: a step for each item of a list, so many at once; all settle, then the outcome. Must not know what a step is."""
+"""Maps: a step for each item of a list, several at a time, until all have settled. Must not know what a step is."""
 
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sized
+from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.errors import ItemFailure, ItemsFailed
+from holdfast.core.model import Error
+from holdfast.jobs.failures import cause_text
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.recorded_errors import contain, text_of, type_name
@@ -15,14 +17,14 @@ from holdfast.worker.tries import Stopped
 T = TypeVar("T")
 
 BATCH_SECONDS = 0.01
-"""For how long quick jobs of a map are collected, until half of them have settled: so the next go out in one act."""
+"""How long settled jobs of a map are collected, until half have settled, so that one call submits the next ones."""
 
 LOOK_FIRST = 50
-"""How many of the oldest jobs of a map are looked at first. Jobs mostly settle in the order of their submits."""
+"""How many of the oldest jobs of a map are read first. Jobs mostly settle in the order of submission."""
 
 
 class Taken(Generic[T]):
-    """One item: its place, and what to call for it. Made in the items' order, so that equal ones keep their places."""
+    """One item: its index, and what to call for it. Created in the items' order, so equal items keep their order."""
 
     def __init__(self, index: int, item: Any, prepare: Callable[[Any], Callable[[], T]]) -> None:
         self.index = index
@@ -36,14 +38,14 @@ class Taken(Generic[T]):
             self._trouble = contain(error)
 
     def run(self) -> T:
-        """Call it. An item that doesn't fit the step fails here, like any other."""
+        """Call it. An item that doesn't fit the step's types fails here, like any other."""
         if self._trouble is not None:
             raise self._trouble
         return self._call()
 
 
 class Tally(Generic[T]):
-    """The items of one map: read once, their results in place, and which failed. Safe from any thread."""
+    """The items of one map: read once, with their results in order and their failures. Safe from any thread."""
 
     def __init__(
         self,
@@ -68,11 +70,11 @@ class Tally(Generic[T]):
             attempt.progress.count_items(name, 0, self.total)
 
     def at_once(self, limit: int) -> int:
-        """How many walkers it takes."""
+        """Return how many items to run at the same time."""
         return limit if self.total is None else max(1, min(limit, self.total))
 
     def take(self) -> Taken[T] | None:
-        """The next item; None at the end, and when the items themselves failed."""
+        """Return the next item; None at the end, or if reading the items failed."""
         with self._lock:
             if self._broken is not None:
                 return None
@@ -88,23 +90,23 @@ class Tally(Generic[T]):
             return taken
 
     def adopt(self, walker: "asyncio.Task[None]") -> None:
-        """A task that walks through the items is cancelled with its attempt."""
+        """Add a task that works through the items, so that it is cancelled with its attempt."""
         if self._attempt is not None:
             self._attempt.tasks.add(walker)
             walker.add_done_callback(self._attempt.tasks.discard)
 
     def succeed(self, taken: Taken[T], value: Any) -> None:
-        """One item is done."""
+        """Note that one item succeeded."""
         self._results[taken.index] = value
         self._count()
 
     def fail(self, taken: Taken[T], error: BaseException) -> None:
-        """One item failed."""
+        """Note that one item failed."""
         self._failures.append(ItemFailure(taken.index, taken.item, error))
         self._count()
 
     def stop(self, error: BaseException) -> None:
-        """No item is begun any more, and this is what the map raises."""
+        """Start no more items. The map raises this error."""
         with self._lock:
             self._broken = self._broken or error
 
@@ -116,7 +118,7 @@ class Tally(Generic[T]):
             self._attempt.progress.count_items(self._name, done, self.total)
 
     def outcome(self) -> list[Any]:
-        """The results, or ItemsFailed, or what the items themselves raised."""
+        """Return the results, or raise ItemsFailed or the error of the items' iterator."""
         if self._broken is not None:
             raise self._broken
         wanted = len(self._results) if self._need is None else self._need
@@ -124,13 +126,19 @@ class Tally(Generic[T]):
         if succeeded >= wanted:
             return self._results
         self._failures.sort(key=lambda failure: failure.index)
-        first = self._failures[0] if self._failures else None
-        why = f"; the first was item {first.index}: {type_name(first.error)}: {text_of(first.error)}" if first else ""
-        raise ItemsFailed(
-            f"{self._name}: {succeeded} of {len(self._results)} items succeeded, {wanted} were needed{why}",
-            self._results,
-            self._failures,
-        ) from (first.error if first else None)
+        line = f"{self._name}: {_failed_items_text(len(self._results), self._failures, self._need)}"
+        first = self._failures[0].error if self._failures else None
+        raise ItemsFailed(line, self._results, self._failures) from first
+
+
+def _failed_items_text(items: int, failures: Sequence[ItemFailure], need: int | None) -> str:
+    """Say how many items of a map failed, and why the first one did."""
+    if not failures:
+        return f"all {items} items succeeded, but need={need}"
+    first = failures[0]
+    cause = cause_text(Error(type_name(first.error), text_of(first.error)))
+    needed = "" if need is None else f", and {need} must succeed"
+    return f"{len(failures)} of {items} items failed{needed}; first failure: item {first.index}: {cause}"
 
 
 async def map_window(
@@ -142,11 +150,11 @@ async def map_window(
     *,
     refill_at: int | None = None,
 ) -> list[Any]:
-    """Keep up to `at_once` items submitted and unsettled, until all have settled; then the outcome.
+    """Keep up to `at_once` items submitted and unsettled until all have settled; then return the outcome.
 
     `submit` starts items and adds them to `unsettled`, or settles them at once. `settle` waits until at least one item
-    has settled, and removes it from there. New items are submitted whenever there is room; with `refill_at`, only when
-    no more than so many are unsettled.
+    has settled, and removes it. New items are submitted whenever there is room; with `refill_at`, only when at most
+    that many are unsettled.
     """
     is_left = True
     while True:
@@ -164,8 +172,8 @@ async def map_window(
 
 
 async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -> list[Any]:
-    """Run all items on the loop, so many at once; all settle, then the outcome. `caller` watches the map's own task:
-    only who stops that one stops an item.
+    """Run all items on the loop, several at a time, until all have settled; then return the outcome. `caller` watches
+    the map's own task: only stopping that one stops an item.
     """
 
     async def walk() -> None:
@@ -177,7 +185,7 @@ async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -
                 try:
                     tally.fail(taken, watch.error(raised))
                 except BaseException as stop:
-                    tally.stop(stop)  # a task group would pass over a walker that was cancelled
+                    tally.stop(stop)  # a task group would ignore a cancelled worker task
                     raise
 
     async with asyncio.TaskGroup() as group:
@@ -187,7 +195,7 @@ async def map_async(tally: Tally[Awaitable[Any]], at_once: int, caller: Watch) -
 
 
 def map_sync(tally: Tally[Any], at_once: int, watch: Watch) -> list[Any]:
-    """The same in threads, which never keep the process from ending."""
+    """The same in threads, which never keep the process alive."""
 
     def walk() -> None:
         while (taken := tally.take()) is not None:

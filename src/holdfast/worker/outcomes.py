@@ -1,4 +1,4 @@
-"""What an attempt that has ended comes to: the change that its result, its error or its stop makes of the job.
+"""What the end of an attempt means for its job: the change for a result, an error or a stop.
 
 Must not commit it (`settling`).
 """
@@ -15,6 +15,7 @@ from holdfast.jobs.lost_workers import HANDED_OVER
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.drift import vanished_text
+from holdfast.worker.job_log import log_failure, log_review
 from holdfast.worker.recorded_errors import error_of, is_final
 
 log = logger("holdfast.worker")
@@ -31,10 +32,10 @@ def decide_end(
     stop: str | None = None,
     releases: int = 0,
 ) -> Change:
-    """Decide what an ended attempt comes to. `stop` says why it was stopped before its end, and `releases` how often
-    in a row it was released, should this be a release.
+    """Decide what the end of an attempt means. `stop` says why it was stopped early; `releases` is how often in a row
+    the job was released, if this is a release.
 
-    What a handler returns after it was told to stop is not taken for its result: it may have left things out.
+    What a handler returns after it was asked to stop isn't its result: it may have skipped something.
     """
     job = attempt.job
     completes = error is None and stop is None
@@ -50,11 +51,11 @@ def decide_end(
         note = {**cargo["note"], HANDED_OVER: len(attempt.journal.records.steps), "why": stop}
         return decide_release(job, releases, now, by=by, **(cargo | Cargo(note=note)))
     assert error is not None
-    return _decide_failure(job, error, now, by, chance, cargo)
+    return _decide_failure(attempt, error, now, by, chance, cargo)
 
 
 def _make_cargo(attempt: Attempt, now: Time, *, completes: bool) -> Cargo:
-    """What goes with the end of an attempt: its last records, intents that are taken back, and a note."""
+    """Collect what is committed with the end: the last records, intents to take back, and a note."""
     journal, progress = attempt.journal, attempt.progress
     note: dict[str, Any] = {}
     if drift := journal.calls.drift_lines():
@@ -68,38 +69,36 @@ def _make_cargo(attempt: Attempt, now: Time, *, completes: bool) -> Cargo:
 
 
 def _decide_failure(
-    job: Job, raised: BaseException, now: Time, by: str, chance: Callable[[], float], cargo: Cargo
+    attempt: Attempt, raised: BaseException, now: Time, by: str, chance: Callable[[], float], cargo: Cargo
 ) -> Change:
     """The attempt has failed: the job tries again, or needs a person."""
-    error = error_of(raised)
+    job, error = attempt.job, error_of(raised)
     note = {**cargo["note"], "error": f"{error.type}: {error.message}", "attempt": job.attempt}
     if failure_event(job, error.type, retryable=not is_final(raised)) is Event.FAIL:
         run_at = retry_at(job, now, chance())
         note["next_try"] = f"in {in_words(run_at - now)}"
-        which = f"attempt {job.attempt} of {job.options.retry.retries + 1}"
-        line = "job %s (%s) failed (%s): %s: %s; next attempt in %s"
-        log.warning(line, job.id, job.type, which, *_in_short(error), in_words(run_at - now))
+        log_failure(attempt, error, retry_at=run_at, now=now)
         return fail(job, now, by=by, error=error, run_at=run_at, **(cargo | Cargo(note=note)))
-    _log_review(job, error)
+    log_review(job, error, attempt)
     return exhaust(job, now, by=by, error=error, **(cargo | Cargo(note=note)))
 
 
 def decide_release(job: Job, releases: int, now: Time, *, by: str, **cargo: Any) -> Change:
-    """Hand a job over; or give it to a person, if it was released too often in a row, this time included."""
+    """Release a job; or put it into review, if it was released too often in a row, including this time."""
     if releases < RELEASE_LIMIT:
         return release(job, now, by=by, **cargo)
     error = Error(
         "ReleasedTooOften",
-        f"{releases} workers in a row were told to stop while they ran this job, and it recorded nothing new; "
-        "does it send its own worker a signal? If the stops were yours, replay it",
+        f"{releases} workers in a row were asked to stop while they ran this job, and it recorded nothing new; "
+        "does the job send its own worker a signal? If you stopped the workers, replay it",
     )
-    _log_review(job, error)
+    log_review(job, error)
     cargo["note"] = {**cargo["note"], "released": releases}
     return exhaust(job, now, by=by, error=error, **cargo)
 
 
 def vanished_note(attempt: Attempt) -> dict[str, Any]:
-    """What the history says of recorded steps that the code never asked for. The log says it, too."""
+    """Return the history's note about recorded steps that the code never called. Logs it, too."""
     counts = attempt.journal.calls.vanished_counts()
     if not counts:
         return {}
@@ -108,7 +107,7 @@ def vanished_note(attempt: Attempt) -> dict[str, Any]:
 
 
 def _ask_a_person(attempt: Attempt, raised: BaseException | None, now: Time, by: str, cargo: Cargo) -> Change:
-    """An effect may have happened: nothing is tried again before a person has said so."""
+    """Put the job into review, because an effect may have happened. Nothing is retried until a person decides."""
     job, doubts = attempt.job, attempt.journal.effects.doubts
     failures = failures_of(attempt.journal.records.waits.values())
     causes = [error_of(raised)] if isinstance(raised, Exception) else []
@@ -116,13 +115,5 @@ def _ask_a_person(attempt: Attempt, raised: BaseException | None, now: Time, by:
     cause = failed_with(causes[0]) if causes else ""
     error = Error("EffectInDoubt", doubt_text(job.id, doubts, cause))
     note = {**cargo["note"], "in_doubt": doubts, "error": error.message}
-    _log_review(job, error)
+    log_review(job, error, attempt)
     return exhaust(job, now, by=by, error=error, **(cargo | Cargo(note=note)))
-
-
-def _log_review(job: Job, error: Error) -> None:
-    log.error("job %s (%s): %s: %s; it needs a person: holdfast review", job.id, job.type, *_in_short(error))
-
-
-def _in_short(error: Error) -> tuple[str, str]:
-    return error.type, error.message.partition("\n")[0]

@@ -1,6 +1,6 @@
-"""The loop on which an attempt lives, reached from elsewhere: from a thread of its job, or from another loop there.
+"""Reaching the loop of an attempt from elsewhere: from a thread of its job, or from another loop in that thread.
 
-Must not know what is done there.
+Must not know what runs there.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ T = TypeVar("T")
 
 
 def run_on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
-    """Run a piece of work on the worker's loop, and wait for it here in a thread. It is cancelled with the attempt."""
+    """Run a coroutine on the worker's loop, and wait for it in this thread. It is cancelled with the attempt."""
     try:
         return _send(attempt, work, is_own=threading.get_ident() == attempt.own_thread).result()
     except concurrent.futures.CancelledError as error:
         raise _cancel_error(attempt, error) from None
     except RuntimeError:
         if attempt.loop.is_closed():
-            raise Stopped(f"job {attempt.job.id}: its worker has ended") from None
+            raise Stopped(f"job {attempt.job.id}: its worker has stopped") from None
         raise
 
 
 def is_away(attempt: Attempt) -> bool:
-    """Whether this code runs on another loop than its attempt does, as under `asyncio.run` in a `def` job."""
+    """Whether this code runs on a loop other than its attempt's, as under `asyncio.run` in a `def` job."""
     return asyncio.get_running_loop() is not attempt.loop
 
 
 async def await_on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
-    """Run a piece of work on the worker's loop, and wait for it here on another one: what an attempt has, its waits and
-    its records under way, belongs to its own loop.
+    """Run a coroutine on the worker's loop, and await it here on another loop: an attempt's waits and records belong to
+    its own loop.
     """
     here = asyncio.current_task()
     cancels = cancels_of(here)
@@ -52,7 +52,7 @@ async def await_on_loop(attempt: Attempt, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _send(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = False) -> "concurrent.futures.Future[T]":
-    """Start the work on the worker's loop. `is_own` tells that the function of a `def` job itself waits for it."""
+    """Start the coroutine on the worker's loop. `is_own` says that the function of a `def` job waits for it."""
     if not attempt.is_here():
         forking.end_copy()
     try:
@@ -84,5 +84,5 @@ def _send(attempt: Attempt, work: Coroutine[Any, Any, T], *, is_own: bool = Fals
 
 
 def _cancel_error(attempt: Attempt, error: BaseException) -> BaseException:
-    """What work that was cancelled there raises here: a stop, or an error of its own code."""
+    """Return what a coroutine that was cancelled there raises here: a stop, or an error of its own code."""
     return attempt.stop_error() if attempt.is_stopping() else Escaped(asyncio.CancelledError(*error.args))

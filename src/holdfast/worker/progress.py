@@ -1,4 +1,4 @@
-"""What a person sees of a running attempt: its stage, counts, retries and log lines, for the heartbeat and the records.
+"""What a person sees of a running attempt: its stage, counts, retries and log lines, for heartbeats and records.
 
 Must not decide or write anything.
 """
@@ -23,24 +23,24 @@ from holdfast.worker.registry import StepSpec
 log = logger("holdfast.worker")
 
 LOG_SECONDS = 2.0
-"""New log lines are written with a step's record, but not more often than this."""
+"""The shortest time between two writes of new log lines, which go along with a step's record."""
 
 SHORT_ID = 8
-"""How many characters of a job's id the log has where a line is long: the last ones, as on the command line."""
+"""How many characters of a job's id long log lines show: the last ones, as on the command line."""
 
 SHOWN_PATH_CHARACTERS = 200
 """How much of a step's path a heartbeat carries."""
 
 
 class Progress:
-    """How far one attempt is. Safe from any thread of the job, and from the heartbeat's."""
+    """How far an attempt is. Safe from any thread of the job, and from the heartbeat's thread."""
 
     def __init__(self, held: HeldJob) -> None:
         self._held = held
         self._active_at = held.claimed
         self._running: dict[str, StepSpec] = {}
         self._outer: dict[str, int] = defaultdict(int)
-        """How many steps of each name run that are in no other step."""
+        """How many outermost steps run, by name."""
         self._stage = ""
         self._since: dict[str, Time] = {}
         self._counts: dict[str, tuple[int, int | None]] = {}
@@ -48,7 +48,7 @@ class Progress:
         self._reported: tuple[str, int | None, int | None, str] | None = None
         self._first_report: tuple[str, int] = ("", 0)
         self._retrying: dict[str, Retrying] = {}
-        """The steps that have failed and are tried again, by path, the most recent last."""
+        """The steps that have failed and are being retried, by path, the most recent last."""
         self._lines = Lines()
         self._log_due = held.claimed + LOG_SECONDS
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class Progress:
     # What happens.
 
     def begin_step(self, path: str, spec: StepSpec, now: Time) -> None:
-        """A step begins. The stage is the outermost step that runs; of several, the one that began first."""
+        """Note that a step starts. The stage is the outermost running step; of several, the one that started first."""
         with self._lock:
             self._running[path] = spec
             if "/" not in path:
@@ -68,7 +68,7 @@ class Progress:
         self.note_activity()
 
     def end_step(self, path: str) -> None:
-        """A step has ended, well or not. Between two items of a map the stage stays as it is."""
+        """Note that a step has ended, successfully or not. Between two items of a map, the stage stays the same."""
         held = self._held
         with self._lock:
             spec = self._running.pop(path)
@@ -85,7 +85,7 @@ class Progress:
             held.loop.call_soon_threadsafe(held.on_activity_end)
 
     def note_retry(self, path: str, tries: int, of: int, error: BaseException, delay: float) -> None:
-        """A step has failed and is tried again after so many seconds: the log says so now, and the next heartbeat."""
+        """Note that a step failed and will be retried after this many seconds. Logs it and requests a heartbeat."""
         held, line = self._held, line_of(error)
         log.warning(
             "job %s: step %s failed (try %d of %d): %s; next try in %.1f s",
@@ -98,31 +98,31 @@ class Progress:
         held.changed()
 
     def note_recorded(self, name: str) -> None:
-        """This attempt has recorded a step of this name."""
+        """Note that this attempt has recorded a step of this name."""
         self._recorded[name] += 1
         self.note_activity()
 
     def count_items(self, name: str, done: int, total: int | None) -> None:
-        """So many items of a step are done."""
+        """Note how many items of a step are done."""
         self._counts[name] = (done, total)
         self.note_activity()
 
     def report(self, done: int | None, total: int | None, text: str) -> None:
-        """The job's code says how far it is."""
+        """Take the progress that the job's code reports."""
         if done is not None and self._first_report[0] != self._stage:
             self._first_report = (self._stage, done)
         self._reported = (self._stage, done, total, text)
         self.note_activity()
 
     def note_activity(self) -> None:
-        """Something happened: the job is not stale."""
+        """Note that something happened, so the job isn't stale."""
         self._active_at = time.monotonic()
         self._held.changed()
 
-    # What is seen of it.
+    # What others see of it.
 
     def steps_running(self) -> int:
-        """How many steps run just now."""
+        """Return how many steps are running."""
         return len(self._running)
 
     def has_recorded(self) -> bool:
@@ -130,11 +130,11 @@ class Progress:
         return bool(self._recorded)
 
     def is_untouched(self) -> bool:
-        """Whether the job's code has shown nothing, so that there is nothing to write at its end."""
+        """Whether the job's code has reported nothing, so there is nothing to write at its end."""
         return self._reported is None and not self._counts and not self._recorded and self._lines.is_empty()
 
     def describe(self) -> Running:
-        """What this attempt is doing, for the worker's heartbeat. From the heartbeat's thread."""
+        """Describe what this attempt is doing, for the worker's heartbeat. From the heartbeat's thread."""
         with self._lock:
             stage, since = self._stage, self._since.get(self._stage)
             limits = [spec.stale_after_ms for spec in self._running.values() if spec.stale_after_ms is not None]
@@ -145,7 +145,7 @@ class Progress:
         done, total = self._counts.get(stage, (None, None))
         made, text = self._recorded.get(stage, 0), ""
         reported = self._reported
-        if reported is not None and reported[0] == stage:  # what was reported in an earlier stage is over
+        if reported is not None and reported[0] == stage:  # a report from an earlier stage no longer applies
             text = reported[3]
             if reported[1] is not None:
                 done, total = reported[1], reported[2]
@@ -160,13 +160,13 @@ class Progress:
             text=text,
             since=since,
             silent_ms=round((time.monotonic() - self._active_at) * 1_000),
-            stale_after_ms=min(limits, default=None),  # the strictest of what runs now
+            stale_after_ms=min(limits, default=None),  # the strictest limit of what runs now
             retrying=retrying,
         )
 
     def final_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:
-        """How far it is, as a record that goes with its end. Of a job that completes, the steps show what a map
-        counted.
+        """Return a record of how far it is, to be stored with its end. For a job that completes, the steps show what a
+        map counted.
         """
         if self._reported is None and (completes or not self._counts):
             return ()
@@ -175,7 +175,7 @@ class Progress:
     # Log lines.
 
     def load_log(self, lines: Iterable[str]) -> None:
-        """Begin with the log lines that an earlier lease has kept."""
+        """Start with the log lines that an earlier lease kept."""
         self._lines.load(lines)
 
     def add_log_line(self, line: str) -> None:
@@ -183,11 +183,11 @@ class Progress:
         self._lines.add(storable(line))
 
     def is_log_due(self) -> bool:
-        """Whether new log lines should go with the next record."""
+        """Whether the next record should carry new log lines."""
         return time.monotonic() > self._log_due
 
     def take_log_record(self) -> tuple[Step, ...]:
-        """The log lines as a record, if there are new ones. Written with the next record or with the end."""
+        """Return the log lines as a record, if there are new ones. It is written with the next record or the end."""
         self._log_due = time.monotonic() + LOG_SECONDS
         lines = self._lines.fresh()
         if lines is None:

@@ -1,6 +1,6 @@
-"""Records that go together: what the steps of one attempt record in one turn of the loop is one call to the store.
+"""Batches records: everything that an attempt's steps record in one turn of the loop is one call to the store.
 
-A map of a thousand items would otherwise ask a thousand times. Must not know what a record means.
+Without it, a map of a thousand items would make a thousand calls. Must not know what a record means.
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from holdfast.core.model import Conflict, Recorded, Step
 Answer = Recorded | Conflict
 
 RECORD_BATCH_LIMIT = 200
-"""How many records go to the store in one call, so that no store is asked for work without bounds."""
+"""How many records go to the store in one call, so that no single call gets too large."""
 
 
 DONE_SECONDS = 1.0
-"""How long the end of an attempt waits for its last records. A store that takes longer won't hear of the end either."""
+"""How long the end of an attempt waits for its last records. A slower store won't get the end in time either."""
 
 
 class RecordBatcher:
@@ -29,8 +29,8 @@ class RecordBatcher:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def add(self, steps: list[Step], *, at_once: bool = False) -> "asyncio.Future[Answer]":
-        """Hand in records that belong to one another; the answer to the first of them is told. `at_once` writes them by
-        themselves: they don't wait for others, nor others for them.
+        """Add records that belong together; the future gets the answer to the first of them. With `at_once`, they are
+        written alone: they don't wait for others, nor others for them.
         """
         future: asyncio.Future[Answer] = self._loop.create_future()
         if at_once:
@@ -42,7 +42,7 @@ class RecordBatcher:
         return future
 
     async def wait_until_written(self) -> None:
-        """Wait until all that was handed in is written, also what nobody waits for any more; but not for long."""
+        """Wait until all added records are written, even those that nobody waits for any more; but not for long."""
         self._send()
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=DONE_SECONDS)
@@ -61,7 +61,7 @@ class RecordBatcher:
         try:
             answers = iter(await self._write([step for steps, _ in waiting for step in steps]))
         except BaseException as error:
-            if isinstance(error, Invalid) and len(waiting) > 1:  # one of them is to blame, and only that one
+            if isinstance(error, Invalid) and len(waiting) > 1:  # find the invalid one; only that one fails
                 for one in waiting:
                     await self._write_batch([one])
                 return
@@ -73,5 +73,5 @@ class RecordBatcher:
             return
         for steps, future in waiting:
             first, *_ = [next(answers) for _ in steps]
-            if not future.done():  # whoever waited may have been cancelled; what is recorded, is recorded
+            if not future.done():  # the waiter may have been cancelled; the record is stored anyway
                 future.set_result(first)

@@ -3,12 +3,12 @@
 import asyncio
 import concurrent.futures
 import sys
-import traceback
 from typing import Any
 
 from holdfast.core.errors import Invalid, ItemsFailed, JobError, StepFailed, WrongColour
 from holdfast.core.limits import ERROR_CHARACTERS, TRACEBACK_CHARACTERS
 from holdfast.core.model import Error, Step
+from holdfast.tracebacks import format_folded
 
 SHORT_CHARACTERS = 200
 """How much of an error is told where it must be one short line."""
@@ -66,7 +66,7 @@ def error_of(error: BaseException) -> Error:
     if isinstance(error, Reported):
         return error.error
     try:
-        lines = "".join(traceback.format_exception(error))
+        lines = format_folded(error)
     except Exception:
         lines = "(the traceback could not be written)"
     if len(lines) > TRACEBACK_CHARACTERS:

@@ -1,6 +1,6 @@
-"""What the store holds of one job, as its attempt knows it: the records of its steps, and those beside them.
+"""What the store has for one job, as its attempt knows it: the records of its steps, and those stored beside them.
 
-Must not read or write a store. The path of a record that is none of the job's own steps begins with a tilde.
+Must not read or write a store. The path of a record that isn't one of the job's own steps starts with a tilde.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from holdfast.core.outcome import FAILED_ONCE_PATH
 from holdfast.jobs.consequences import UNDO_PATH
 
 ARGS_PATH = "~args/"
-"""Beside the record of a step with `key=`, what its arguments were, as hashes: to notice when they differ."""
+"""The path, beside the record of a step with `key=`, of hashes of its arguments, to notice when they differ."""
 
 
 class Records:
@@ -22,32 +22,32 @@ class Records:
 
     def __init__(self) -> None:
         self.steps: dict[str, Step] = {}
-        """Those of the job's own steps, by path."""
+        """The records of the job's own steps, by path."""
         self.waits: dict[str, Step] = {}
-        """Those of waits, of intents to undo and of failures beside a step, by path."""
+        """The records of waits, intents to undo, and failures stored beside a step, by path."""
         self.arguments: dict[str, str] = {}
-        """What the arguments of keyed calls were, as hashes, by the path of the call: see drift.tags."""
+        """Hashes of the arguments of calls with a key, by the path of the call: see drift.tags."""
         self._known_paths: set[str] | None = None
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Remove all records."""
         self.steps.clear()
         self.waits.clear()
         self.arguments.clear()
 
     def is_begun(self, path: str) -> bool:
-        """Whether an effect was begun under this path that has no result."""
+        """Whether an effect was started under this path that has no result."""
         step = self.steps.get(path)
         return step is not None and step.state is StepState.STARTED
 
     def is_inside_recorded(self, path: str) -> bool:
-        """Whether a step around it has a record, which answers for all that happened inside."""
+        """Whether a step around it has a record, which covers everything that happened inside."""
         outer = (self.steps.get(above) for above in paths_above(path))
         return any(step is not None and step.state is not StepState.STARTED for step in outer)
 
     def known_paths(self) -> set[str]:
-        """The paths where earlier leases have left something: a record, that of a step inside, or something to undo.
-        Found out once.
+        """The paths where earlier leases have left something: a record, a record of a step inside, or something to
+        undo. Computed once.
         """
         if self._known_paths is None:
             left = [*self.steps, *(path.removeprefix(UNDO_PATH) for path in self.waits if path.startswith(UNDO_PATH))]
@@ -55,15 +55,15 @@ class Records:
         return self._known_paths
 
     def failure_of(self, path: str, attempt: int) -> Step | None:
-        """The failure that this very attempt has heard of already, so that it hears it again: of an effect in doubt, or
-        of a step inside one that may be tried again.
+        """Return a failure that this attempt's code has already seen, so that it gets it again: of an effect in doubt,
+        or of a step inside one that may be retried.
         """
         failed = self.waits.get(FAILED_ONCE_PATH + path)
         return failed if failed is not None and record_info(failed)["attempt"] == attempt else None
 
     def forget_failures(self, path: str) -> None:
-        """The step of this path is tried again: steps inside it that have failed may run again. Effects in doubt may
-        not.
+        """Forget the failures inside a step that is being retried, so that the failed steps run again. Effects in doubt
+        don't.
         """
         inside = f"{FAILED_ONCE_PATH}{path}/"
         for failed in [failed for failed in self.waits if failed.startswith(inside)]:
@@ -72,19 +72,19 @@ class Records:
 
 
 def paths_above(path: str) -> list[str]:
-    """The paths of the steps around a step, outermost first."""
+    """Return the paths of the steps around a step, outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def beside(step: Step, path: str, state: StepState, result: str) -> Step:
-    """Make a record that goes with a step's and is none of the job's own steps."""
+    """Make a record that is stored with a step's and isn't one of the job's own steps."""
     name = path.partition("/")[0]
     return replace(step, path=path, name=name, state=state, result=result, error=None, tries=1)
 
 
 def record_info(record: Step) -> dict[str, Any]:
-    """Read what a record of a wait or an intent says."""
+    """Read the content of a wait's or an intent's record."""
     try:
         return msgspec.json.decode(record.result or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
@@ -94,6 +94,6 @@ def record_info(record: Step) -> dict[str, Any]:
 def unreadable_record(step: Step) -> BadValue:
     """Make the error for a record that can't be read."""
     return BadValue(
-        f"the record of {step.path} can't be read: the stored text is damaged; nothing was run: resolve or discard the "
-        "job, or put the record right"
+        f"the record of {step.path} is damaged and can't be read; nothing ran: resolve or discard the "
+        "job, or repair the record"
     )

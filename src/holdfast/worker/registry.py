@@ -1,4 +1,4 @@
-"""What a worker knows how to run: jobs and steps by name, with what their decorators said. Must not run anything."""
+"""What a worker can run: jobs and steps by name, with their decorators' settings. Must not run anything."""
 
 import functools
 import inspect
@@ -29,11 +29,11 @@ class StepSpec(Struct, frozen=True, kw_only=True):
     isolated: bool = False
     memory_mb: int | None = None
     was: tuple[str, ...] = ()
-    """The names that it had before, oldest first."""
+    """Its earlier names, oldest first."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name, and those that it had before."""
+        """Its name, and its earlier ones."""
         return (self.name, *self.was)
 
 
@@ -52,16 +52,16 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 
 
 UNDOABLE: dict[str, dict[str, StepSpec]] = {}
-"""The steps of this process that can be undone, by name and module: an undo finds them long after their job."""
+"""The steps of this process that can be undone, by name and module: an undo may need them long after their job."""
 
 STEPS: dict[str, dict[str, StepSpec]] = {}
-"""All steps of this process in the same way, under their old names too: a record of a name that is not among them was
-made by a step that has been renamed or removed since.
+"""All steps of this process, by name and module, including their old names. If a record's name isn't among them, its
+step was renamed or removed.
 """
 
 
 NO_GENERATOR = "a generator can't be recorded; return a list"
-"""Why a function with `yield` is refused wherever a plain one is asked for."""
+"""Why a function with `yield` is refused where a plain one is needed."""
 
 
 class Registry:
@@ -71,43 +71,43 @@ class Registry:
         self._jobs: dict[str, JobSpec] = {}
 
     def add(self, spec: JobSpec) -> None:
-        """Make a job known. Two functions under one type are refused; the same one may come again."""
+        """Register a job. Two functions with one type are refused; the same function may be registered again."""
         there = self._jobs.get(spec.type)
         if there is not None and there.function.__code__ is not spec.function.__code__:
             raise Invalid(
-                f"two jobs are called {spec.type!r}: {place_of(there.function)} and {place_of(spec.function)}; "
+                f"two jobs have the name {spec.type!r}: {place_of(there.function)} and {place_of(spec.function)}; "
                 "give one of them name='…'"
             )
         self._jobs[spec.type] = spec
 
     def get(self, type: str) -> JobSpec | None:
-        """The job of this type, if it is known here."""
+        """Return the job of this type, if it is registered."""
         return self._jobs.get(type)
 
     def types(self) -> list[str]:
-        """All types that are known here."""
+        """Return all registered types."""
         return sorted(self._jobs)
 
 
 def check_function(function: Any, kind: str, name: str | None) -> Callable[..., Any]:
-    """Refuse what can't be found again in another process or called once: lambdas, methods, generators, classes."""
+    """Refuse what another process can't find again, or what isn't one call: lambdas, methods, generators, classes."""
     if not inspect.isfunction(function):
-        raise Invalid(f"@{kind} on {function!r}: put it on a plain function (def or async def)")
+        raise Invalid(f"@{kind} on {function!r}: decorate a plain function (def or async def) instead")
     where = place_of(function)
     if function.__name__ == "<lambda>":
-        raise Invalid(f"@{kind} on a lambda ({where}): write a function, so that it has a name")
+        raise Invalid(f"@{kind} on a lambda ({where}): decorate a def function instead, which has a name")
     if is_generator(function):
         raise Invalid(f"@{kind} on {where}: {NO_GENERATOR}")
     parameters = list(inspect.signature(function).parameters)
     if parameters and parameters[0] in ("self", "cls"):
-        raise Invalid(f"@{kind} on {where}: a method has no identity of its own; use a module-level function")
+        raise Invalid(f"@{kind} on {where}: methods aren't supported; decorate a module-level function")
     if kind == "step" and "<locals>" in function.__qualname__ and name is None:
-        raise Invalid(f"@{kind} on {where}, a function inside a function: give it name='…', so that it is known again")
+        raise Invalid(f"@{kind} on {where}, a nested function: give it name='…', so that Holdfast can find it again")
     return function
 
 
 def is_generator(made: object) -> bool:
-    """Whether this is a generator, or something whose call only makes one: its body would never run."""
+    """Whether this is a generator, or something whose call only creates one: its body would never run."""
     if inspect.isgenerator(made) or inspect.isasyncgen(made):
         return True
     calls = (made, getattr(made, "__call__", None))  # noqa: B004 (an object's own, if it isn't a function)
@@ -115,12 +115,12 @@ def is_generator(made: object) -> bool:
 
 
 def type_of(function: Callable[..., Any], name: str | None) -> str:
-    """The job type of a function: its own name, unless another is given."""
+    """Return the job type of a function: its own name, unless another one is given."""
     return check_type(name if name is not None else function.__name__)
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """Where a function stands, for a message."""
+    """Return where a function is defined, for a message."""
     function = inspect.unwrap(function)
     if isinstance(function, functools.partial):
         function = function.func

@@ -1,6 +1,6 @@
-"""Giving up a job that no attempt speaks for: it is released, or counted as lost with this worker.
+"""Giving up a job without an attempt: it is released, or counted as lost with this worker.
 
-Must not decide what becomes of it (`jobs.lost_workers`, `outcomes`). Each act checks first that the job is still ours.
+Must not decide what happens to it (`jobs.lost_workers`, `outcomes`). Each method checks first that the job is ours.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from holdfast.worker.outcomes import decide_release
 log = logger("holdfast.worker")
 
 TRIES = 5
-"""How often a change is decided anew while others send the job signals."""
+"""How often a change is decided again while others send the job signals."""
 
 
 class GivingUp:
@@ -38,10 +38,10 @@ class GivingUp:
                     note[HANDED_OVER], releases = len(past.steps), releases_in_a_row(past) + 1
                 await self._commit(decide_release(job, releases, now, by=self._worker, note=note))
         except HoldfastError as error:
-            log.warning("job %s: could not be handed over: %s", lease.job, error)
+            log.warning("job %s could not be released: %s", lease.job, error)
 
     async def lapse(self, lease: Lease, why: str, drops: Sequence[str] = ()) -> None:
-        """Count a job as lost with this worker. If that can't be written, others find it when this process is gone."""
+        """Count a job as lost with this worker. If that can't be written, others notice when this process is gone."""
         try:
             for _ in range(TRIES):
                 if (job := await self._read_ours(lease)) is None:
@@ -52,14 +52,14 @@ class GivingUp:
                 if await self._commit(change):
                     return
         except HoldfastError as error:
-            log.warning("job %s: could not be counted as lost; others find it: %s", lease.job, error)
+            log.warning("job %s could not be marked as lost; another worker will find it: %s", lease.job, error)
 
     async def count_releases(self, job: Job) -> int:
-        """How often in a row a job was released, if it is released now. One that was seldom claimed needs no call."""
+        """Return how often in a row a job was released, including now. A rarely claimed job needs no call."""
         return 1 if job.epoch < RELEASE_LIMIT else releases_in_a_row(await read_past(self._engine, job.id)) + 1
 
     async def _read_ours(self, lease: Lease) -> Job | None:
-        """Read the job as it is now, if this is still its lease."""
+        """Read the job, if this is still its lease."""
         (job,) = await self._engine.get([lease.job])
         ours = job is not None and job.state is State.ACTIVE and job.lease == lease and job.worker == self._worker
         return job if ours else None

@@ -1,10 +1,11 @@
-"""The end of an attempt, from its handler's end on: decide what it comes to, commit that, notify others, forget it.
+"""The second part of an attempt, after its handler ended: decide what its end means, commit, notify others, forget it.
 
-Must not run jobs (`execution`). Most ends need no more than a commit: those of one moment are committed together, and
-their slots are filled in the same act.
+Must not run jobs (`execution`). Most ends need only a commit: those that arrive together are committed together, and
+the same call claims jobs for their slots.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -17,6 +18,7 @@ from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claiming import CLAIM_LIMIT, Claiming
 from holdfast.worker.held_job import CANCELLED, CUT, DOUBTED, ENDED, LOST, RELEASED, SUSPENDED
+from holdfast.worker.job_log import DURATION, is_logged, log_committed, log_stopped, log_waiting
 from holdfast.worker.outcomes import decide_end
 from holdfast.worker.release import GivingUp
 from holdfast.worker.slots import EndedAttempt, Slots
@@ -24,10 +26,10 @@ from holdfast.worker.slots import EndedAttempt, Slots
 log = logger("holdfast.worker")
 
 SETTLERS = 2
-"""How many acts that commit ends may be under way at once: while the store works on one, the next is made ready."""
+"""How many commits of ends may be under way at once: while the store works on one, the next is prepared."""
 
-CUT_OFF = "something that ran in its worker ended the event loop (sys.exit or loop.stop() in a task or a callback?)"
-"""What the history says of a job whose worker's event loop ended, though nobody had asked the worker to stop."""
+CUT_OFF = "code in its worker stopped the event loop (sys.exit or loop.stop() in a task or a callback?)"
+"""The history's reason for a job whose worker's event loop ended, although nobody asked the worker to stop."""
 
 
 class Settling:
@@ -51,7 +53,7 @@ class Settling:
         self.settlers: set[asyncio.Task[None]] = set()
 
     def settle(self, attempt: Attempt, result: str | None, error: BaseException | None) -> None:
-        """Settle an attempt whose handler has ended: together with others of this moment, if its end is plain."""
+        """Settle an attempt whose handler has ended: together with others, if its end needs only a commit."""
         if _needs_care(attempt, error):
             self._slots.occupy(attempt.lease, self.settle_alone(attempt, result, error))
             return
@@ -65,10 +67,10 @@ class Settling:
     # Together.
 
     async def _settle_together(self) -> None:
-        """Commit the ends that have come, and fill their slots in the same act; then those that came meanwhile."""
+        """Commit the ends that have arrived and refill their slots in the same call; repeat for new ends."""
         try:
             await self._commit_batches()
-        finally:  # at once, and not when the loop comes to it: what ends meanwhile needs a settler
+        finally:  # right away, not in a callback: an attempt that ends meanwhile needs a settler
             self.settlers.discard(cast(asyncio.Task[None], asyncio.current_task()))
 
     async def _commit_batches(self) -> None:
@@ -89,7 +91,7 @@ class Settling:
             claiming.receive(jobs, free, sent)
 
     async def _commit_batch(self, ended: Sequence[EndedAttempt], free: int) -> Sequence[Job]:
-        """Commit these ends and claim jobs for so many slots; what was claimed."""
+        """Commit these ends and claim jobs for this many slots; return the claimed jobs."""
         slots = self._slots
         try:
             now = await self._engine.now()
@@ -102,24 +104,27 @@ class Settling:
         try:
             answers, jobs = await self._engine.turn(changes, self._worker, claiming.queues, free, claiming.types())
         except Exception:
-            # One of them may be to blame, or the store is away: each tries by itself, for as long as it takes.
+            # One of them may be the reason, or the store is unreachable: each retries alone, for as long as it takes.
             for (attempt, _, _), change in zip(ended, changes, strict=True):
                 slots.occupy(attempt.lease, self._commit_alone(attempt, change))
             return []
+        is_told = is_logged()
         for (attempt, _, _), change, answer in zip(ended, changes, answers, strict=True):
             if not isinstance(answer, Applied) or may_concern_others(change, answer):
                 slots.occupy(attempt.lease, self._notify(attempt, change, answer))
             else:
+                if is_told:
+                    log_committed(attempt, change.event)
                 slots.forget(attempt)
         return jobs
 
     # Alone.
 
     async def settle_alone(self, attempt: Attempt, result: str | None, error: BaseException | None) -> None:
-        """Settle one attempt by itself: one that was stopped, or while the store is away."""
+        """Settle one attempt by itself: one that was stopped, or while the store is unreachable."""
         try:
-            if attempt.is_closing and await attempt.wait_for_suspend():  # it ended in the very moment of its suspend
-                why = "it ended while it was suspended"
+            if attempt.is_closing and await attempt.wait_for_suspend():  # it ended just while it was suspended
+                why = "the job ended while it was being suspended"
                 await wake_now(self._engine, attempt.job.id, by=self._worker, why=why)
             stop = attempt.stop if attempt.stop != ENDED else None
             attempt.mark_ended()
@@ -153,11 +158,13 @@ class Settling:
 
     async def _notify(self, attempt: Attempt, change: Change, answer: Applied | Conflict) -> None:
         """Wake whoever waits for the end of an attempt. One whose end was refused has lost its job."""
-        job = attempt.job
         try:
             if not isinstance(answer, Applied) and not await attempt.is_in_history(change):
-                log.warning("job %s: its end was refused, %s; another worker goes on", job.id, answer.reason)
+                text = f"lost its lease: its end was refused, {answer.reason}; another worker continues it"
+                log_stopped(attempt, logging.WARNING, LOST, text)
                 self._slots.spawn(self._announce_stop(attempt))
+            else:
+                log_committed(attempt, change.event)
             await attempt.persist(lambda: notify_others(self._engine, change, answer, by=self._worker))
         except StoreError as away:
             _log_away(attempt, away)
@@ -165,40 +172,47 @@ class Settling:
             self._slots.forget(attempt)
 
     def abandon(self, attempt: Attempt, error: StoreError) -> None:
-        """Give an attempt up before its handler ran, because the store is away."""
+        """Give up an attempt before its handler ran, because the store is unreachable."""
         self._slots.forget(attempt)
         _log_away(attempt, error)
 
-    # Ends of which nothing is to be committed.
+    # Ends that need no commit.
 
     def _leave_to_others(self, attempt: Attempt, stop: str) -> None:
-        """Say what became of a job that is not ours any more."""
+        """Log what happened to a job that isn't ours any more."""
         doubts = attempt.journal.effects.doubts
-        if stop == LOST:
-            line = "job %s: lost its lease (epoch %s) and was stopped here; others go on"
-            log.warning(line, attempt.job.id, attempt.job.epoch)
-        if stop == CANCELLED and doubts:
-            line = "job %s: cancelled; %s may have happened: begun and not recorded"
-            log.warning(line, attempt.job.id, ", ".join(doubts))
+        if stop == SUSPENDED:
+            log_waiting(attempt, attempt.waits)
+        elif stop == LOST:
+            text = (
+                f"lost its lease (epoch {attempt.job.epoch}) after {DURATION} and was stopped here; others continue it"
+            )
+            log_stopped(attempt, logging.WARNING, LOST, text)
+        elif doubts:
+            text = f"was cancelled after {DURATION}; {', '.join(doubts)} may have happened: begun and not recorded"
+            log_stopped(attempt, logging.WARNING, CANCELLED, text)
+        else:
+            log_stopped(attempt, logging.INFO, CANCELLED, f"was cancelled after {DURATION}")
         if stop != SUSPENDED:
             self._slots.spawn(self._announce_stop(attempt))
 
     async def _count_as_lost(self, attempt: Attempt) -> None:
-        """End an attempt with the event loop that it runs on. Its last log lines may say why."""
+        """End an attempt whose event loop is ending. Its last log lines may say why."""
         if lines := attempt.progress.take_log_record():
             await self._engine.record(lines)
+        log_stopped(attempt, logging.WARNING, LOST, f"ended with its worker's event loop after {DURATION}")
         await self._giving_up.lapse(attempt.lease, CUT_OFF, attempt.journal.effects.drops)
 
     async def _announce_stop(self, attempt: Attempt) -> None:
-        """Nothing of a cancelled job runs here any more: what it made may be undone. An effect that was cut off stays
-        in doubt, and the undo's history says so.
+        """Allow the undo of a cancelled job, because nothing of it runs here any more. An interrupted effect stays in
+        doubt, and the undo's history names it.
         """
         doubts = tuple(attempt.journal.effects.doubts)
         try:
             await attempt.wait_until_still()
             await announce_stopped(self._engine, attempt.job, by=self._worker, doubts=doubts)
         except HoldfastError as error:
-            log.warning("job %s: its undo begins a little later: %s", attempt.job.id, error)
+            log.warning("job %s: its undo starts a little later: %s", attempt.job.id, error)
 
 
 def _needs_care(attempt: Attempt, error: BaseException | None) -> bool:
@@ -213,6 +227,8 @@ def _needs_care(attempt: Attempt, error: BaseException | None) -> bool:
 
 def _log_away(attempt: Attempt, error: StoreError) -> None:
     if isinstance(error, StoreLost):
-        log.warning("job %s: stopped; what it came to is not written, since its store is lost", attempt.job.id)
+        log.warning("job %s: stopped; its result can't be written, because its store is lost", attempt.job.id)
         return
-    log.warning("job %s: stopped while the store is away; it goes on when it is back: %s", attempt.job.id, error)
+    log.warning(
+        "job %s: stopped because the store is unreachable; it resumes when the store is back: %s", attempt.job.id, error
+    )

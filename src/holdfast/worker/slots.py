@@ -16,11 +16,11 @@ log = logger("holdfast.worker")
 
 
 EndedAttempt = tuple[Attempt, str | None, BaseException | None]
-"""An attempt whose handler has come to its end, with its result or its error."""
+"""An attempt whose handler has ended, with its result or its error."""
 
 
 class Slots:
-    """What the slots of a worker hold."""
+    """What a worker's slots hold."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -28,24 +28,24 @@ class Slots:
         self._worker = worker
         self.at_once = at_once
         self.attempts: dict[Lease, Attempt] = {}
-        """All attempts that are not over, by their leases."""
+        """All attempts that aren't finished, by lease."""
         self.running: dict[asyncio.Task[Any], Lease] = {}
-        """The tasks that hold a slot: handlers, and what is done for a job before or after its handler."""
+        """The tasks that hold a slot: handlers, and work for a job before or after its handler."""
         self.ended: list[EndedAttempt] = []
-        """What waits to be committed, and holds its slot until then."""
+        """Ended attempts that wait to be committed. They hold their slots until then."""
         self.reserved = 0
-        """Slots that are spoken for: claims that are under way may fill them."""
+        """Slots that claims under way may fill."""
         self.room = asyncio.Event()
         """Set when a slot may have become free."""
         self.background: set[asyncio.Task[None]] = set()
-        """What follows from the end of jobs and holds no slot."""
+        """Work that follows the end of jobs and holds no slot."""
 
     def free(self) -> int:
-        """How many slots nothing runs in, nothing has just ended in, and no claim may fill."""
+        """Return how many slots are free: no job runs or has just ended in them, and no claim may fill them."""
         return self.at_once - len(self.running) - len(self.ended) - self.reserved
 
     def occupy(self, lease: Lease, work: Coroutine[Any, Any, None]) -> None:
-        """Do something for a job that holds its slot meanwhile."""
+        """Run something for a job, in its slot."""
         task = self.loop.create_task(work, name=f"holdfast {lease.job}")
         self.running[task] = lease
         task.add_done_callback(self._vacate)
@@ -57,13 +57,13 @@ class Slots:
             log.error("%s: an attempt ended unexpectedly", self._worker, exc_info=error)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something in the background, in no slot."""
+        """Run something in the background, without a slot."""
         task = self.loop.create_task(work)
         self.background.add(task)
         task.add_done_callback(self.background.discard)
 
     def forget(self, attempt: Attempt) -> None:
-        """Nothing more is to be done about an attempt."""
+        """Remove an attempt that is finished."""
         if attempt.suspension is not None:
             Suspension.of(attempt).close()
         self.attempts.pop(attempt.lease, None)

@@ -1,7 +1,7 @@
-"""Running a step, from its call to its record: answer, admit, try, try again, record.
+"""Running a step, from its call to its record: answer, admit, try, retry, record.
 
-Must not know apps or decorators. The same plan serves both colours: `run_async` awaits it on the loop, `run_sync`
-walks through it in the job's own thread and reaches the loop for the record only.
+Must not know apps or decorators. Sync and async follow the same plan: `run_async` awaits it on the loop, `run_sync`
+runs it in the job's own thread and uses the loop only for the record.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ def make_call(
     *,
     item: Watch | None = None,
 ) -> Call:
-    """Make one call of a step, of the kind that its effect asks for. Its identity is settled here."""
+    """Make one call of a step, of the class that its effect needs. This fixes the call's identity."""
     kind = Call if spec.effect is None else _KINDS.get(spec.effect, Call)
     return kind(attempt, spec, args, kwargs, key, item=item)
 
@@ -43,7 +43,7 @@ def make_call(
 
 
 def run_async(call: Call, body: Body | None = None) -> Coroutine[Any, Any, Any]:
-    """Answer a call from its record, or run its body, the step's function by default, and record what came of it."""
+    """Answer a call from its record, or run its body, by default the step's function, and record the outcome."""
     body = body or body_of(call.spec)
     if isinstance(call, EffectCall):
         return _run_effect(call, body)
@@ -71,7 +71,7 @@ async def _run(call: Call, body: Body) -> Any:
     here = asyncio.current_task()
     call.enter(started_at, here)
     token = PATH.set(call.path)
-    # A task that this call brings into the attempt is cancelled with it. Those of a map are in it already.
+    # A task that this call adds to the attempt is cancelled with it. The tasks of a map are already added.
     task = None if call.item is not None or here is attempt.root or here in attempt.tasks else here
     if task is not None:
         attempt.tasks.add(task)
@@ -97,7 +97,7 @@ async def _run(call: Call, body: Body) -> Any:
 
 
 async def _try(call: Call, body: Body, started_at: Time, here: "asyncio.Task[Any] | None") -> Step:
-    """Run the body until it succeeds, or its failure is final; what is to be recorded."""
+    """Run the body until it succeeds or its failure is final; return what to record."""
     attempt = call.attempt
     is_timed = call.is_timed_here and call.spec.timeout_ms is not None and not call.spec.isolated
     while True:
@@ -127,7 +127,7 @@ async def _try(call: Call, body: Body, started_at: Time, here: "asyncio.Task[Any
 
 
 def run_sync(call: Call) -> Any:
-    """Answer a call from its record, or run its body in this thread and record what came of it."""
+    """Answer a call from its record, or run its body in this thread and record the outcome."""
     if not isinstance(call, EffectCall):
         return _run_sync(call)
     under_way, is_ours = call.join()
@@ -160,7 +160,7 @@ def _run_sync(call: Call) -> Any:
 
 
 def _try_sync(call: Call, started_at: Time) -> Step:
-    """As _try, in this thread."""
+    """Like _try, in this thread."""
     attempt = call.attempt
     watch = Watch(attempt)
     while True:
@@ -182,7 +182,7 @@ def _try_sync(call: Call, started_at: Time) -> Step:
 
 @contextmanager
 def _taking_back(call: Call) -> Iterator[None]:
-    """Between intent and effect: if we are stopped here, it did not happen, and the intent is taken back."""
+    """Guard the time between intent and effect: if we are stopped here, nothing happened, and the intent is removed."""
     try:
         yield
     except BaseException:

@@ -1,8 +1,8 @@
 """How a waiting job gives up its slot: its pending waits, when it may suspend, and the commit that suspends it.
 
-A wait is a future inside the running job. Once nothing else runs, one commit writes all pending waits, any of which
-wakes the job; its code then runs from the top, recorded waits answer at once and others are pending again. Must not
-know apps, nor what a wait is for.
+A wait is a future inside the running job. Once nothing else runs, one commit writes all pending waits, and any of them
+wakes the job. Its code then runs from the top: recorded waits return at once, the others are pending again. Must not
+know apps, or what a wait is for.
 """
 
 import asyncio
@@ -43,21 +43,21 @@ T = TypeVar("T")
 log = logger("holdfast.worker")
 
 CHILD_TASKS_SECONDS = 1.0
-"""How long only tasks that the job started may wait, while the job itself does not, before it suspends."""
+"""How long the job waits before it suspends while only tasks that it started wait, and not the job itself."""
 
 SHORT_SECONDS = 1.0
-"""A wait that is over so soon keeps the slot."""
+"""A shorter wait keeps the slot."""
 
 QUIET_TURNS = 10
-"""For how many turns of the loop nothing may begin before a job suspends: tasks that were started just now may begin a
-step or set a timer first, and what a timer has just set off may pass through several tasks.
+"""For how many turns of the loop nothing may start before a job suspends: tasks that were just created may first start
+a step or set a timer, and what a timer has just triggered may pass through several tasks.
 """
 
-INSTEAD = "give the wait within= or timeout=, or sleep with holdfast.sleep"
-"""What to write instead of a timer that doesn't outlive a suspend."""
+INSTEAD = "give the wait within= or timeout=, or use holdfast.sleep"
+"""What to use instead of a timer, which doesn't survive a suspend."""
 
 LISTEN_SECONDS = 5.0
-"""How often a waiting job that still has steps running reads its signals by itself."""
+"""How often a waiting job that still has steps running polls for signals."""
 
 
 class Suspension:
@@ -74,7 +74,7 @@ class Suspension:
 
     @classmethod
     def of(cls, attempt: Attempt) -> "Suspension":
-        """The suspension of an attempt, made when it is first asked for."""
+        """Return the suspension of an attempt, created on first use."""
         if attempt.suspension is None:
             attempt.suspension = cls(attempt)
         assert isinstance(attempt.suspension, cls)
@@ -89,13 +89,13 @@ class Suspension:
             return await await_on_loop(attempt, self.wait(pending))
         if PATH.get():
             step = PATH.get().rpartition("/")[2]
-            raise Invalid(f"step {step}: a wait inside a step would hold its slot; wait in the job, between its steps")
+            raise Invalid(f"step {step}: a wait inside a step would keep the slot; wait in the job, between its steps")
         if len(self._pending) >= WAITS:
-            raise Invalid(f"a job waits for at most {WAITS:,} things at once; wait for some of them after others")
+            raise Invalid(f"a job can wait for at most {WAITS:,} things at once; wait for some of them later")
         pending.is_root = asyncio.current_task() in (attempt.root, attempt.own_call)
         pending.since = attempt.loop.time()
         while True:
-            attempt.check()  # to a task that the job left behind, its end is a cancel
+            attempt.check()  # for a task that the job left behind, the job's end is a cancel
             with attempt.activity():
                 answer = await pending.poll()
             if answer is not None:
@@ -111,7 +111,7 @@ class Suspension:
                 raise
 
     async def _pause(self, pending: PendingWait[Any]) -> None:
-        """Stand still until there may be an answer."""
+        """Pause until there may be an answer."""
         attempt = self._attempt
         pending.future = attempt.loop.create_future()
         timer = None
@@ -130,15 +130,15 @@ class Suspension:
                 timer.cancel()
 
     def close(self) -> None:
-        """The attempt is over: tasks that the job left behind wait no longer."""
+        """End the waits of tasks that the job left behind, because the attempt is over."""
         for pending in self._pending:
             if pending.future is not None:
                 pending.future.cancel()
 
-    # Signals that its waits take, refuse or give back.
+    # Signals that its waits take, refuse or return.
 
     async def read_inbox(self) -> None:
-        """Read the signals that came since the claim."""
+        """Read the signals that arrived since the claim."""
         attempt = self._attempt
         (job,) = await attempt.persist(lambda: attempt.engine.get([attempt.job.id]))
         if job is None or job.state is not State.ACTIVE or job.epoch != attempt.job.epoch:
@@ -147,11 +147,11 @@ class Suspension:
             attempt.job = replace(attempt.job, version=job.version, inbox=job.inbox)
 
     def note_refusal(self, signal: Signal, error: Invalid) -> None:
-        """A signal does not fit what the job waits for."""
+        """Note a signal that doesn't match what the job waits for."""
         self._records.note_refusal(signal, error, self._attempt.job.inbox)
 
     def give_back(self, path: str, signal: Signal | None) -> None:
-        """A wait is cancelled before its code has the answer. The signal, if it took one, is the next wait's."""
+        """Cancel a wait before its code has the answer. A signal that it took goes to the next wait."""
         if self._attempt.stop is None:
             self._records.note_given_up(path)
         if signal is not None:
@@ -161,7 +161,7 @@ class Suspension:
                     pending.wake()
 
     async def _refresh(self) -> None:
-        """Read what has come for this job meanwhile, and let every wait poll again."""
+        """Read what has arrived for this job meanwhile, and make every wait poll again."""
         await self.read_inbox()
         for pending in self._pending:
             pending.wake()
@@ -169,7 +169,7 @@ class Suspension:
     # Whether the job may suspend.
 
     def _reconsider(self) -> None:
-        """Something began or ended: the job may have to suspend now, or not yet."""
+        """Check again whether the job must suspend now, because something started or ended."""
         if self._pending and self._watching is None:
             self._watching = self._attempt.loop.create_task(self._watch(), context=_outside())
             self._watching.add_done_callback(self._end_watching)
@@ -186,7 +186,7 @@ class Suspension:
             self._reconsider()
 
     async def _watch(self) -> None:
-        """Suspend the job as soon as it may: it waits for nothing but its pending waits."""
+        """Suspend the job as soon as it waits for nothing but its pending waits."""
         mark = 0
         while self._pending and self._attempt.stop is None:
             self._changed.clear()
@@ -205,12 +205,12 @@ class Suspension:
                 await self._suspend()
 
     def _may_suspend(self) -> bool:
-        """Whether nothing has begun since the watcher last checked."""
+        """Whether nothing has started since the watcher last checked."""
         is_quiet = self._pending and not self._changed.is_set() and not self._attempt.is_busy()
         return bool(is_quiet) and self._slot_seconds() is None
 
     def _slot_seconds(self) -> float | None:
-        """For how many seconds the job stays in its slot, because something is over so soon; None when it may go."""
+        """Return how many seconds the job keeps its slot because something ends soon; None if it may give it up."""
         now = self._attempt.now()
         ends = [(pending.wait.until - now) / 1_000 for pending in self._pending if pending.wait.until is not None]
         soon = [seconds for seconds in ends if seconds <= SHORT_SECONDS]
@@ -222,10 +222,10 @@ class Suspension:
         return max(0.01, min(soon)) if soon else None
 
     def _timer_seconds(self) -> list[float]:
-        """Seconds until each timer that the job's own code has set strikes, as long as they keep it in its slot.
+        """Return the seconds until each timer of the job's own code fires, as long as they keep it in its slot.
 
-        What a task sets again and again while the job itself waits is no reason to hold the slot for ever. Nor is a job
-        that asks for other jobs again and again: those may need this very slot.
+        A timer that a task keeps setting while the job itself waits is no reason to keep the slot forever. Nor is a job
+        that keeps waiting for other jobs: those may need this very slot.
         """
         attempt = self._attempt
         waits = frozenset((pending.path, pending.wait.kind, pending.wait.name) for pending in self._pending)
@@ -234,13 +234,13 @@ class Suspension:
         left = attempt.timers.holding(attempt.loop.time(), rest, repeats=repeats)
         if max(left, default=0.0) > SHORT_SECONDS and not attempt.kept_slot:
             longest = in_words(round(max(left) * 1_000))
-            attempt.kept_slot = f"its code set a timer on the event loop, with {longest} left; {INSTEAD}"
+            attempt.kept_slot = f"its code set a timer on the event loop that still has {longest} left; {INSTEAD}"
             attempt.progress.add_log_line(f"keeps its slot while it waits: {attempt.kept_slot}")
             log.warning("job %s: keeps its slot while it waits: %s", attempt.job.id, attempt.kept_slot)
         return left
 
     async def _wait_for_change(self, seconds: float) -> bool:
-        """Whether something began or ended within this time."""
+        """Return whether something started or ended within this time."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._changed.wait()
@@ -248,7 +248,7 @@ class Suspension:
             return False
 
     async def _listen(self, mark: int, seconds: float) -> int:
-        """While the job stays in its slot: hear of signals and children."""
+        """Watch for signals and children while the job keeps its slot."""
         attempt = self._attempt
         if all(pending.wait.kind is WaitKind.TIME for pending in self._pending):
             await self._wait_for_change(seconds)
@@ -263,7 +263,7 @@ class Suspension:
             hearing.cancel()
         if not hearing.done() or hearing.cancelled():
             return mark
-        if hearing.exception() is not None:  # the store is away: asked at once, it would be asked without a pause
+        if hearing.exception() is not None:  # the store is unreachable: don't ask it again without a pause
             await self._wait_for_change(STORE_RETRY_SECONDS[-1])
             return mark
         mark = hearing.result()
@@ -273,9 +273,9 @@ class Suspension:
     # Suspending.
 
     async def _suspend(self) -> None:
-        """Commit all pending waits, then end the attempt. What came in between makes the job go on."""
+        """Commit all pending waits, then end the attempt. If something arrived meanwhile, the job continues."""
         attempt, pending = self._attempt, list(self._pending)
-        if self._journal.effects.has_unheard():  # a person is asked now, and not when the wait is over
+        if self._journal.effects.has_unheard():  # ask a person now, not when the wait is over
             attempt.halt(DOUBTED)
             return
         waits = tuple(dict.fromkeys(wait for one in pending if not one.is_given_up for wait in one.all_waits()))
@@ -283,7 +283,7 @@ class Suspension:
             await self._changed.wait()
             return
         if ready := [one for one in pending if not one.is_given_up and self._is_answered(one)]:
-            for one in ready:  # what it waits for came in with something else that was read
+            for one in ready:  # its answer arrived with something else that was read
                 one.wake()
             return
         note = self._make_note(pending, waits)
@@ -301,11 +301,11 @@ class Suspension:
             await self._break_circles(waits)
 
     def _is_answered(self, pending: PendingWait[Any]) -> bool:
-        """Whether a signal that it waits for has come in with something else that was read."""
+        """Whether a signal for this wait has arrived with something else that was read."""
         return any(self._journal.inbox.untaken(wait.name) for wait in pending.all_waits())
 
     def _make_note(self, pending: list[PendingWait[Any]], waits: tuple[Wait, ...]) -> dict[str, Any]:
-        """What the history says of a suspend."""
+        """Return the history's note about a suspend."""
         attempt = self._attempt
         note: dict[str, Any] = {"waits": [describe_wait(wait, attempt.now()) for wait in waits]}
         if self._records.refused:
@@ -313,19 +313,19 @@ class Suspension:
         if attempt.kept_slot:
             note["kept_slot"] = attempt.kept_slot
         if attempt.timers.left(attempt.loop.time()):
-            note["forgets"] = f"timers that its code sets again and again; they begin anew with the code; {INSTEAD}"
+            note["forgets"] = f"timers that its code keeps setting; they start over when the code runs again; {INSTEAD}"
             log.warning("job %s: suspends and forgets %s", attempt.job.id, note["forgets"])
         elif not attempt.spec.is_async and not any(one.is_root for one in pending):
-            note["forgets"] = f"what its own thread does beside the wait; a timeout there begins anew; {INSTEAD}"
+            note["forgets"] = f"what its own thread does during the wait; a timeout there starts over; {INSTEAD}"
             log.warning("job %s: suspends and forgets %s", attempt.job.id, note["forgets"])
-        if attempt.progress.has_recorded():  # what was asked for anew may be what is recorded under another name
+        if attempt.progress.has_recorded():  # a step that ran again may be recorded under another name
             note |= vanished_note(attempt)
         return note
 
     def _decide(
         self, pending: list[PendingWait[Any]], waits: tuple[Wait, ...], now: Time, note: dict[str, Any]
     ) -> Change:
-        """The change that suspends the job, or lets it rest if it waits for time alone."""
+        """Return the change that suspends the job, or schedules it if it only waits for a time."""
         job, journal, progress = self._attempt.job, self._journal, self._attempt.progress
         by = job.worker or ""
         cargo = Cargo(
@@ -340,35 +340,36 @@ class Suspension:
         return suspend(job, now, by=by, waits=waits, **cargo)
 
     async def _commit(self, change: Change, pending: list[PendingWait[Any]]) -> None:
-        """Commit a suspend; if it is done, this attempt ends."""
+        """Commit a suspend. If that succeeds, this attempt ends."""
         attempt = self._attempt
         (answer,) = await attempt.persist(lambda: attempt.engine.commit([change]))
         is_lost = isinstance(answer, Conflict) and answer.reason == LEASE_LOST
         if isinstance(answer, Applied) or (is_lost and await attempt.is_in_history(change)):
             has_grown = any(one not in pending for one in self._pending)
+            attempt.waits = change.job.waits
             attempt.halt(SUSPENDED)
-            if has_grown:  # a wait came while the others were written: run again, and wait for all of them
+            if has_grown:  # a wait was added while the others were written: run again, and wait for all of them
                 by = attempt.job.worker or ""
-                await wake_now(attempt.engine, attempt.job.id, by=by, why="it waits for more than was written")
+                await wake_now(attempt.engine, attempt.job.id, by=by, why="it waits for more than was recorded")
         elif is_lost:
             attempt.halt(LOST)
 
     async def _break_circles(self, waits: tuple[Wait, ...]) -> None:
-        """We wait, from now on: should others wait for us for whom we wait, one of us is woken, to be refused."""
+        """If jobs that we wait for also wait for us, wake one of us, whose wait is then refused."""
         job, engine = self._attempt.job, self._attempt.engine
         concerned = [job.id] if any(awaited_job(wait) for wait in waits) else []
         try:
             for id in (*concerned, *waiters_of(job)):
                 await break_circle(engine, id, by=job.worker or "")
         except HoldfastError as error:
-            log.debug("job %s: whether jobs wait for each other is checked later: %s", job.id, error)
+            log.debug("job %s: the check for jobs that wait for each other is postponed: %s", job.id, error)
 
-    # Waits that stay in the slot.
+    # Waits that keep the slot.
 
     async def _write_long_waits(self) -> float:
-        """Write what the waits ask that stay in the slot, and when they end; the seconds until there is more to write.
+        """Write the waits that keep the slot, and when they end; return the seconds until there is more to write.
 
-        Others see and answer what is written, and after a crash the time counts on. Short waits are not worth it.
+        Others can then see and answer them, and the time keeps counting after a crash. Short waits aren't written.
         """
         attempt, now = self._attempt, self._attempt.loop.time()
         soon = attempt.now() + round(SHORT_SECONDS * 1_000)
@@ -382,18 +383,18 @@ class Suspension:
                 seconds = min(seconds, max(0.01, left))
         if asked := self._records.make_asked(long):
             await self._journal.write_intents(asked)
-            await self._withdraw()  # what was given up meanwhile
+            await self._withdraw()  # those that were given up meanwhile
         return seconds
 
     async def _withdraw(self) -> None:
-        """Let nobody answer any more what the job gave up, though it runs on."""
+        """Let nobody answer waits that the job gave up while it keeps running."""
         with self._attempt.activity():
             if withdrawn := self._records.make_withdrawn():
                 await self._journal.write_intents(withdrawn)
 
 
 def _outside() -> contextvars.Context:
-    """A context that belongs to no job: the watcher's own timers are not the job's."""
+    """Return a context that belongs to no job, so that the watcher's own timers don't count as the job's."""
     context = contextvars.copy_context()
     context.run(ATTEMPT.set, None)
     return context

@@ -1,4 +1,4 @@
-"""Blocking code of a job, in a thread of its own. Must not know what the code does."""
+"""Runs blocking code of a job in its own thread. Must not know what the code does."""
 
 import asyncio
 import contextvars
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def run_in_thread(context: contextvars.Context, work: Callable[[], T]) -> T:
-    """Run blocking work in a thread of its own, which never keeps the process from ending."""
+    """Run blocking work in its own thread, which never keeps the process alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     attempt, copies = context.get(ATTEMPT), forking.copies
@@ -45,7 +45,7 @@ async def run_in_thread(context: contextvars.Context, work: Callable[[], T]) -> 
 def _answer(
     loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]", value: Any, error: BaseException | None
 ) -> None:
-    """Pass what came of the work on to the loop."""
+    """Pass the outcome of the work on to the loop."""
 
     def answer() -> None:
         if future.done():
@@ -57,5 +57,5 @@ def _answer(
 
     try:
         loop.call_soon_threadsafe(answer)
-    except RuntimeError:  # the loop has ended: nobody waits
+    except RuntimeError:  # the loop has ended, so nobody waits
         pass

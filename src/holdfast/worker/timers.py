@@ -1,8 +1,7 @@
-"""Timers that a job's own code has set on its event loop, by whatever means: a suspend would forget them.
+"""Timers that a job's own code has set on its event loop, in any way. A suspend would lose them.
 
-Must not judge what a timer is for. Every timer of asyncio code, whichever loop runs it, is set by the loop's `call_at`
-or `call_later`: both are watched, on the loop itself, for as long as it lives. Nothing that is private to a loop is
-read.
+Must not judge what a timer is for. Every asyncio timer, on any loop, is set through the loop's `call_at` or
+`call_later`: both are watched, on the loop itself, for as long as it lives. Must not read anything private of a loop.
 """
 
 import asyncio
@@ -13,14 +12,14 @@ from typing import Any
 from holdfast.core.errors import Invalid
 
 PRUNE_AT = 64
-"""How many timers of one job are kept before those that are over are forgotten."""
+"""How many timers of one job are kept before finished ones are removed."""
 
 REPEAT_SECONDS = 60.0
-"""How long timers that are only set again and again, as a heartbeat does it, may keep a job in its slot."""
+"""How long timers that are set over and over, as for a heartbeat, may keep a job in its slot."""
 
 
 class Strike:
-    """What a timer calls, and whether it has. Its time may be over before: loops are late now and then."""
+    """What a timer calls, and whether it has fired. A timer may fire late, because loops sometimes lag."""
 
     __slots__ = ("_callback", "has_struck")
 
@@ -41,10 +40,10 @@ class Timers:
         self._prune_at = PRUNE_AT
         self._rest: object = None
         self._until = 0.0
-        """When the last timer strikes that was set when the job came to rest."""
+        """When the last timer fires that was set when the job started to wait."""
 
     def add(self, timer: asyncio.TimerHandle, strike: Strike) -> None:
-        """One was set."""
+        """Add a timer."""
         if self._set and self._set[-1][0] is timer:  # `call_at` calls `call_later`, or the other way round
             return
         if len(self._set) >= self._prune_at:
@@ -53,19 +52,19 @@ class Timers:
         self._set.append((timer, strike))
 
     def left(self, now: float) -> list[float]:
-        """Seconds until each of them strikes, at this time of the loop."""
+        """Return the seconds until each of them fires, at this time of the loop."""
         self._prune()
         return [max(0.0, timer.when() - now) for timer, _ in self._set]
 
     def _prune(self) -> None:
-        """Forget those that were cancelled or have struck."""
+        """Remove those that were cancelled or have fired."""
         self._set = [one for one in self._set if not one[1].has_struck and not one[0].cancelled()]
 
     def holding(self, now: float, rest: object, *, repeats: bool) -> list[float]:
-        """The same, as long as they keep a job in its slot that is at rest: `rest` is what it waits for.
+        """The same, as long as they keep a waiting job in its slot. `rest` is what it waits for.
 
-        A timer may be a timeout, or one side of a race: only the code knows. So all that are set when the job comes to
-        rest are waited for. With `repeats`, those that are set later count for a while only.
+        A timer may be a timeout, or one side of a race: only the code knows. So all timers that are set when the job
+        starts to wait keep the slot. With `repeats`, timers that are set later count only for a while.
         """
         left = self.left(now)
         if left and rest != self._rest:
@@ -74,11 +73,11 @@ class Timers:
 
 
 Find = Callable[[Context | None], Timers | None]
-"""Whose timer it is that is set in this context, or in the current one."""
+"""Finds the job whose timer is set in this context, or in the current one."""
 
 
 def watch_timers(loop: asyncio.AbstractEventLoop, find: Find) -> None:
-    """See every timer that a job sets on this loop from now on. May be called again. Refuses a loop that hides them."""
+    """Watch every timer that a job sets on this loop from now on. Can be repeated. Refuses a loop that hides them."""
     try:
         for name in ("call_at", "call_later"):
             plain = getattr(loop, name)
@@ -87,13 +86,13 @@ def watch_timers(loop: asyncio.AbstractEventLoop, find: Find) -> None:
     except (AttributeError, TypeError):
         kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
         raise Invalid(
-            f"a worker can't run on the event loop {kind}: it hides the timers that jobs set; "
+            f"a worker can't run on the event loop {kind}, because that loop hides the timers that jobs set; "
             "run it on asyncio's own loop or on uvloop"
         ) from None
 
 
 class _Watched:
-    """A loop's `call_at` or `call_later`, which notes the timers of jobs."""
+    """A loop's `call_at` or `call_later`, which also notes the timers of jobs."""
 
     def __init__(self, plain: Callable[..., asyncio.TimerHandle], find: Find) -> None:
         self._plain = plain

@@ -1,6 +1,6 @@
 """Transactional steps: what the body writes with `tx()` and the step's record are one transaction of the store.
 
-Must not know any store: an engine whose guarantees say so has the trait `Transactional`.
+Must not know any store: an engine whose guarantees include transactions has the trait `Transactional`.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from holdfast.worker.records import ARGS_PATH, beside
 from holdfast.worker.registry import StepSpec
 
 BUSY_TRIES = 3
-"""How often one try of a step begins anew because others were in its way, as when a table was altered meanwhile."""
+"""How often one try of a step starts over because of others, as when a table was altered meanwhile."""
 
 
 class _Raised(Exception):
-    """Around an error of the store's that is this try's failure, and is not waited out: the body raised it, or its
-    transaction was lost.
+    """Wraps a store error that is a failure of this try and isn't waited out: the body raised it, or its transaction
+    was lost.
     """
 
     def __init__(self, error: StoreError) -> None:
@@ -36,13 +36,13 @@ class _Raised(Exception):
 
 
 class TransactionCall(Call):
-    """A call whose record is written together with what its body does. To `run_async`, its value is that record."""
+    """A call whose record is written together with the body's writes. For `run_async`, its value is that record."""
 
-    is_timed_here = False  # its time begins when the store is its own
+    is_timed_here = False  # its timeout starts when its transaction does
     _standing: Step | None = None
 
     def in_transaction(self, body: Body) -> Body:
-        """The same body, with a transaction of the store around each try."""
+        """Return the same body, with a transaction of the store around each try."""
 
         def transact(_: Call) -> Coroutine[Any, Any, Step]:
             return self._transact(body)
@@ -50,10 +50,10 @@ class TransactionCall(Call):
         return transact
 
     async def _transact(self, body: Body) -> Step:
-        """Run the body in a transaction; answer with the record that stands.
+        """Run the body in a transaction; return the record in the store.
 
-        A store that is away is waited for, until the body has begun. Trouble after that is this try's failure, unless
-        the record is there and only the answer was lost.
+        While the store is unreachable, wait for it, until the body has started. An error after that is a failure of
+        this try, unless the record is stored and only the answer was lost.
         """
         attempt, journal = self.attempt, self.journal
         check_store(self.spec, attempt.engine.guarantees)
@@ -97,7 +97,7 @@ class TransactionCall(Call):
         return self._standing
 
     def _make_records(self, value: Any, started_at: Time) -> list[Step]:
-        """What is recorded with the effect: the result, and that it can be undone. So an undo never has a doubt."""
+        """Return what is recorded with the effect: the result and the undo intent. So an undo is never in doubt."""
         done = super().make_done(value, started_at)
         records = [done, *self.make_intents(started_at)]
         if self.keyed:
@@ -105,39 +105,39 @@ class TransactionCall(Call):
         return records
 
     def has_intents(self) -> bool:
-        """See Call.has_intents: its intent to be undone goes with the record."""
+        """See Call.has_intents. Its undo intent is written with the record."""
         return False
 
     def undo_info(self, info: dict[str, str]) -> dict[str, str]:
-        """See Call.undo_info: its undo is a transaction, too."""
+        """See Call.undo_info. Its undo is a transaction, too."""
         return info | {"effect": TRANSACTION}
 
     def make_done(self, value: Any, started_at: Time) -> Step:
-        """The record, which the transaction has written already."""
+        """Return the record, which the transaction has already written."""
         assert isinstance(value, Step)
         return value
 
     async def record(self, step: Step) -> Step:
-        """Record a failure. What succeeded is recorded already."""
+        """Record a failure. A success is already recorded."""
         return step if step is self._standing else await super().record(step)
 
 
 def _may_begin_anew(error: StoreError, runs: int) -> bool:
-    """Whether a body whose transaction was taken back so runs again by itself: others were in its way, or a person has
-    to make room, of which the log and the status tell.
+    """Whether a body whose transaction was rolled back for this reason runs again automatically: others were in its
+    way, or a person has to free space, which the log and the status report.
     """
     return isinstance(error, StoreFull | StoreUnwritable) or (isinstance(error, StoreBusy) and runs <= BUSY_TRIES)
 
 
 def check_store(spec: StepSpec, store: Guarantees) -> None:
-    """Refuse a transactional step where the store has no transactions, or none for its colour."""
+    """Refuse a transactional step if the store has no transactions, or none for sync or async code like this."""
     if store.transactions == "no":
         raise Invalid(
-            f"step {spec.name}: effect='transaction' needs an SQL store, and {store.name} is none; "
+            f"step {spec.name}: effect='transaction' needs an SQL store, which {store.name} isn't; "
             "keep the jobs in sqlite:///… or postgresql://…, or use effect='once' with key="
         )
     if spec.is_async and store.transactions == "def steps":
         raise Invalid(
-            f"step {spec.name}: on {store.name} a transaction holds the one writer, which must not wait for async "
-            "code; write it as a def step"
+            f"step {spec.name}: on {store.name} a transaction blocks the only writer, which must not wait for async "
+            "code; make it a def step"
         )

@@ -1,6 +1,6 @@
-"""One try of a step that may be tried again: how the calls inside it are counted, and what it leaves running.
+"""One try of a step that may be retried: how the calls inside it are counted, and what it leaves running.
 
-Must not know what a step is. A step that is never tried again has no such thing: its calls are counted by the attempt.
+Must not know what a step is. A step that is never retried has no Try: the attempt counts its calls.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from typing import Any
 
 
 class Stopped(BaseException):
-    """Raised inside an attempt that may not go on. Not an Exception, so that a handler's `except` lets it through."""
+    """Raised inside an attempt that may not continue. Not an Exception, so that `except Exception` doesn't catch it."""
 
 
 class LeftBehind(Stopped, asyncio.CancelledError):
-    """Raised in code that outlived its job, or its try of a step. It ends a task as a cancel does: quietly."""
+    """Raised in code that outlived its job, or its try of a step. It ends a task quietly, as a cancel does."""
 
 
 class Try:
-    """One try. It counts equal calls from the start, and knows which steps run inside it. Safe from any thread."""
+    """One try. It counts equal calls from one, and knows which steps run inside it. Safe from any thread."""
 
     def __init__(self, path: str, outer: "Try | None") -> None:
         self.calls: dict[str, int] = {}
@@ -29,29 +29,31 @@ class Try:
         self._is_over = False
         self._lock: Any = outer._lock if outer is not None else threading.RLock()
         self._running: list[asyncio.Task[Any] | None] = []
-        """The tasks that run steps inside it. None stands for what can't be cancelled: a thread, or a record that is
-        being written.
+        """The tasks that run steps inside it. None stands for something that can't be cancelled: a thread, or a record
+        that is being written.
         """
 
     def check(self) -> None:
-        """Raise unless this try still goes on."""
+        """Raise unless this try is still running."""
         over = next((one for one in self._chain() if one._is_over), None)
         if over is not None:
-            raise LeftBehind(f"step {over._path} is tried again: what its earlier try left running may call nothing")
+            raise LeftBehind(
+                f"step {over._path} is being retried, so code that its earlier try left running can't call steps"
+            )
 
     def enter(self, task: "asyncio.Task[Any] | None") -> None:
-        """A step begins inside it, in this task; or a thread of one, which has none."""
+        """Note that a step starts inside it, in this task; None for a step's thread."""
         with self._lock:
             self.check()
             self.hold(task)
 
     def hold(self, task: "asyncio.Task[Any] | None") -> None:
-        """The same for what has entered already."""
+        """The same for a step that has already entered."""
         for one in self._chain():
             one._running.append(task)
 
     def leave(self, task: "asyncio.Task[Any] | None") -> None:
-        """It has ended."""
+        """Note that it has ended."""
         with self._lock:
             for one in self._chain():
                 one._running.remove(task)
@@ -61,7 +63,7 @@ class Try:
         return bool(self._running)
 
     def end(self) -> None:
-        """It has failed: from now on nothing begins inside it."""
+        """Note that it has failed: from now on nothing starts inside it."""
         with self._lock:
             self._is_over = True
 

@@ -1,7 +1,7 @@
-"""Undo: the job that takes back what a stopped job made, newest first, and its cleanup last.
+"""Undo: the job that takes back what a stopped job made, newest first, and runs its cleanup last.
 
 Must not decide when it starts (`lifecycle.undo_job`): by then the owner has stopped. Each undo is a recorded step, so
-that a crash in the middle goes on, and one that fails holds up no other.
+it continues after a crash, and a failed undo doesn't block the others.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ UNDO_RETRY = Retry(retries=2, initial_ms=500)
 
 
 def undo_spec(job: Job, engine: Engine, registry: Registry) -> JobSpec | None:
-    """What to run for an undo job; None for any other type."""
+    """Return what to run for an undo job; None for any other type."""
     if job.type != UNDO_TYPE:
         return None
 
@@ -52,10 +52,10 @@ def undo_spec(job: Job, engine: Engine, registry: Registry) -> JobSpec | None:
 
 
 async def foreign_type(job: Job, engine: Engine, registry: Registry) -> str | None:
-    """The type of the job that an undo job undoes, if this worker has neither that type nor all that the undo calls.
+    """Return the type of the job to undo, if this worker knows neither that type nor all undos it needs.
 
-    Then it belongs to another app. A worker that knows the type runs the undo, even if its code has lost an undo since:
-    no other worker of this app has more, and what is missing must reach a person.
+    Then it belongs to another app. A worker that knows the type runs the undo, even if its code no longer has an undo:
+    no other worker of this app has it either, and a person must see what is missing.
     """
     (undone,) = await engine.get([job.parent or ""])
     if undone is None or registry.get(undone.type) is not None:
@@ -76,7 +76,7 @@ class _Undo:
         self._left: list[str] = []
 
     async def run(self) -> list[str]:
-        """Undo all of it; UndoFailed names what is left over."""
+        """Undo all of it. Raises UndoFailed, which names what is left."""
         attempt = attempt_here()
         assert attempt is not None
         (job,) = await attempt.persist(lambda: self._engine.get([self._id]))
@@ -90,7 +90,7 @@ class _Undo:
         spec = self._registry.get(job.type)
         if spec is None or spec.cleanup is None:
             if job.options.cleanup:
-                self._left.append(f"cleanup (no job {job.type!r} with a cleanup is known to this worker)")
+                self._left.append(f"cleanup (this worker knows no job {job.type!r} with a cleanup)")
         else:
             args, kwargs = spec.signature.decode(job.args)
             await self._try("cleanup", lambda: _call(spec.cleanup, *args, **kwargs))
@@ -99,16 +99,18 @@ class _Undo:
         return self._undone
 
     def _undo_of(self, intent: Step, record: Step | None) -> Callable[[], Awaitable[Any]]:
-        """Undo one step: with its result, or with None when it may have happened."""
+        """Undo one step: with its result, or with None if it may have happened."""
         name, place = record_info(intent)["step"], record_info(intent)["place"]
 
         async def undo() -> None:
             known = UNDOABLE.get(name, {})
-            # A step that moved to another module since is still meant, if there is only one of its name.
+            # A step that has moved to another module is still the right one, if only one step has its name.
             spec = known.get(place) or (next(iter(known.values())) if len(known) == 1 else None)
             if spec is None:
-                where = f"there are several, in {', '.join(known)}" if known else "is its module imported?"
-                raise NotFound(f"no step {name!r} of {place} with an undo is known to this worker; {where}")
+                where = (
+                    f"there are several with this name, in {', '.join(known)}" if known else "is its module imported?"
+                )
+                raise NotFound(f"this worker knows no step {name!r} of {place} with an undo; {where}")
             done = record is not None and record.state is StepState.DONE
             value = spec.signature.result.decode(record.result or "null") if done and record is not None else None
             await _call(spec.undo, value)
@@ -116,8 +118,8 @@ class _Undo:
         return undo
 
     async def _try(self, path: str, work: Callable[[], Awaitable[Any]], info: Mapping[str, str] | None = None) -> None:
-        """Run one undo as a step of this job, of the same kind as the step that it takes back. A failure is remembered,
-        and the next one has its turn.
+        """Run one undo as a step of this job, of the same kind as the step that it undoes. A failure is noted, and the
+        next undo runs.
         """
         attempt = attempt_here()
         assert attempt is not None
@@ -139,8 +141,8 @@ class _Undo:
 
 
 async def _call(function: Any, *args: Any, **kwargs: Any) -> None:
-    """Call an undo or a cleanup of either colour, in a task of its own: one that cancels its own task must not cancel
-    those that follow.
+    """Call an undo or a cleanup, sync or async, in its own task: one that cancels its own task must not cancel those
+    that follow.
     """
 
     async def alone() -> BaseException | None:
@@ -153,7 +155,7 @@ async def _call(function: Any, *args: Any, **kwargs: Any) -> None:
                 await answer
             if is_generator(answer):
                 raise Invalid(f"{place_of(function)} returned a generator: {NO_GENERATOR}")
-        except BaseException as error:  # as a value: a task that raises SystemExit ends the event loop
+        except BaseException as error:  # returned as a value: a task that raises SystemExit ends the event loop
             return error
         return None
 

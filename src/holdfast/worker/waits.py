@@ -1,4 +1,4 @@
-"""The kinds of waits that a job's code asks for by itself: for a time, and for a signal.
+"""The waits that a job's code asks for directly: for a time, and for a signal.
 
 Must not know apps. Waits for other jobs are in `children`.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def time_wait(attempt: Attempt, path: str, milliseconds: int) -> PendingWait[None]:
-    """A wait for a time. Its end is fixed when it is first asked for."""
+    """Make a wait for a time. Its end is fixed when it is first asked for."""
     until = until_of(attempt, path, milliseconds)
 
     async def poll() -> list[None] | None:
@@ -37,7 +37,7 @@ def signal_wait(
     within_ms: int | None,
     info: dict[str, Any],
 ) -> PendingWait[T]:
-    """A wait for a signal, which is recorded with its value; or for the end of its time, recorded too."""
+    """Make a wait for a signal. The signal is recorded with its value; so is a timeout."""
     until = until_of(attempt, path, within_ms)
     inbox = attempt.journal.inbox
 
@@ -56,7 +56,7 @@ def signal_wait(
             signal = _take_fitting(attempt, name, read)
             if signal is None and not is_late:
                 return None
-            # To its end, even if the wait is cancelled meanwhile: the job doesn't suspend before that.
+            # Finish this even if the wait is cancelled meanwhile: the job doesn't suspend before that.
             turn = inbox.turn_of(signal) if signal is not None else 1
             answer = await asyncio.shield(attempt.loop.create_task(_record_answer(attempt, path, signal, turn)))
         except asyncio.CancelledError:
@@ -69,7 +69,7 @@ def signal_wait(
 
 
 def _take_fitting(attempt: Attempt, name: str, read: Callable[[str], Any]) -> Signal | None:
-    """The oldest signal of this name that fits; it is this wait's from now on. Those that don't are refused."""
+    """Take the oldest signal of this name that matches, for this wait. Signals that don't match are refused."""
     inbox = attempt.journal.inbox
     for signal in inbox.untaken(name):
         inbox.take(signal)
@@ -85,7 +85,7 @@ def _take_fitting(attempt: Attempt, name: str, read: Callable[[str], Any]) -> Si
 
 
 async def _record_answer(attempt: Attempt, path: str, signal: Signal | None, turn: int) -> Step:
-    """Record that a wait has taken a signal, which was taken in vain `turn - 1` times before; or that it was late."""
+    """Record that a wait took a signal, which `turn - 1` cancelled waits had taken before; or that it timed out."""
     inbox = attempt.journal.inbox
     info: dict[str, Any] = {"late": True}
     if signal is not None:
@@ -102,5 +102,5 @@ async def _record_answer(attempt: Attempt, path: str, signal: Signal | None, tur
 def _read_answer(record: Step, name: str, within_ms: int | None, read: Callable[[str], T]) -> T:
     info = record_info(record)
     if info.get("late"):
-        raise TimeoutError(f"{name} did not come within {in_words(within_ms or 0)}")
+        raise TimeoutError(f"{name} did not arrive within {in_words(within_ms or 0)}")
     return read(canonical(info["value"]))

@@ -1,8 +1,8 @@
-"""The worker: starts and stops what claims jobs, runs them and settles them, and answers for all of it by heartbeat.
+"""The worker: starts and stops the parts that claim, run and settle jobs, and sends heartbeats for all of them.
 
-A job's way through here, in the order of its life: `claiming` asks the store for it, `execution` begins its attempt,
-loads its records and runs its handler, `settling` decides, commits and tells others what came of it. Must not rescue
-other workers' jobs (`upkeep`), and must not know decorators (`app`).
+A job passes through these parts in this order: `claiming` gets it from the store, `execution` begins its attempt, loads
+its records and runs its handler, `settling` decides, commits and notifies others. Must not rescue other workers' jobs
+(`upkeep`), and must not know decorators (`app`).
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from holdfast.worker.timers import watch_timers
 log = logger("holdfast.worker")
 
 HALT_SECONDS = 5.0
-"""How long an attempt that was told to stop may take for it, before it is handed over in mid-air."""
+"""How long an attempt that was asked to stop may take, before its job is released while it still runs."""
 
 
 class Worker:
@@ -61,7 +61,7 @@ class Worker:
         chance: Callable[[], float] = random.random,
     ) -> None:
         if type(at_once) is not int or at_once < 1:
-            raise Invalid(f"at_once={at_once!r}: give a number of slots, at least one")
+            raise Invalid(f"at_once={at_once!r}: give the number of slots, at least one")
         self.id = name or worker_id(socket.gethostname())
         self.queues = tuple(queues)
         self.at_once = at_once
@@ -70,9 +70,10 @@ class Worker:
         self._poll_seconds = poll_seconds
         self._chance = chance
         self.is_cut = False
-        """Whether the event loop is ending around this worker, and nobody had asked it to stop."""
+        """Whether the event loop is ending, although nobody asked this worker to stop."""
         self.lost: StoreLost | Moved | None = None
-        """Why this worker stopped by itself: what it wrote is gone from the store, and it may write nothing more."""
+        """Why this worker stopped by itself: the store has lost its writes or was moved, so it must not write any more.
+        """
         self._is_lost = asyncio.Event()
         self._captures = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,7 +81,7 @@ class Worker:
         self._beat_ms, self._lease_ms = round(beat_seconds * 1_000), round(lease_seconds * 1_000)
         self._loop: asyncio.AbstractEventLoop
         self._own_loop: forking.OwnLoop | None = None
-        self._writing = LogOnce(log, f"{self.id}: can't write to its store", f"{self.id}: writes to its store again")
+        self._writing = LogOnce(log, f"{self.id}: can't write to the store", f"{self.id}: can write to the store again")
         self._pool = Pool(at_once)
         self._giving_up = GivingUp(engine, self.id)
         self._foreign_undo = ForeignUndo(engine, registry, self.id, self._giving_up)
@@ -95,12 +96,14 @@ class Worker:
             is_running=lambda: self._loop.is_running(),
         )
         self._wire()
-        # What every attempt is given, bound once.
+        # Bound once, for all attempts.
         self._may_start, self._announce, self._isolate = self._leases.may_start, self._leases.announce, self._pool.run
         register_host(self)
 
     def _wire(self) -> None:
-        """Join claiming, execution and settling: claimed jobs are begun, ended ones settled, and their slots filled."""
+        """Connect claiming, execution and settling: claimed jobs begin, ended ones are settled, and their slots
+        refilled.
+        """
         self._claiming = Claiming(
             self._engine,
             self.id,
@@ -126,11 +129,11 @@ class Worker:
         self._claiming.begin = execution.begin
 
     def types(self) -> tuple[str, ...]:
-        """The types of job that this worker claims: those of its registry, and the built-in ones."""
+        """The job types that this worker claims: those of its registry, and the built-in ones."""
         return (*self._registry.types(), UNDO_TYPE)
 
     def _types_now(self) -> tuple[str, ...]:
-        """The same, without undo jobs while those are left to other workers."""
+        """The types to claim now: without undo jobs while those are left to other workers."""
         types = self.types()
         return types[:-1] if len(types) > 1 and self._foreign_undo.is_left_to_others() else types
 
@@ -153,7 +156,7 @@ class Worker:
         attempts = self._slots.attempts
         if job.epoch > 1:
             for lease, older in attempts.items():
-                if lease.job == job.id:  # it was taken from us, and came back before we heard of it
+                if lease.job == job.id:  # it was taken from us, and we claimed it again before we heard of that
                     older.lose(LOST)
         attempts[attempt.lease] = attempt
         if self._claiming.is_stopping:
@@ -163,7 +166,7 @@ class Worker:
     # Starting and stopping.
 
     async def start(self) -> None:
-        """Show that we live, then begin to claim."""
+        """Send the first heartbeat, then start claiming."""
         self._loop, self._own_loop = asyncio.get_running_loop(), forking.OwnLoop()
         self._slots.loop = self._loop
         watch_timers(self._loop, timers_here)
@@ -178,10 +181,10 @@ class Worker:
         self._logging = self._loop.create_task(self._write_logs(), name="holdfast logs")
 
     async def stop(self, grace_seconds: float = 10.0) -> None:
-        """Claim nothing more, let what runs finish within the grace, hand over the rest, and take leave.
+        """Claim no more jobs, let running ones finish within the grace period, release the rest, and sign off.
 
-        May be called twice, and on a worker that never started. Called because the event loop is ending, it hands
-        nothing over: what runs counts as lost with its worker.
+        Can be called twice, and on a worker that never started. If the event loop is ending, nothing is released: the
+        running jobs count as lost with their worker.
         """
         if not self._tasks:
             return
@@ -198,7 +201,7 @@ class Worker:
             if self._captures:  # it is shared with the other workers of this process
                 self._captures = False
                 CAPTURING.stop()
-            # News are heard to the end: a cancel stops the spending in the grace too.
+            # Notifications are read until the end, so that a cancel still stops a job during the grace period.
             for task in (*self._tasks, self._logging):
                 task.cancel()
             await self._pool.close()
@@ -208,20 +211,20 @@ class Worker:
     async def _stop_claiming(self) -> None:
         self._claiming.is_stopping = True
         claims = self._tasks[0]
-        # A claim that is under way is waited for: what it brings would be held by nobody.
+        # Wait for a claim that is under way; otherwise nobody would hold the jobs it brings.
         if not self._claiming.is_claiming:
             claims.cancel()
         await asyncio.wait([claims], timeout=HALT_SECONDS)
         claims.cancel()
 
     async def _wait_for_ends(self, seconds: float) -> None:
-        """Wait until nothing runs here any more, and all that ended is committed; but not for longer than this."""
+        """Wait until nothing runs here and all ended attempts are committed, but no longer than this."""
         end = self._loop.time() + seconds
         while self._is_running() and (left := end - self._loop.time()) > 0:
             await asyncio.wait([*self._slots.running, *self._settling.settlers], timeout=left)
 
     def abort(self) -> None:
-        """Stop at once: what runs is handed over without a grace."""
+        """Stop at once: running jobs are released without a grace period."""
         self._claiming.is_stopping = True
         for attempt in list(self._slots.attempts.values()):
             attempt.halt(self._why_stopped())
@@ -230,76 +233,74 @@ class Worker:
         return CUT if self.is_cut else RELEASED
 
     async def _leave_running(self, lease: Lease) -> None:
-        """Give up a job that did not stop when it was told to."""
+        """Give up a job that didn't stop when it was asked to."""
         if self.is_cut:
             await self._giving_up.lapse(lease, CUT_OFF)
         elif self.lost is None:
-            log.warning("job %s does not stop: it is handed over while it still runs here", lease.job)
-            await self._giving_up.release(lease, "its worker stopped, and it did not", begun=True)
+            log.warning("job %s did not stop in time; it is released while it still runs here", lease.job)
+            await self._giving_up.release(lease, "its worker stopped, but the job did not", begun=True)
         else:
-            log.warning("job %s does not stop: it still runs here, and can write nothing", lease.job)
+            log.warning("job %s did not stop in time; it still runs here, but can't write anything", lease.job)
 
     def has_attempts(self) -> bool:
         """See AttemptHost. A worker whose event loop has ended runs nothing."""
         return bool(self._slots.attempts) and self._loop.is_running()
 
     def is_busy(self) -> bool:
-        """Whether anything runs here: a job, or what follows from the end of one."""
+        """Whether anything runs here: a job, or the work that follows a job's end."""
         return self._is_running() or bool(self._slots.background)
 
     def _is_running(self) -> bool:
         return bool(self._slots.running or self._settling.settlers)
 
-    # A loop that ends around us, and a store that is lost.
+    # An event loop that ends, and a store that is lost.
 
     def _why_cut(self) -> str | None:
-        """Why an attempt was cancelled that nobody has stopped; None if the loop is not ending."""
+        """Return why an attempt was cancelled that nobody stopped; None if the event loop isn't ending."""
         if not self._tasks[0].cancelling():
             return None
         self._note_cut()
         return self._why_stopped()
 
     def _note_cut(self) -> None:
-        """Know a loop that ends around us by a cancel that nobody here has asked for: every task gets one then."""
+        """Detect an ending event loop by a cancel that nobody here asked for: every task gets one then."""
         if not self._claiming.is_stopping and self._tasks[0].cancelling():
             self.is_cut = self._claiming.is_stopping = True
             self.log_cut()
 
     def log_cut(self) -> None:
-        """Say that the loop is ending around us."""
-        log.error("%s: %s; running jobs that count as lost: %d", self.id, CUT_OFF, len(self._slots.attempts))
+        """Log that the event loop is ending."""
+        log.error("%s: %s; running jobs counted as lost: %d", self.id, CUT_OFF, len(self._slots.attempts))
 
     async def until_lost(self) -> StoreLost | Moved:
-        """Wait until this worker has stopped by itself because its store is lost; in good times for ever."""
+        """Wait until this worker has stopped because its store is lost or was moved. Normally this never returns."""
         await self._is_lost.wait()
         assert self.lost is not None
         return self.lost
 
     def _lose(self, error: StoreLost | Moved) -> None:
-        """Stop for good, and say so once: others may run our jobs under the same epochs, and no fence holds us back."""
+        """Stop permanently: other workers may run our jobs under the same epochs, so no fence holds us back."""
         if self.lost is not None:
             return
         self.lost = error
-        line = (
-            "%s: its store is lost: it claims nothing more, and stops its running jobs (%d), which can't be written: %s"
-        )
+        line = "%s: its store is lost; it claims no more jobs and stops its running jobs (%d), which can't be saved: %s"
         if isinstance(error, Moved):
-            log.warning("%s: stops: %s", self.id, error)
+            log.warning("%s: stopping: %s", self.id, error)
         else:
             log.critical(line, self.id, len(self._slots.attempts), error)
         self.abort()
         self._is_lost.set()
 
     async def _check_moved(self) -> None:
-        """Stop where the jobs of the store were moved for good: a worker has nothing left to do."""
+        """Stop if the store's jobs were moved, because there is nothing left to do here."""
         try:
             for record in await self._engine.records(MOVED):
                 if record.name == MOVED and (mark := mark_of(record.value)).done:
                     self._lose(Moved(mark.words()))
         except HoldfastError as error:
-            log.debug("whether the store was moved is not known: %s", error)
+            log.debug("can't find out whether the store was moved: %s", error)
 
-    # Heartbeats, news and logs.
+    # Heartbeats, notifications and logs.
 
     def _make_presence(self, leaving: bool) -> Presence:
         return Presence(
@@ -318,7 +319,7 @@ class Worker:
         )
 
     def _on_heartbeat(self, presence: Presence, beat: Beat) -> None:
-        """Stop the jobs that are not ours any more, as the answer to a heartbeat says. On the heartbeat's thread."""
+        """Stop the jobs that the heartbeat's answer says we no longer own. On the heartbeat's thread."""
         named = {running.job: running.epoch for running in presence.running}
         for id in (*beat.cancelled, *beat.lost):
             attempt = self._slots.attempts.get(Lease(id, named[id]))
@@ -330,17 +331,19 @@ class Worker:
             pass
 
     def _on_store_lost(self, error: StoreLost) -> None:
-        """A heartbeat found that the store is lost. On the heartbeat's thread."""
+        """Stop because a heartbeat found that the store is lost. On the heartbeat's thread."""
         try:
             self._loop.call_soon_threadsafe(self._lose, error)
         except RuntimeError:  # the loop has ended
             pass
 
     def _follow_heartbeat(self, beat: Beat) -> None:
-        """Do the rest of what the answer says. While a claim is under way, a stray lease may be what it brings."""
+        """Act on the rest of the answer. During a claim, a stray lease may be one that the claim brings."""
         claiming, slots = self._claiming, self._slots
         if beat.quiet != claiming.is_quiet:
-            line = "%s: was told to claim nothing more, as for a move" if beat.quiet else "%s: may claim again"
+            line = (
+                "%s: claims no more jobs, on request (for example, for a move)" if beat.quiet else "%s: may claim again"
+            )
             log.warning(line, self.id)
         claiming.is_quiet = beat.quiet
         if beat.quiet:
@@ -353,10 +356,10 @@ class Worker:
         held = {*slots.running.values(), *slots.attempts}
         for lease in beat.stray:
             if lease not in held:
-                slots.spawn(self._giving_up.release(lease, "its worker held it and did not know of it"))
+                slots.spawn(self._giving_up.release(lease, "its worker held it without knowing"))
 
     async def _hear_news(self) -> None:
-        """Hear at once when a job is taken from us; the heartbeat then says which."""
+        """Learn at once when a job is taken from us. The heartbeat then says which."""
         mark = 0
         while True:
             try:
@@ -366,11 +369,11 @@ class Worker:
                 self._lose(error)
                 return
             except Exception as error:
-                log.warning("%s: hears nothing: %s: %s", self.id, type(error).__name__, error)
+                log.warning("%s: can't read notifications: %s: %s", self.id, type(error).__name__, error)
                 await asyncio.sleep(STORE_RETRY_SECONDS[-1])
 
     async def _write_logs(self) -> None:
-        """Write the new log lines of all running jobs now and then, so that a crash in a long step leaves its trace."""
+        """Write new log lines of all running jobs now and then, so that they survive a crash in a long step."""
         while True:
             await asyncio.sleep(LOG_SECONDS)
             attempts = [attempt for attempt in self._slots.attempts.values() if attempt.stop is None]
@@ -379,10 +382,10 @@ class Worker:
                 if steps:
                     await self._engine.record(steps)
             except HoldfastError as error:
-                log.debug("log lines are written a little later: %s", error)
+                log.debug("log lines will be written a little later: %s", error)
 
 
 def worker_id(host: str) -> str:
-    """Draw a worker's name, anew at each start: its machine, its process, and a random part."""
+    """Make a new worker name for each start: its machine, its process, and a random part."""
     machine = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:40]
     return f"w-{machine}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -1,7 +1,7 @@
-"""The process of isolated steps and jobs: imports the function, runs it, and tells its result. One call at a time.
+"""The process of isolated steps and jobs: imports the function, runs it, and returns its result. One call at a time.
 
-Must not be imported by a worker, which starts it as a fresh interpreter (`process`). The main thread runs the calls,
-so that signals and `asyncio.run` work as anywhere.
+Must not be imported by a worker, which starts it as a fresh interpreter (`process`). The main thread runs the calls, so
+signals and `asyncio.run` work as usual.
 """
 
 import asyncio
@@ -50,21 +50,21 @@ from holdfast.worker.isolation.messages import (
 from holdfast.worker.recorded_errors import error_of
 
 LAST_WORD_SECONDS = 5.0
-"""How long the worker may take to read the last word of a process that can't go on."""
+"""How long the worker may take to read the last message of a process that has to end."""
 
 DEAF = 70
-"""The code with which this process ends when it can't serve its worker any more, as for lack of memory."""
+"""The exit code of this process when it can't serve its worker any more, for example for lack of memory."""
 
 
 def serve(line: int, lifeline: int) -> None:
-    """Answer calls until the worker hangs up."""
+    """Answer calls until the worker closes the connection."""
     _end_with_parent(lifeline)
-    for number in (signal.SIGINT, signal.SIGTERM):  # The worker decides when a step ends, not a signal to all of it.
+    for number in (signal.SIGINT, signal.SIGTERM):  # The worker decides when a step ends, not a signal to the group.
         signal.signal(number, _ignore)
     link = Link(socket.socket(fileno=line))
-    # A crash writes where it happened into the line: no frame begins like that, and none follows.
+    # A crash report is written to the same connection: no frame starts like one, and none follows it.
     faulthandler.enable(file=line)
-    context.progress = report_progress  # No user's module is loaded yet: all that ask for it get this one.
+    context.progress = report_progress  # No user module is loaded yet, so all of them import this function.
     with suppress(EOFError):
         _prepare(link.receive())
         link.send(Ready())
@@ -75,10 +75,10 @@ def serve(line: int, lifeline: int) -> None:
 
 
 class Inbox:
-    """What the worker wants done next. While a job runs, a thread listens: words to it come at any time.
+    """The worker's next call. While a job runs, a thread listens, because messages for it can arrive at any time.
 
-    For a step nobody listens, so that one which closes all descriptors has hung up at once: a thread that reads would
-    hold the line open.
+    During a step no thread listens: a step that closes all file descriptors must close the connection, and a reading
+    thread would keep it open.
     """
 
     def __init__(self, link: "Link") -> None:
@@ -87,7 +87,7 @@ class Inbox:
         self._is_listening = False
 
     def next(self) -> "Call | Host":
-        """Wait for it. EOFError when the worker has hung up."""
+        """Wait for the next call. Raises EOFError if the worker has closed the connection."""
         if self._is_listening:
             call = self._heard.get()
         else:
@@ -102,7 +102,7 @@ class Inbox:
         return call
 
     def _listen(self, host: Host) -> None:
-        """Hear words to the job that runs, whatever its code does, until the next call of a step."""
+        """Pass messages to the running job, whatever its code does, until the next call of a step."""
         try:
             while True:
                 word = self._link.receive()
@@ -121,7 +121,7 @@ class Inbox:
 
 
 class Link(forking.Forkable):
-    """The line to the worker. Safe to send on from any thread."""
+    """The connection to the worker. Any thread may send."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line: socket.socket | None = line
@@ -129,7 +129,7 @@ class Link(forking.Forkable):
         forking.watch(self)
 
     def send(self, word: Heard) -> None:
-        """Tell the worker. If it has hung up, nobody wants to know, and this process ends."""
+        """Send a message to the worker. If it has closed the connection, this process ends."""
         with self._lock:
             if self._line is None:
                 return
@@ -139,7 +139,7 @@ class Link(forking.Forkable):
                 os._exit(1)
 
     def receive(self) -> Told:
-        """What the worker says next, or EOFError when it has hung up."""
+        """Return the worker's next message, or raise EOFError if it has closed the connection."""
         parts: list[bytes] = []
         while not parts or len(parts[-1]) == FRAME_LIMIT:
             (size,) = HEAD.unpack(self._read(HEAD.size))
@@ -147,13 +147,13 @@ class Link(forking.Forkable):
         return read_told(b"".join(parts))
 
     def leave_behind(self) -> None:
-        """See Forkable. What the step's code forks is no part of the talk, and must not keep the line open."""
+        """See Forkable. A process that the step's code forks must not keep the connection open."""
         self._lock = threading.RLock()
         self.close()
         TELLER.set(None)
 
     def close(self) -> None:
-        """Hang up. What is sent from now on is dropped."""
+        """Close the connection. Messages sent from now on are dropped."""
         faulthandler.disable()
         with self._lock:
             line, self._line = self._line, None
@@ -178,7 +178,7 @@ class Link(forking.Forkable):
 
 
 def _answer(call: Call | Host, link: Link) -> None:
-    """Run the function, and say what came of it, whatever that is."""
+    """Run the function and send its outcome, whatever that is."""
     teller = Teller(link.send)
     here = contextvars.copy_context()
     here.run(TELLER.set, teller)
@@ -205,7 +205,7 @@ def _run(call: Call | Host, link: Link, teller: Teller, before: set[threading.Th
         return
     function, signature = _find_function(call.target)
     args, kwargs = signature.decode(bytes(call.args))
-    before.update(threading.enumerate())  # What a module starts when it is imported belongs to it.
+    before.update(threading.enumerate())  # Threads that a module starts on import belong to the module.
     link.send(Began())
     with _memory_limit(call.memory_mb):
         value = function(*args, **kwargs)
@@ -215,7 +215,7 @@ def _run(call: Call | Host, link: Link, teller: Teller, before: set[threading.Th
 
 
 def _attend(host: Host, link: Link, teller: Teller, before: set[threading.Thread]) -> None:
-    """Run a job's attempt. Its end is told before the loop ends, which may have to wait for what the job left."""
+    """Run a job's attempt. Its end is sent before the loop closes, which may wait for what the job left running."""
     function, signature = _find_function(host.word.target)
     before.update(threading.enumerate())
     link.send(Began())
@@ -238,9 +238,9 @@ def _attend(host: Host, link: Link, teller: Teller, before: set[threading.Thread
         with _memory_limit(host.word.memory_mb):
             asyncio.run(run())
     except BaseException:
-        if is_sent:  # the loop did not end well, and there is nothing more to say: this process is of no use
-            # The worker ends a worn process once it has read that. Were this one gone before, the worker's next
-            # write would fail, and cost it what it has not read yet.
+        if is_sent:  # the loop didn't close properly, and everything is sent: this process is of no more use
+            # The worker ends a worn process once it has read that. If this process ended first, the worker's next write
+            # would fail, and the worker would lose what it hasn't read yet.
             time.sleep(LAST_WORD_SECONDS)
             os._exit(DEAF)
         raise
@@ -262,21 +262,21 @@ def _make_error(error: BaseException, memory_mb: int | None) -> Error:
 
 
 def _name_limit(error: Error, memory_mb: int | None) -> Error:
-    """A MemoryError, with the limit that it ran into."""
+    """Add the limit to the message of a MemoryError."""
     if memory_mb is None:
         return error
-    message = f"it took more than its memory limit of {memory_mb} MB" + (f": {error.message}" if error.message else "")
+    message = f"it exceeded its memory limit of {memory_mb} MB" + (f": {error.message}" if error.message else "")
     return Error(error.type, message, error.traceback)
 
 
 def _left_threads(before: set[threading.Thread]) -> bool:
-    """Whether the call left a thread behind that keeps a process alive. A daemon is meant to stay."""
+    """Whether the call left a thread behind that keeps a process alive. Daemon threads are meant to stay."""
     return any(thread not in before and not thread.daemon for thread in threading.enumerate())
 
 
 @contextmanager
 def _memory_limit(megabytes: int | None) -> Iterator[None]:
-    """Let this call take so much address space, on top of what the interpreter and the imported modules have."""
+    """Limit this call's address space, on top of what the interpreter and the imported modules use."""
     if megabytes is None:
         yield
         return
@@ -284,7 +284,7 @@ def _memory_limit(megabytes: int | None) -> Iterator[None]:
         with open("/proc/self/statm") as file:
             in_use = int(file.read().split()[0]) * resource.getpagesize()
     except OSError:
-        raise Invalid("memory_mb can only be kept on Linux: leave it out here") from None
+        raise Invalid("memory_mb is only supported on Linux; leave it out on this system") from None
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = in_use + (megabytes << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
@@ -294,11 +294,11 @@ def _memory_limit(megabytes: int | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-# Beginning and ending.
+# Starting and ending.
 
 
 def _prepare(warm: Told) -> None:
-    """Listen to `logging`, and import ahead what earlier calls needed. What fails will fail again when it is called."""
+    """Listen to `logging`, and import in advance what earlier calls needed. An import that fails fails again later."""
     assert isinstance(warm, Warm)
     sys.argv[1:] = []
     root = logging.getLogger()
@@ -308,14 +308,14 @@ def _prepare(warm: Told) -> None:
         try:
             _find_function(target)
         except Exception as error:
-            root.debug("%s can't be imported ahead: %s", target.module, error)
+            root.debug("%s can't be imported in advance: %s", target.module, error)
 
 
 def _end_with_parent(lifeline: int) -> None:
-    """End this process and all that it started when the worker is gone, however it went.
+    """End this process and everything that it started when the worker is gone, for whatever reason.
 
-    The worker holds the other end of this pipe and never writes. On Linux the kernel itself then kills the group, even
-    if native code holds on to the interpreter; elsewhere a thread does it.
+    The worker holds the other end of this pipe and never writes. On Linux the kernel then kills the process group, even
+    if native code holds the GIL; elsewhere a thread does it.
     """
     group = os.getpgrp()
     if hasattr(fcntl, "F_SETSIG"):
@@ -331,4 +331,4 @@ def _end_with_parent(lifeline: int) -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """A handler, and not SIG_IGN, which programs that the step starts would inherit."""
+    """Do nothing. Unlike SIG_IGN, a handler isn't inherited by programs that the step starts."""

@@ -1,7 +1,7 @@
-"""A whole job in a process of its own: the attempt runs here as it would in its worker, which does its acts for it.
+"""A whole job in its own process: the attempt runs here as it would in its worker, which calls the store for it.
 
-Must not be imported by a worker. It holds no lease: what it writes goes over the line (`remote_engine`), under the
-epoch that its worker got, and no step starts here after the worker's own fence has closed.
+Must not be imported by a worker. It holds no lease: its writes go through the worker (`remote_engine`), under the epoch
+that the worker got, and no step starts here after the worker's own fence has closed.
 """
 
 import asyncio
@@ -48,27 +48,27 @@ from holdfast.worker.timers import watch_timers
 from holdfast.worker.tries import Stopped
 
 TIDY_SECONDS = 1.0
-"""How long what a job left running may take to end, before its process is given up."""
+"""How long tasks and threads that a job left running may take to end, before its process is given up."""
 
 LOOK_SECONDS = 0.001
-"""How often to look whether the threads of `asyncio.to_thread` have ended."""
+"""How often to check whether the threads of `asyncio.to_thread` have ended."""
 
-LOOP_ENDED = "its code ended its event loop (sys.exit or loop.stop() in a task or a callback?)"
-"""What is told of a job whose loop ends, which cancels every task: nobody but the job itself can end it here."""
+LOOP_ENDED = "its code stopped its event loop (sys.exit or loop.stop() in a task or a callback?)"
+"""The error of a job whose event loop ends, which cancels every task: here only the job itself can end it."""
 
 THREADS = "holdfast-to-thread"
-"""How the names of those threads begin."""
+"""The start of those threads' names."""
 
 
 class Telling(Protocol):
-    """What passes words on, and no more of them than a worker can bear."""
+    """Passes messages on, at a rate that a worker can handle."""
 
     def latest(self, word: Callable[[], Doing]) -> None:
-        """Say it soon; a newer word takes the place of an older one."""
+        """Send it soon. A newer message replaces an older one."""
 
 
 class HostedProgress(AttemptProgress):
-    """The progress of an attempt in a process of its own. Its log is kept by its worker."""
+    """The progress of an attempt in its own process. Its worker keeps the log."""
 
     def add_log_line(self, line: str) -> None:
         """See Progress.add_log_line."""
@@ -81,15 +81,15 @@ class HostedProgress(AttemptProgress):
 
 
 class Hosted(Attempt):
-    """An attempt in a process of its own."""
+    """An attempt in its own process."""
 
     progress_kind = HostedProgress
-    has_daemons = False  # What it starts in its threads is told from what is meant to stay: see child._left_threads.
+    has_daemons = False  # so that its threads can be told from those that are meant to stay: see child._left_threads
     send: Callable[[Heard], None]
 
 
 class Host:
-    """One job that runs here. Made by the thread that hears the worker, so that no word to it is missed."""
+    """One job that runs here. Created by the thread that listens to the worker, so that it misses no message."""
 
     def __init__(self, word: Attend) -> None:
         self.word = word
@@ -106,7 +106,7 @@ class Host:
         return self._attempt is not None
 
     def hear(self, word: Fence | Stop | Answer | Refusal | Progress) -> None:
-        """What the worker says meanwhile. On the thread that listens."""
+        """Handle a message of the worker. On the listening thread."""
         match word:
             case Fence(until):
                 self._until = until
@@ -125,7 +125,7 @@ class Host:
     async def run(
         self, function: Callable[..., Any], signature: Signature, send: Callable[[Heard], None], telling: Telling
     ) -> Ended:
-        """Run the handler to its end; what came of it."""
+        """Run the handler to its end; return its outcome."""
         self._own_loop = forking.OwnLoop()
         executor = ThreadPoolExecutor(thread_name_prefix=THREADS)
         loop = asyncio.get_running_loop()
@@ -143,9 +143,9 @@ class Host:
         if ours is not None and ours.cancelling() and isinstance(error, asyncio.CancelledError):
             cancelled, error = error, RuntimeError(LOOP_ENDED)
             error.__cause__ = cancelled
-        if attempt.is_closing and await attempt.wait_for_suspend():  # it ended in the very moment of its suspend
+        if attempt.is_closing and await attempt.wait_for_suspend():  # it ended just while it was suspended
             by = attempt.job.worker or ""
-            await wake_now(attempt.engine, attempt.job.id, by=by, why="it ended while it was suspended")
+            await wake_now(attempt.engine, attempt.job.id, by=by, why="the job ended while it was being suspended")
         stop = attempt.stop
         attempt.mark_ended()
         await attempt.journal.wait_until_written()
@@ -182,12 +182,12 @@ class Host:
         attempt.send = send
         attempt.isolate = lambda call, timeout=None: _run_isolated(asking, call, timeout)
         attempt.journal.load(self.word.steps)
-        self.word = replace(self.word, steps=[])  # They may be many, and this process may idle for long.
+        self.word = replace(self.word, steps=[])  # They may be many, and this process may be idle for long.
         return attempt
 
 
 async def _run_isolated(asking: Asking, call: IsolatedCall, timeout: float | None) -> str:
-    """A step in yet another process, of the worker's: its crash or its timeout is not this process's end."""
+    """Run a step in yet another process of the worker's, so that its crash or timeout doesn't end this one."""
     assert callable(call.function)
     target = target_of(call.function)
     try:
@@ -198,7 +198,7 @@ async def _run_isolated(asking: Asking, call: IsolatedCall, timeout: float | Non
 
 
 async def _tidy_up(attempt: Attempt, executor: ThreadPoolExecutor) -> bool:
-    """End what the job left running; whether nothing runs here any more: no step, no task, no thread of its own."""
+    """End what the job left running. Returns whether nothing runs here any more: no step, task or thread of the job."""
     ours = asyncio.current_task()
     executor.shutdown(wait=False, cancel_futures=True)
     with suppress(TimeoutError):

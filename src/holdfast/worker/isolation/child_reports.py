@@ -1,6 +1,6 @@
-"""What the code of an isolated step or job says while it runs: its progress and its log lines, passed on to the worker.
+"""The progress and log lines that the code of an isolated step or job reports, passed on to the worker.
 
-Must not be imported by a worker. No more is passed on than a worker can bear.
+Must not be imported by a worker. Sends no more than a worker can handle.
 """
 
 import logging
@@ -17,14 +17,14 @@ from holdfast.worker.isolation.messages import Doing, Heard, Logged, Progress
 from holdfast.worker.recorded_errors import storable
 
 PROGRESS_SECONDS = 0.05
-"""Progress is told at most this often; in between only the last word counts."""
+"""The shortest time between two progress messages. In between, only the latest report counts."""
 
 LINES_PER_SECOND = 200
-"""More log lines are left out, and counted: a flood here must not keep the worker busy."""
+"""Further log lines are dropped and counted: a flood of lines must not keep the worker busy."""
 
 
 class Teller:
-    """Passes on the progress and the log lines of one call, and no more of them than a worker can bear."""
+    """Passes on the progress and the log lines of one call, at a rate that a worker can handle."""
 
     def __init__(self, send: Callable[[Heard], None]) -> None:
         self._send = send
@@ -38,13 +38,13 @@ class Teller:
         self._left_out = 0
 
     def report(self, done: int | None, total: int | None, text: str) -> None:
-        """Tell progress, now or a little later; a newer word takes the place of an older one."""
+        """Send progress, now or a little later. A newer report replaces an older one."""
         word = Progress(done, total, storable(str(text)[:PROGRESS_CHARACTERS]))
-        msgspec.json.encode(word)  # A number that can't be written is told to the code that gave it.
+        msgspec.json.encode(word)  # A number that can't be encoded raises in the code that reported it.
         self.latest(lambda: word)
 
     def latest(self, word: Callable[[], Progress | Doing]) -> None:
-        """Say what this gives, now or a little later; a newer one takes the place of an older one."""
+        """Send what this returns, now or a little later. A newer message replaces an older one."""
         with self._lock:
             if not self._open:
                 return
@@ -74,7 +74,7 @@ class Teller:
             self._send(Logged(storable(record.name), record.levelno, line, record.created))
 
     def close(self) -> None:
-        """The call has ended. What it left running tells nothing more: the next call is another job's."""
+        """End the call's reports. Code that it left running sends nothing: the next call belongs to another job."""
         with self._lock:
             self._flush()
             self._own_up()
@@ -92,7 +92,7 @@ class Teller:
 
     def _own_up(self) -> None:
         if self._left_out:
-            line = f"{self._left_out} log lines left out: more than {LINES_PER_SECOND} in a second"
+            line = f"{self._left_out} log lines dropped: more than {LINES_PER_SECOND} per second"
             self._send(Logged("isolation", logging.WARNING, line, time.time()))
             self._left_out = 0
 
@@ -101,7 +101,7 @@ TELLER: ContextVar[Teller | None] = ContextVar("holdfast_teller", default=None)
 
 
 def report_progress(done: int | None = None, total: int | None = None, text: str = "") -> None:
-    """Tell how far the job has come. Outside a job it does nothing."""
+    """Report how far the job is. Outside a job, it does nothing."""
     attempt, teller = context.attempt_here(), TELLER.get()
     if attempt is not None:
         attempt.progress.report(done, total, text)
@@ -110,7 +110,7 @@ def report_progress(done: int | None = None, total: int | None = None, text: str
 
 
 class Forward(logging.Handler):
-    """Passes log lines on. What comes from outside a call, such as a stray thread, goes where Python sends it."""
+    """Passes log lines on. Lines from outside a call, such as from a stray thread, go where Python sends them."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler.emit."""

@@ -1,4 +1,4 @@
-"""Where a function stands, so that another process can find it: its module, its file, its name.
+"""Where a function is defined, so that another process can find it: its module, its file, its name.
 
 Must not run the function.
 """
@@ -19,7 +19,7 @@ from holdfast.worker.recorded_errors import MAIN
 from holdfast.worker.registry import place_of
 
 WRAPPERS_LIMIT = 32
-"""How many decorators may lie between a name in a module and the function that runs."""
+"""How many decorators there may be between a name in a module and the function that runs."""
 
 
 class Target(Struct, frozen=True):
@@ -27,30 +27,30 @@ class Target(Struct, frozen=True):
 
     module: str
     file: str | None
-    """The module's file; None for a module that has none, which is found by its name alone."""
+    """The module's file; None for a module without one, which is found by its name alone."""
     name: str
     """Its qualified name in the module."""
     wrappers: int
-    """How often to look through `__wrapped__`: a step is an object around its function."""
+    """How often to follow `__wrapped__`: a step is an object around its function."""
 
 
 def check_importable(function: Callable[..., Any]) -> None:
-    """Refuse, as early as at decoration, what no other process could find. See target_of."""
+    """Refuse, already at decoration, a function that no other process could find. See target_of."""
     if "<" in function.__qualname__:
         raise Invalid(
-            f"{place_of(function)} stands inside a function, where no other process can find it: "
-            "move it to the top of its module, or run it without isolate='process'"
+            f"{place_of(function)} is defined inside a function, where no other process can find it; "
+            "move it to the top level of its module, or run it without isolate='process'"
         )
     module = sys.modules.get(function.__module__)
     if function.__module__ == "__main__" and _file_of(module) is None:
         raise Invalid(
-            f"{place_of(function)} was typed in, and no other process can import it: "
+            f"{place_of(function)} was typed into an interactive session, so no other process can import it; "
             "put it into a file, or run it without isolate='process'"
         )
 
 
 def target_of(function: Callable[..., Any]) -> Target:
-    """Where another process finds this function, or Invalid: what its module holds under its name must be it."""
+    """Return where another process finds this function. Raises Invalid unless its module has it under its name."""
     check_importable(function)
     module = sys.modules.get(function.__module__)
     file, found = _file_of(module), _find_name(module, function.__qualname__)
@@ -63,24 +63,26 @@ def target_of(function: Callable[..., Any]) -> Target:
             return Target(name, file, function.__qualname__, wrappers)
         found = getattr(found, "__wrapped__", None)
     raise Invalid(
-        f"{place_of(function)} can't be found by its name in another process: its module has "
-        "something else there, or nothing; give it a name of its own at the top of the module"
+        f"{place_of(function)} can't be found by its name in another process, because its module has "
+        "something else under that name, or nothing; define it at the top level of the module, under its own name"
     )
 
 
 def find_function(target: Target) -> Callable[..., Any]:
-    """The function that a target stands for. Imports its module."""
+    """Return the function of a target. Imports its module."""
     function: Any = _find_name(load(target), target.name)
     for _ in range(target.wrappers):
         function = getattr(function, "__wrapped__", None)
     if not callable(function):
-        raise Invalid(f"{target.module} has no function {target.name!r} here; was it changed while the worker runs?")
+        raise Invalid(
+            f"{target.module} has no function {target.name!r} here; has the file changed since the worker started?"
+        )
     called: Callable[..., Any] = function
     return called
 
 
 def load(target: Target) -> ModuleType:
-    """The target's module: by its name when that leads to the same file, otherwise from the file."""
+    """Return the target's module: by name if that leads to the same file, otherwise from the file."""
     there = sys.modules.get(target.module)
     if there is not None and _file_of(there) == target.file:
         return there
@@ -105,11 +107,11 @@ def _load_module(target: Target) -> ModuleType:
 
 
 def _is_found_by_name(target: Target) -> bool:
-    """Whether an import of the name would load the target's file."""
+    """Whether importing the name would load the target's file."""
     spec: ModuleSpec | None
     try:
         spec = importlib.util.find_spec(target.module)
-    except (ImportError, ValueError):  # "video.v2" of a file video.v2.py: there is no package called video
+    except (ImportError, ValueError):  # "video.v2" for a file video.v2.py: there is no package named video
         return False
     return spec is not None and spec.origin is not None and os.path.abspath(spec.origin) == target.file
 

@@ -1,7 +1,7 @@
-"""The worker's side of a job that runs in a process of its own: it holds the lease, and does what the process asks.
+"""The worker's side of a job in its own process: it holds the lease, and makes the calls that the process asks for.
 
-Must not run the job's code. The attempt itself, its steps and its waits, is in the process (`child_job`); here is what
-must outlive it: who owns the job, what it was seen to do, which effects it has begun, and how it is stopped.
+Must not run the job's code. The attempt itself, with its steps and waits, is in the process (`child_job`). Here is what
+must survive it: who owns the job, what it last reported, which effects it has started, and how it is stopped.
 """
 
 import asyncio
@@ -40,23 +40,23 @@ from holdfast.worker.recorded_errors import Reported
 from holdfast.worker.tries import Stopped
 
 STOP_SECONDS = 3.0
-"""How long the process of a job that was told to stop may take for it, before it is killed."""
+"""How long the process of a job that was asked to stop may take, before it is killed."""
 
 
 class RelayedProgress(Progress):
-    """The progress of code that runs in another process: what that process last said."""
+    """The progress of code that runs in another process: what that process last reported."""
 
     def __init__(self, held: HeldJob) -> None:
         super().__init__(held)
         self._relayed: tuple[Running, float] | None = None
 
     def relay(self, running: Running) -> None:
-        """The process has said what it is doing."""
+        """Take the process's report of what it is doing."""
         self._relayed = (running, time.monotonic())
         self._held.changed()
 
     def describe(self) -> Running:
-        """See Progress.describe: what the process last said, and how long ago that was."""
+        """See Progress.describe. Returns what the process last reported, and how long ago."""
         if self._relayed is None:
             return super().describe()
         running, at = self._relayed
@@ -68,12 +68,12 @@ class RelayedProgress(Progress):
 
 
 class IsolatedAttempt(Attempt):
-    """An attempt whose code runs in a process of its own."""
+    """An attempt whose code runs in its own process."""
 
     progress_kind = RelayedProgress
     pool: Pool
     fence: Callable[[], float]
-    """Until when a step may start, by the machine's monotonic clock: the worker's fence."""
+    """The time until which a step may start, by the machine's monotonic clock: the worker's fence."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,12 +83,12 @@ class IsolatedAttempt(Attempt):
         self._asked: dict[int, tuple[Ask, asyncio.Task[None]]] = {}
 
     def load(self, steps: Iterable[Step]) -> None:
-        """See Attempt.load. The process is given them; what is kept here is the log and what is done."""
+        """See Attempt.load. The process gets the steps; only the log and what is done are kept here."""
         self._before = list(steps)
         super().load([_slim(step) for step in self._before])
 
     async def run(self) -> str:
-        """Run the job's function in a process, and take over what came of it. Cancelling this kills the process."""
+        """Run the job's function in a process, and take over its outcome. Cancelling this kills the process."""
         word = Attend(
             target=target_of(self.spec.function),
             job=self.job,
@@ -98,12 +98,12 @@ class IsolatedAttempt(Attempt):
             memory_mb=self.spec.memory_mb,
         )
         self._before = []
-        # From here on the process knows better: it sees which of them are asked for.
+        # From now on the process knows better, because it sees which of them are called.
         self.journal.effects.unsettled.clear()
         try:
             answer = await self.pool.attend(self.job.type, word, on_news=self._hear, on_begin=self._note_process)
         except ProcessDied:
-            if self.stop is not None:  # it was killed because it did not stop
+            if self.stop is not None:  # it was killed because it didn't stop
                 raise Stopped(f"job {self.job.id}: {self.stop}") from None
             raise
         finally:
@@ -116,12 +116,12 @@ class IsolatedAttempt(Attempt):
         return self._take_over(answer)
 
     def renew(self) -> None:
-        """A heartbeat was answered: the process may go on. On the loop."""
+        """Let the process continue, because a heartbeat was answered. On the loop."""
         if self._process is not None and self.stop is None:
             self._process.send(Fence(self.fence()))
 
     def cancel(self) -> None:
-        """Tell the process to stop, and kill it if it doesn't. One that has not begun is not needed any more."""
+        """Ask the process to stop, and kill it if it doesn't. One that hasn't started isn't needed any more."""
         if self._process is None:
             super().cancel()
         elif self._kill is None:
@@ -137,10 +137,10 @@ class IsolatedAttempt(Attempt):
             self.cancel()
 
     def _take_over(self, ended: Ended) -> str:
-        """Take over what the attempt came to there: its result, or raise its error."""
+        """Take over the attempt's outcome: return its result, or raise its error."""
         effects = self.journal.effects
         effects.doubts, effects.drops = ended.doubts, ended.drops
-        effects.heard.update(ended.doubts)  # else the process would have said that it stopped in doubt
+        effects.heard.update(ended.doubts)  # otherwise the process would have reported that it stopped in doubt
         self.journal.calls.take_over(ended.drift, ended.vanished)
         self.kept_slot = ended.kept_slot
         if ended.stop is not None:
@@ -151,7 +151,7 @@ class IsolatedAttempt(Attempt):
             raise Reported(ended.error, is_final=ended.is_final)
         return bytes(ended.result).decode()
 
-    # What the process says while it runs.
+    # Messages from the process while it runs.
 
     def _hear(self, news: News) -> None:
         match news:
@@ -170,10 +170,10 @@ class IsolatedAttempt(Attempt):
             case Logged():
                 log_here(news)
             case ProgressNews():
-                pass  # A job's progress comes with what it is doing.
+                pass  # A job's progress is part of its report of what it is doing.
 
     async def _serve(self, ask: Ask) -> None:
-        """Do what was asked, and tell what came of it, if the process is still there."""
+        """Do what was asked, and send the outcome, if the process is still there."""
         try:
             word = await answered(ask, self._act(ask.act))
             if self._process is not None:
@@ -182,7 +182,7 @@ class IsolatedAttempt(Attempt):
             self._asked.pop(ask.number, None)
 
     def _act(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """What does an act: the engine, unless there is something to note or to put into another form."""
+        """Return what makes a call: the engine, unless something must be noted or converted."""
         match name:
             case "commit":
                 return self._commit
@@ -199,7 +199,7 @@ class IsolatedAttempt(Attempt):
                 return act
 
     async def _finish_acts(self) -> None:
-        """The process is through: what it still asked for is left, but a write is waited for, to know what it did."""
+        """Cancel what the process still asked for when it ended; but wait for a write, to know its outcome."""
         for ask, task in list(self._asked.values()):
             if not ACTS[ask.act].writes:
                 task.cancel()
@@ -207,13 +207,13 @@ class IsolatedAttempt(Attempt):
             await asyncio.wait([task for _, task in self._asked.values()])
 
     async def _commit(self, changes: Sequence[Change]) -> list[Reply]:
-        """Changes of other jobs, or the one in which this job suspends: then its lease ends here, too."""
+        """Commit changes of other jobs, or the suspend of this job, which ends its lease here, too."""
         own = [change for change in changes if change.job.id == self.job.id and change.epoch is not None]
         if not own:
             return [reply(answer) for answer in await self.engine.commit(changes)]
         (change,) = changes
-        assert change.epoch == self.job.epoch, "a process speaks for its own lease only"
-        assert change.job.state in (State.PENDING, State.SCHEDULED), "its worker commits every other end"
+        assert change.epoch == self.job.epoch, "a job's process may only write under its own lease"
+        assert change.job.state in (State.PENDING, State.SCHEDULED), "only the worker commits the end of an attempt"
         self.is_closing = True
         try:
             change = replace(change, steps=(*change.steps, *self.progress.take_log_record()))
@@ -233,7 +233,7 @@ class IsolatedAttempt(Attempt):
         return [reply(answer) for answer in answers]
 
     def _note(self, step: Step, answer: Recorded | Conflict) -> None:
-        """Know, should the process die, what it has recorded, and which effects it has begun."""
+        """Note what the process has recorded and which effects it has started, in case it dies."""
         if isinstance(answer, Conflict):
             return
         records, effects = self.journal.records, self.journal.effects
@@ -257,7 +257,7 @@ class IsolatedAttempt(Attempt):
     async def _isolate(
         self, step: str, target: Target, args: str, current: Current, memory_mb: int | None, timeout: float | None
     ) -> str:
-        """An isolated step of this job: in yet another process, so that its end is not the job's."""
+        """Run an isolated step of this job in yet another process, so that a crash doesn't end the job."""
         call = IsolatedCall(step=step, function=target, args=args, current=current, memory_mb=memory_mb)
         return await self.pool.run(call, timeout=timeout, on_news=self._hear_step)
 
@@ -269,6 +269,6 @@ class IsolatedAttempt(Attempt):
 
 
 def _slim(step: Step) -> Step:
-    """A record without its result, which may be large; but an intent says of itself that it is one."""
+    """Return a record without its result, which may be large. An intent keeps its marker."""
     is_result = step.path[0] != "~" and step.state is not StepState.STARTED
     return replace(step, result=None) if is_result else step

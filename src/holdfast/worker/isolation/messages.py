@@ -1,6 +1,6 @@
-"""What a worker and the process of an isolated step or job say to one another: length-prefixed JSON on a socket.
+"""The messages between a worker and the process of an isolated step or job: length-prefixed JSON on a socket.
 
-Must not touch the socket. Arguments and results lie in it as the canonical text they are, neither parsed nor escaped.
+Must not touch the socket. Arguments and results are embedded as canonical text, neither parsed nor escaped.
 """
 
 import struct
@@ -15,12 +15,12 @@ from holdfast.worker.context import Current
 from holdfast.worker.isolation.import_target import Target
 
 HEAD = struct.Struct("!I")
-"""In front of each frame: how many bytes follow."""
+"""The header of each frame: how many bytes follow."""
 
 FRAME_LIMIT = 2 * PAYLOAD_LIMIT
-"""A frame holds one payload and little else. What claims to be longer is no frame.
+"""A frame holds one payload and little else. Anything that claims to be longer isn't a frame.
 
-A longer word, such as all records of a job, goes on in the next frame as long as frames are exactly this long.
+A longer message, such as all records of a job, continues in the next frame as long as frames are exactly this long.
 """
 
 
@@ -28,7 +28,7 @@ A longer word, such as all records of a job, goes on in the next frame as long a
 
 
 class Warm(Struct, tag=True, frozen=True):
-    """The first word: modules to import ahead, and from which level on log lines are wanted."""
+    """The first message: modules to import in advance, and the lowest level of log lines to send."""
 
     known: list[Target]
     level: int
@@ -44,7 +44,7 @@ class Call(Struct, tag=True, frozen=True):
 
 
 class Attend(Struct, tag=True, frozen=True):
-    """Run this job's function as one attempt. What the attempt asks of the store, it asks its worker (`Ask`)."""
+    """Run this job's function as one attempt. The attempt asks its worker for calls to the store (`Ask`)."""
 
     target: Target
     job: Job
@@ -53,31 +53,31 @@ class Attend(Struct, tag=True, frozen=True):
     claimed: float
     """When the claim was sent, by the machine's monotonic clock, which is the same in all its processes."""
     until: float
-    """No step starts after this, by the same clock, unless a later `Fence` says so."""
+    """No step starts after this, by the same clock, unless a later `Fence` allows it."""
     memory_mb: int | None
 
 
 class Fence(Struct, tag=True, frozen=True):
-    """The worker's heartbeat was answered: steps may start until then."""
+    """The worker's heartbeat was answered: steps may start until this time."""
 
     until: float
 
 
 class Stop(Struct, tag=True, frozen=True):
-    """The attempt is to stop, and why (see `worker.attempt`)."""
+    """The attempt must stop, with the reason (see `worker.held_job`)."""
 
     why: str
 
 
 class Answer(Struct, tag=True, frozen=True):
-    """What came of an `Ask`."""
+    """The answer to an `Ask`."""
 
     number: int
     value: Raw
 
 
 class Refusal(Struct, tag=True, frozen=True):
-    """An `Ask` raised this."""
+    """The error that an `Ask` raised."""
 
     number: int
     error: Error
@@ -87,7 +87,7 @@ class Refusal(Struct, tag=True, frozen=True):
 
 
 class Ask(Struct, tag=True, frozen=True):
-    """An act that the attempt wants done by its worker: one of the engine's, or a step in yet another process."""
+    """A call that the attempt wants its worker to make: one of the engine's, or a step in yet another process."""
 
     number: int
     act: str
@@ -95,7 +95,7 @@ class Ask(Struct, tag=True, frozen=True):
 
 
 class Leave(Struct, tag=True, frozen=True):
-    """Nobody waits any more for what came of an `Ask`."""
+    """Nobody waits for the outcome of an `Ask` any more."""
 
     number: int
 
@@ -113,14 +113,14 @@ class Line(Struct, tag=True, frozen=True):
 
 
 class Ended(Struct, tag=True, frozen=True, kw_only=True):
-    """The attempt has come to its end: all that its worker needs to decide what that means for the job."""
+    """The attempt has ended: everything that its worker needs to decide what that means for the job."""
 
     result: Raw = Raw(b"null")
     error: Error | None = None
     is_final: bool = False
-    """Whether the error says never to retry."""
+    """Whether the error must never be retried."""
     is_cut: bool = False
-    """Whether the handler was cut off instead of failing."""
+    """Whether the handler was interrupted instead of failing."""
     stop: str | None = None
     doubts: list[str] = []
     drops: list[str] = []
@@ -131,15 +131,15 @@ class Ended(Struct, tag=True, frozen=True, kw_only=True):
 
 
 class Ready(Struct, tag=True, frozen=True):
-    """The process has started, and waits for calls."""
+    """The process has started and waits for calls."""
 
 
 class Began(Struct, tag=True, frozen=True):
-    """The module is imported and the arguments are read: from here on the step's own time runs."""
+    """The module is imported and the arguments are decoded: the step's own timeout starts now."""
 
 
 class Progress(Struct, tag=True, frozen=True):
-    """What the step's code told with `progress()`."""
+    """What the step's code reported with `progress()`."""
 
     done: Any
     total: Any
@@ -160,7 +160,7 @@ class Done(Struct, tag=True, frozen=True):
 
     result: Raw
     worn: bool = False
-    """Whether the process is better not used again."""
+    """Whether the process should not be used again."""
 
 
 class Failed(Struct, tag=True, frozen=True):
@@ -171,13 +171,13 @@ class Failed(Struct, tag=True, frozen=True):
 
 
 News = Progress | Logged | Ask | Leave | Doing | Line
-"""What a process may say while its code runs."""
+"""What a process may send while its code runs."""
 
 Heard = Ready | Began | News | Done | Failed | Ended
-"""What a process may say."""
+"""What a process may send."""
 
 Told = Warm | Call | Attend | Fence | Stop | Answer | Refusal | Progress
-"""What a process may be told; Progress is that of a step which its job runs in yet another process."""
+"""What a process may be sent. Progress is that of a step that its job runs in yet another process."""
 
 _encode = msgspec.json.Encoder().encode
 _heard: msgspec.json.Decoder[Heard] = msgspec.json.Decoder(Heard)
@@ -185,7 +185,7 @@ _told: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
 
 
 def make_frame(word: Told | Heard) -> bytes:
-    """Make a word ready to be sent."""
+    """Encode a message for sending."""
     body = _encode(word)
     if len(body) < FRAME_LIMIT:
         return HEAD.pack(len(body)) + body
@@ -194,10 +194,10 @@ def make_frame(word: Told | Heard) -> bytes:
 
 
 def read_heard(body: bytes) -> Heard:
-    """Read a frame that a process has sent."""
+    """Decode a frame that a process has sent."""
     return _heard.decode(body)
 
 
 def read_told(body: bytes) -> Told:
-    """Read a frame that a process was sent."""
+    """Decode a frame that a process was sent."""
     return _told.decode(body)

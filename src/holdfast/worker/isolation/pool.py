@@ -1,4 +1,4 @@
-"""A pool of processes for isolated steps and jobs: started ahead, used again, replaced when they are worn or dead.
+"""A pool of processes for isolated steps and jobs: started in advance, reused, and replaced when worn or dead.
 
 Must not know what a failure means for a job. One pool belongs to one worker and its loop.
 """
@@ -24,50 +24,50 @@ from holdfast.worker.recorded_errors import rebuild_error
 log = logger("holdfast.worker")
 
 MAX_USES = 500
-"""A process is replaced after so many calls, so that what leaks in it does not add up."""
+"""A process is replaced after this many calls, so that leaks in it don't add up."""
 
 SPARE = 1
-"""How many processes wait for a call, however quiet it is."""
+"""How many processes stay ready for a call, even when nothing happens."""
 
 IDLE_SECONDS = 60.0
-"""Further ones that wait longer than this end."""
+"""How long further ones stay ready before they end."""
 
 TEND_SECONDS = 5.0
-"""How often the pool looks after its processes when nothing happens."""
+"""How often the pool checks its processes when nothing happens."""
 
 START_SECONDS = 300.0
-"""How long a process may take to start and to import a module; a step's own timeout begins after that."""
+"""How long a process may take to start and to import a module. A step's own timeout starts after that."""
 
 START_TRIES = 3
-"""How many processes are tried for a call when they die before the function began."""
+"""How many processes are tried for a call if they die before the function starts."""
 
 END_SECONDS = 2.0
-"""How long a process that isn't needed any more may take to end in peace."""
+"""How long a process that isn't needed any more may take to end by itself."""
 
 KNOWN_LIMIT = 32
-"""How many modules a new process imports ahead."""
+"""How many modules a new process imports in advance."""
 
 
 class ProcessDied(HoldfastError):
-    """The process of an isolated step or job died under it: a crash, an exit, or a kill from outside."""
+    """The process of an isolated step or job died while it ran: a crash, an exit, or a kill from outside."""
 
 
 class IsolatedCall(Struct, frozen=True, kw_only=True):
-    """One call of a step that runs in a process of its own."""
+    """One call of a step that runs in its own process."""
 
     step: str
     """The step's name, for messages."""
     function: Callable[..., Any] | Target
     args: str
-    """The arguments as canonical text, as the function's Signature writes them."""
+    """The arguments as canonical text, as the function's Signature encodes them."""
     current: Current
-    """What `current()` answers in the function."""
+    """What `current()` returns in the function."""
     memory_mb: int | None = None
-    """How much memory the call may take, on top of what the interpreter and the imported modules have."""
+    """How much memory the call may use, on top of what the interpreter and the imported modules use."""
 
 
 class Errand(Struct, frozen=True):
-    """What a process is to do, and how to speak of it."""
+    """What a process has to do, and how messages name it."""
 
     kind: str
     """What it is: a step or a job."""
@@ -81,7 +81,7 @@ class Errand(Struct, frozen=True):
 
 
 def report_here(news: News) -> None:
-    """Report here what the step's code said, in the context of the task that awaits it."""
+    """Report here what the step's code reported, in the context of the task that awaits it."""
     if isinstance(news, Progress):
         progress(news.done, news.total, news.text)
     elif isinstance(news, Logged):
@@ -98,9 +98,9 @@ def log_here(news: Logged) -> None:
 
 
 class Pool:
-    """Runs isolated steps, up to `at_once` of them; more wait for their turn. Starts nothing before it is used.
+    """Runs isolated steps, up to `at_once` at a time; others wait their turn. Starts nothing before its first use.
 
-    Jobs wait for no turn: they have a slot, and a step that one of them waits for needs its turn to end.
+    Jobs don't wait their turn: they have a slot, and a step that a job waits for must be able to end.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Pool:
         self._max_uses = max_uses
         self._idle_seconds = idle_seconds
         self._turn = asyncio.Semaphore(at_once)
-        self._idle: list[Process] = []  # The one that was used last is last, and is taken first: it is the warmest.
+        self._idle: list[Process] = []  # The last used is the last, and is taken first: it is the warmest.
         self._busy: set[Process] = set()
         self._ending: set[asyncio.Task[int | None]] = set()
         self._known: dict[Target, None] = {}
@@ -127,12 +127,12 @@ class Pool:
     async def run(
         self, call: IsolatedCall, *, timeout: float | None = None, on_news: Callable[[News], None] = report_here
     ) -> str:
-        """The canonical text of a step's result.
+        """Run a step's function and return its result as canonical text.
 
-        Raises what the function raised, as a failed record does (`recorded_errors.raised_again`); ProcessDied when its
-        process died; TimeoutError when it took longer than `timeout` seconds, and was killed; Invalid when another
-        process couldn't find the function. When this is cancelled, the process is killed at once. `on_news` hears what
-        the function says with `progress()` and `logging`, and must not raise.
+        Raises what the function raised, as a failed record does (`recorded_errors.raised_again`); ProcessDied if its
+        process died; TimeoutError if it took longer than `timeout` seconds and was killed; Invalid if another process
+        couldn't find the function. Cancelling this kills the process at once. `on_news` gets what the function reports
+        with `progress()` and `logging`, and must not raise.
         """
         target = call.function if isinstance(call.function, Target) else target_of(call.function)
         word = Call(target, Raw(call.args.encode()), call.current, call.memory_mb)
@@ -147,23 +147,24 @@ class Pool:
     async def attend(
         self, name: str, word: Attend, *, on_news: Callable[[News], None], on_begin: Callable[[Process], None]
     ) -> Ended | Failed:
-        """Run a job's attempt in a process. Failed: it could not begin. Raises ProcessDied; cancelling this kills it.
+        """Run a job's attempt in a process. Failed means that it couldn't start. Raises ProcessDied; cancelling kills
+        it.
 
-        `on_begin` is given the process once the job's function runs there, to talk to it.
+        `on_begin` gets the process once the job's function runs there, to talk to it.
         """
         answer = await self._run(Errand("job", name, word), on_news, None, on_begin)
         assert isinstance(answer, Ended | Failed)
         return answer
 
     def warm(self) -> None:
-        """Start what is kept ready. The first call does that too, but has to wait for it."""
+        """Start the spare processes. The first call does that too, but has to wait for it."""
         if self._is_closed:
-            raise HoldfastError("isolated steps can't run any more: their worker has stopped")
+            raise HoldfastError("isolated steps can't run any more, because their worker has stopped")
         if self._tending is None:
             self._tending = asyncio.get_running_loop().create_task(self._tend(), name="holdfast isolation")
 
     async def close(self) -> None:
-        """End all processes, those in the middle of a call too, and wait until they are gone."""
+        """End all processes, including those in the middle of a call, and wait until they are gone."""
         self._is_closed = True
         if self._tending is not None:
             self._tending.cancel()
@@ -184,7 +185,7 @@ class Pool:
         timeout: float | None,
         on_begin: Callable[[Process], None] = lambda process: None,
     ) -> Done | Failed | Ended:
-        """Run an errand; what came of it."""
+        """Run an errand and return its outcome."""
         answer: Done | Failed | Ended | None
         process, answer = await self._begin(errand, on_news)
         try:
@@ -197,12 +198,12 @@ class Pool:
             limit = in_words(round((timeout or 0) * 1_000))
             raise TimeoutError(f"{errand.what} took longer than its timeout of {limit} and was killed") from None
         except Gone:
-            raise await self._death(process, errand, f"before the {errand.kind} was done") from None
+            raise await self._death(process, errand, f"before the {errand.kind} finished") from None
         finally:
             self._return(process, answer)
 
     async def _begin(self, errand: Errand, on_news: Callable[[News], None]) -> tuple[Process, Failed | None]:
-        """A process in which the function runs, or could not be called. What dies before that is replaced."""
+        """Return a process in which the function runs, or couldn't be called. One that dies before that is replaced."""
         death: ProcessDied | None = None
         for _ in range(START_TRIES):
             process = await self._take(errand)
@@ -212,9 +213,9 @@ class Pool:
                     began = await process.begin(errand.word, on_news)
             except TimeoutError:
                 limit = in_words(round(START_SECONDS * 1_000))
-                raise TimeoutError(f"{errand.what}: its module could not be imported within {limit}") from None
+                raise TimeoutError(f"{errand.what}: importing its module took longer than {limit}") from None
             except Gone:
-                death = await self._death(process, errand, f"before the {errand.kind} began")
+                death = await self._death(process, errand, f"before the {errand.kind} started")
             finally:
                 if began is None:
                     self._bury(process)
@@ -238,14 +239,14 @@ class Pool:
         try:
             process = await Process.start(list(self._known))
         except OSError as error:
-            raise ProcessDied(f"{errand.what}: no process could be started for it: {error}") from error
+            raise ProcessDied(f"{errand.what}: no process could be started: {error}") from error
         self._busy.add(process)
         if self._is_closed:
             self._end(process, 0)
         return process
 
     def _return(self, process: Process, answer: Done | Failed | Ended | None) -> None:
-        """Keep a process for the next call, unless it is dead, told to die, or worn."""
+        """Keep a process for the next call, unless it is dead, being ended, or worn."""
         process.uses += 1
         if answer is None or self._is_closed or answer.worn:
             self._end(process, 0)
@@ -258,9 +259,9 @@ class Pool:
         self._nudge.set()
 
     async def _death(self, process: Process, errand: Errand, when: str) -> ProcessDied:
-        """What to say about a process that hung up."""
+        """Return the error for a process that closed its connection."""
         if self._is_closed:
-            return ProcessDied(f"{errand.what}: its process was killed {when}, because its worker stopped")
+            return ProcessDied(f"{errand.what}: its process was killed {when}, because the worker stopped")
         code = await asyncio.shield(self._end(process, GONE_SECONDS))
         limit = errand.word.memory_mb
         limited = "" if limit is None else f" (its memory was limited to {limit} MB)"
@@ -270,7 +271,7 @@ class Pool:
         return died
 
     def _end(self, process: Process, patience_seconds: float) -> "asyncio.Task[int | None]":
-        """End a process in the background: at once, or after it had a moment to end by itself."""
+        """End a process in the background: at once, or after it had some time to end by itself."""
         self._busy.discard(process)
         if not patience_seconds:
             process.kill()
@@ -281,15 +282,15 @@ class Pool:
         return process.ending
 
     def _bury(self, process: Process) -> None:
-        """End a process that ran nothing. If it never got ready, that is perhaps due to what it imported ahead."""
+        """End a process that ran nothing. If it never got ready, an import in advance may be the reason."""
         if not process.is_ready:
             self._known.clear()
         self._end(process, 0)
 
-    # All of them.
+    # All processes.
 
     async def _tend(self) -> None:
-        """Keep what is spare ready, let go of what isn't needed, and bury the dead."""
+        """Keep spare processes ready, end those that aren't needed, and remove dead ones."""
         while True:
             now = asyncio.get_running_loop().time()
             for process in list(self._idle):
@@ -313,7 +314,7 @@ class Pool:
             try:
                 process = await Process.start(list(self._known))
             except OSError as error:
-                log.warning("no process could be started ahead for isolated code: %s", error)
+                log.warning("no process could be started in advance for isolated code: %s", error)
                 return
             process.idle_since = asyncio.get_running_loop().time()
             self._idle.insert(0, process)
@@ -326,7 +327,7 @@ class Pool:
 
 
 def raised_here(error: Error, call: IsolatedCall) -> Exception:
-    """The function's error, as if it had been raised here; what its process told about it goes along as a note."""
+    """Return the function's error, as if it had been raised here, with its process's traceback as a note."""
     here = call.current
     step = Step(
         job=here.job_id,

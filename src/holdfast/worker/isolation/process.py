@@ -1,4 +1,4 @@
-"""The worker's side of one process for isolated steps and jobs: starting it, talking to it, ending it.
+"""The worker's side of one process for isolated steps and jobs: start it, talk to it, end it.
 
 Must not choose which process runs what (`pool`).
 """
@@ -40,16 +40,16 @@ from holdfast.worker.isolation.messages import (
 log = logger("holdfast.worker")
 
 GONE_SECONDS = 1.0
-"""How long a process that has hung up may take to die, before it is killed."""
+"""How long a process that has closed its connection may take to end, before it is killed."""
 
 REAP_SECONDS = 10.0
 """How long the system may take to end a process that was killed."""
 
 LOOK_SECONDS = 0.002
-"""How often to look whether a process has ended."""
+"""How often to check whether a process has ended."""
 
 LAST_WORDS_LIMIT = 16_000
-"""How many bytes a crash may tell about itself."""
+"""How many bytes of a crash report are read."""
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
@@ -60,17 +60,17 @@ _HINTS = {
     signal.SIGSEGV: ": a crash in native code",
     signal.SIGBUS: ": a crash in native code",
     signal.SIGILL: ": a crash in native code",
-    signal.SIGABRT: ": native code gave up",
-    signal.SIGKILL: "; this worker did not kill it: is the machine short of memory?",
+    signal.SIGABRT: ": native code aborted",
+    signal.SIGKILL: "; this worker did not kill it; is the machine out of memory?",
 }
 
 
 class Gone(Exception):
-    """The process has hung up: it is dead, or as good as dead."""
+    """The process has closed its connection: it is dead, or about to be."""
 
 
 class Process:
-    """One process, and the line to it. Belongs to the loop that it was started on."""
+    """One process, and the connection to it. Belongs to the loop that it was started on."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Process:
         self.uses = 0
         self.idle_since = 0.0
         self.last_words = ""
-        """What a crash told about itself: Python's own report of where each thread was."""
+        """The report of a crash: Python's own list of where each thread was."""
         self.ending: asyncio.Task[int | None] | None = None
         self._popen = popen
         self._lifeline = lifeline
@@ -93,7 +93,7 @@ class Process:
 
     @classmethod
     async def start(cls, known: Sequence[Target]) -> "Process":
-        """Start one. It imports these modules ahead, and says Ready after that."""
+        """Start a process. It imports these modules in advance, and then sends Ready."""
         popen, lifeline, line = _start_process()
         try:
             reader, writer = await asyncio.open_unix_connection(sock=line)
@@ -110,7 +110,7 @@ class Process:
     # Talking.
 
     async def begin(self, call: Call | Attend, on_news: Callable[[News], None]) -> Began | Failed:
-        """Hand over a call. Began: the function runs. Raises Gone."""
+        """Send a call. Began means that the function runs. Raises Gone."""
         if not self.is_ready:
             word = await self._next(on_news)
             assert isinstance(word, Ready)
@@ -121,18 +121,18 @@ class Process:
         return word
 
     async def answer(self, on_news: Callable[[News], None]) -> Done | Failed | Ended:
-        """What came of the call. Raises Gone."""
+        """Return the outcome of the call. Raises Gone."""
         word = await self._next(on_news)
         assert isinstance(word, Done | Failed | Ended)
         return word
 
     def send(self, word: Told) -> None:
-        """Say something to it, if it still listens. Returns at once."""
+        """Send a message, if it still listens. Returns at once."""
         if not self._writer.transport.is_closing():
             self._writer.write(make_frame(word))
 
     async def _next(self, on_news: Callable[[News], None]) -> Heard:
-        """The next word that isn't news of the code that runs; those are passed on."""
+        """Return the next message that isn't a report of the running code. Reports are passed on."""
         while True:
             try:
                 word = read_heard(await self._body())
@@ -163,30 +163,30 @@ class Process:
     # Ending.
 
     def has_ended(self) -> bool:
-        """Whether it is dead. Where the system allows it this leaves it unreaped, so that its number stays its own."""
+        """Whether it is dead. If the system allows it, it stays unreaped, so that its pid isn't reused."""
         if not hasattr(os, "waitid"):
             return self._popen.poll() is not None
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # Somebody else has reaped it, and `poll` finds that out too.
+        except ChildProcessError:  # Somebody else has reaped it; `poll` notices that too.
             return self._popen.poll() is not None
 
     def kill(self) -> None:
-        """Kill it, and all that it started and that stayed in its group. Returns at once."""
-        if self._popen.returncode is None:  # Once it is reaped, its number may be another's.
+        """Kill it, and everything that it started and that stayed in its group. Returns at once."""
+        if self._popen.returncode is None:  # Once it is reaped, its pid may belong to another process.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def end(self, patience_seconds: float) -> int | None:
-        """Hang up, give it so long to end by itself, kill what is left, reap it.
+        """Close the connection, give it this long to end by itself, kill what is left, and reap it.
 
-        Its exit code, as `subprocess` counts them; None when it did not end by itself.
+        Returns its exit code, as `subprocess` does; None if it didn't end by itself.
         """
         self._writer.transport.abort()
         has_ended = await _within(patience_seconds, self.has_ended)
         self.kill()
         if not await _within(REAP_SECONDS, lambda: self._popen.poll() is not None):
-            log.warning("process %d was killed %s s ago and is still there", self.pid, REAP_SECONDS)
+            log.warning("process %d was killed %s s ago but still exists", self.pid, REAP_SECONDS)
         with suppress(OSError):
             await self._writer.wait_closed()
         forking.close(self._lifeline)
@@ -194,11 +194,11 @@ class Process:
 
 
 def how(code: int | None, when: str) -> str:
-    """How a process ended that hung up, and when: the end of a sentence about it."""
+    """Say how a process ended that closed its connection, and when: the end of a sentence about it."""
     if code is None:
-        return f"hung up on its worker {when}, and was killed"
+        return f"closed the connection to its worker {when}, and was killed"
     if code >= 0:
-        return f"ended with code {code} {when}"
+        return f"exited with code {code} {when}"
     try:
         number = signal.Signals(-code)
     except ValueError:
@@ -207,11 +207,11 @@ def how(code: int | None, when: str) -> str:
 
 
 def _start_process() -> "tuple[subprocess.Popen[bytes], int, socket.socket]":
-    """A fresh interpreter with our flags, environment, path and standard streams, in a session of its own.
+    """Start a fresh interpreter with our flags, environment, path and standard streams, in its own session.
 
-    In a session of its own Ctrl-C in the terminal doesn't reach it, and what it starts can be killed with it. It lives
-    while the lifeline is open. A forked copy of this process closes it, and never has the other end of the line: one of
-    them would hide that this process is gone, the other that the new one is.
+    In its own session, Ctrl-C in the terminal doesn't reach it, and what it starts can be killed with it. It lives
+    while the lifeline is open. A forked copy of this process closes the lifeline, and never has the other end of the
+    connection: an open lifeline would hide that this process is gone, an open connection that the new one is.
     """
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     with forking.opening() as closed_in_copies, ExitStack() as undo:
@@ -232,7 +232,7 @@ def _start_process() -> "tuple[subprocess.Popen[bytes], int, socket.socket]":
 
 
 async def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    """Whether it is so, or comes to be so in this time."""
+    """Return whether this is true, or becomes true within this time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while not is_so():

@@ -1,7 +1,7 @@
-"""An engine for an attempt in a process of its own: each act is asked of its worker, whose engine does it.
+"""An engine for an attempt in its own process: it asks the worker, whose engine makes each call.
 
-Must not know a store, and adds no law: what is written names its lease, and the worker's store compares. Here are the
-acts that may be asked for, as both sides know them.
+Must not know a store, and adds no rule: each write names its lease, and the worker's store checks it. Also defines the
+calls that both sides know.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ class Reply(Struct, frozen=True, omit_defaults=True):
 
 
 class Act(Struct, frozen=True):
-    """An act that may be asked for: the types of its arguments and of its answer."""
+    """A call that may be asked for: the types of its arguments and of its answer."""
 
     args: Any
     answer: Any
     writes: bool = False
-    """Whether it goes on to its end even if nobody waits for it any more."""
+    """Whether it runs to its end even if nobody waits for it any more."""
 
 
 ACTS = {
@@ -82,7 +82,7 @@ ACTS = {
 
 
 def reply(answer: Applied | Recorded | Record | Conflict) -> Reply:
-    """An engine's answer, so that the other side can tell which it is."""
+    """Wrap an engine's answer, so that the other side can tell which kind it is."""
     match answer:
         case Applied():
             return Reply(applied=answer)
@@ -95,7 +95,7 @@ def reply(answer: Applied | Recorded | Record | Conflict) -> Reply:
 
 
 async def answered(ask: Ask, does: Callable[..., Awaitable[Any]]) -> Answer | Refusal:
-    """What came of an act, ready to be told: its answer, or what it raised."""
+    """Return the outcome of a call, ready to be sent: its answer, or what it raised."""
     try:
         args = msgspec.json.decode(ask.args, type=ACTS[ask.act].args)
         return Answer(ask.number, Raw(msgspec.json.encode(await does(*args))))
@@ -107,7 +107,7 @@ async def answered(ask: Ask, does: Callable[..., Awaitable[Any]]) -> Answer | Re
 
 
 class Asking:
-    """What an attempt has asked of its worker and not heard yet. On the attempt's loop."""
+    """The calls that an attempt has asked of its worker and that aren't answered yet. On the attempt's loop."""
 
     def __init__(self, send: Callable[[Ask | Leave], None]) -> None:
         self._send = send
@@ -115,7 +115,7 @@ class Asking:
         self._open: dict[int, asyncio.Future[Raw]] = {}
 
     async def ask(self, act: str, *args: Any) -> Any:
-        """Have it done, and wait for what came of it. Raises what it raised there (`RemoteFailure` holds it)."""
+        """Have the worker make a call, and wait for the outcome. Raises what it raised there, as `RemoteFailure`."""
         number = next(_numbers)
         answer = self._open[number] = self._loop.create_future()
         try:
@@ -129,8 +129,8 @@ class Asking:
         return msgspec.json.decode(text, type=ACTS[act].answer)
 
     def hear(self, word: Answer | Refusal) -> None:
-        """The worker has answered. From any thread."""
-        with suppress(RuntimeError):  # the loop has ended: nobody waits
+        """Take the worker's answer. From any thread."""
+        with suppress(RuntimeError):  # the loop has ended, so nobody waits
             self._loop.call_soon_threadsafe(self._settle, word)
 
     def _settle(self, word: Answer | Refusal) -> None:
@@ -147,7 +147,7 @@ _numbers = itertools.count(1)
 
 
 class RemoteFailure(Exception):
-    """An act raised this in the worker."""
+    """A call raised this in the worker."""
 
     def __init__(self, error: Error) -> None:
         super().__init__(f"{error.type}: {error.message}")
@@ -155,7 +155,7 @@ class RemoteFailure(Exception):
 
 
 class RemoteEngine(Engine, Transactional):
-    """The worker's store, for what an attempt may ask of it."""
+    """The worker's store, as far as an attempt may use it."""
 
     guarantees = Guarantees(
         name="line",
@@ -167,7 +167,7 @@ class RemoteEngine(Engine, Transactional):
         atomic_children=True,
         clock="the worker's store's",
         limit="what the worker's store says",
-        transactions="all steps",  # it refuses them itself, and says why
+        transactions="all steps",  # it refuses them itself, with a reason
     )
 
     def __init__(self, asking: Asking) -> None:
@@ -175,19 +175,19 @@ class RemoteEngine(Engine, Transactional):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "RemoteEngine":
-        """Refuse: only a worker has this engine to give."""
+        """Refuse: only a worker can provide this engine."""
         raise Invalid("the line to a worker has no URL")
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """Refuse: only a worker has this engine to give."""
+        """Refuse: only a worker can provide this engine."""
         raise Invalid("the line to a worker has no URL")
 
     async def open(self) -> None:
-        """Do nothing: the worker has opened it."""
+        """Do nothing: the worker has opened the store."""
 
     async def close(self) -> None:
-        """Do nothing: the worker closes it."""
+        """Do nothing: the worker closes the store."""
 
     async def now(self) -> Time:
         """Ask for the store's time."""
@@ -198,10 +198,10 @@ class RemoteEngine(Engine, Transactional):
         return self._ask("insert", jobs, parent)
 
     async def _claim(self, worker: str, queues: list[str], limit: int, types: list[str] | None) -> list[Job]:
-        raise Invalid("a job's process can't claim: its worker does")
+        raise Invalid("a job's process can't claim; only its worker can")
 
     async def _beat(self, presence: Presence) -> Beat:
-        raise Invalid("a job's process can't beat: its worker does")
+        raise Invalid("a job's process can't send heartbeats; only its worker can")
 
     async def _commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         replies: list[Reply] = await self._ask("commit", changes)
@@ -213,12 +213,12 @@ class RemoteEngine(Engine, Transactional):
 
     async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
         raise Invalid(
-            f"step {step.name}: a transaction can't cross into the process of an isolated job; leave out its isolate, "
-            "or give it to the steps that need it"
+            f"step {step.name}: a transaction can't run in the process of an isolated job; remove isolate from the "
+            "job, or set it only on the steps that need it"
         )
 
     async def _prune(self, limit: int) -> int:
-        raise Invalid("a job's process can't prune: upkeep does")
+        raise Invalid("a job's process can't prune; only upkeep can")
 
     async def _get(self, ids: list[str]) -> Mapping[str, Job]:
         jobs: list[Job | None] = await self._ask("get", ids)
@@ -232,7 +232,7 @@ class RemoteEngine(Engine, Transactional):
         return {(queue, state): number for queue, state, number in await self._ask("count")}
 
     async def _ready_types(self, queue: str) -> list[str]:
-        raise Invalid("a job's process can't look at a queue: its worker does")
+        raise Invalid("a job's process can't watch a queue; only its worker can")
 
     def _steps(self, job: str) -> Awaitable[list[Step]]:
         return self._ask("steps", job)
@@ -255,7 +255,7 @@ class RemoteEngine(Engine, Transactional):
         return self._ask("wait", topics, timeout, after)
 
     async def _ask(self, act: str, *args: Any) -> Any:
-        """An act of the store. Its own errors are raised here as they were there: who asked knows them by class."""
+        """Call the store. Its own errors are raised here as they were there: callers know them by class."""
         try:
             return await self._asking.ask(act, *args)
         except RemoteFailure as trouble:
@@ -263,7 +263,7 @@ class RemoteEngine(Engine, Transactional):
         kind = getattr(errors, error.type.removeprefix("holdfast.core.errors."), None)
         if isinstance(kind, type) and issubclass(kind, HoldfastError):
             raise kind(error.message)
-        raise HoldfastError(f"the worker could not do it: {error.type}: {error.message}")
+        raise HoldfastError(f"the worker could not do this: {error.type}: {error.message}")
 
 
 def _told(answer: Any) -> Any:

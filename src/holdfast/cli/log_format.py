@@ -1,0 +1,96 @@
+"""The log of `holdfast worker` and `holdfast dev`: as text for a person, or as JSON, one object a line.
+
+Must not know what is logged. Neither form holds anything that a terminal obeys, whoever wrote the line.
+"""
+
+import logging
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.safe_text import clean, escaped
+from holdfast.tracebacks import format_folded
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+
+STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""What every record has. Anything else came with `extra=`."""
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Text, or one JSON object a line.",
+)
+log_level_option = click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+
+
+def set_up_logging(level: str, format: str) -> None:
+    """Write what this process logs to stderr. An App that sets up logging itself replaces this."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if format == "json" else TextLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def is_json() -> bool:
+    """Whether this process logs JSON, so that nothing else may be printed between the lines."""
+    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+
+
+class Lines(logging.Formatter):
+    """What both forms have in common: tracebacks show the user's frames."""
+
+    def formatException(self, ei: ExcInfo) -> str:
+        """See logging.Formatter."""
+        return "" if ei[1] is None else format_folded(ei[1]).rstrip("\n")
+
+
+class TextLines(Lines):
+    """A line for a person: time, level, logger, message; then a traceback, if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging.Formatter."""
+        return clean(super().format(record))
+
+
+class JsonLines(Lines):
+    """A JSON object in one line: ts, level, logger, message, every field of `extra=`, and traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging.Formatter."""
+        ts = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        told: dict[str, Any] = {name: value for name, value in vars(record).items() if name not in STANDARD}
+        fixed = {"ts": ts, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        told = fixed | {name: value for name, value in told.items() if name not in fixed}
+        if record.exc_info or record.exc_text:
+            told["traceback"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
+        if record.stack_info:
+            told["stack"] = record.stack_info
+        return escaped(_encode(told))
+
+
+def _encode(told: dict[str, Any]) -> str:
+    """JSON, whatever the fields hold: what has no JSON of its own is told as text."""
+    try:
+        return msgspec.json.encode(told, enc_hook=str).decode()
+    except Exception:
+        texts = {str(name): _as_text(value) for name, value in told.items()}
+        return msgspec.json.encode(texts).decode()
+
+
+def _as_text(value: object) -> str:
+    try:
+        text = str(value)
+    except Exception as error:
+        text = f"({type(value).__name__}: its text raised {type(error).__name__})"
+    return text.encode("utf-8", "backslashreplace").decode()
