@@ -83,7 +83,7 @@ def test_one_question_is_shown_in_full_with_the_command_to_copy(cli: Cli, id: st
 
 
 def test_a_signal_that_is_waited_for_is_no_question(cli: Cli, ids: dict[State, str]):
-    assert cli.ok("ask") == "no job asks anything\n"
+    assert cli.ok("ask") == "no open questions\n"
     result = cli("ask", ids[State.PENDING])
     assert (result.exit_code, result.stdout) == (1, "")
     assert "has no open question: it is pending; holdfast ask lists them" in result.stderr
@@ -103,7 +103,7 @@ def test_the_form_of_anything_is_told_and_has_a_sample():
 
 
 def test_an_answer_lets_the_job_go_on(cli: Cli, id: str):
-    assert cli.ok("ask", id, "--answer", ANSWER) == f"answered {id[-8:]}: it goes on\n"
+    assert cli.ok("ask", id, "--answer", ANSWER) == f"answered {id[-8:]}: it continues\n"
 
     assert cli.json("status", id)["state"] == "available"
     assert signals(cli, id) == [json.loads(ANSWER)]
@@ -118,13 +118,13 @@ def test_a_question_of_a_job_that_keeps_its_slot_is_listed_shown_and_answered(cl
     assert question["schema"] == FORM
     for verb in ("status", "show"):
         shown = cli.ok(verb, id)
-        assert "waits for a person's answer, 1 h 29 min left\n" in shown, verb
+        assert "waiting for a person's answer, 1 h 29 min left\n" in shown, verb
         assert f"answer it: holdfast ask {id[-8:]}\n" in shown, verb
     wait = {"kind": "signal", "name": "ask:1a2b3c4d", "until": question["until"]}
     assert cli.json("show", id)["job"]["waits"] == [wait]
     assert cli("ask", id, "--answer", '{"ok": true, "tone": "hot"}').exit_code == 1
 
-    assert cli.ok("ask", id, "--answer", ANSWER) == f"answered {id[-8:]}: it goes on\n"
+    assert cli.ok("ask", id, "--answer", ANSWER) == f"answered {id[-8:]}: it continues\n"
 
     assert cli.json("status", id)["state"] == "active"
     assert cli.json("ask")["questions"] == []
@@ -139,8 +139,8 @@ def test_json_of_an_answer_is_the_jobs_new_status(cli: Cli, id: str):
     ("answer", "why"),
     [
         ('{"tone": "warm"}', "the answer: 'ok' is missing; give it"),
-        ('{"ok": "maybe", "tone": "warm"}', "the answer: ok: must be of type boolean, and is 'maybe'"),
-        ('{"ok": true, "tone": "warm", "takes": 9}', "the answer: takes: must be less than or equal to 5, and is 9"),
+        ('{"ok": "maybe", "tone": "warm"}', "the answer: ok: must be of type boolean, but is 'maybe'"),
+        ('{"ok": true, "tone": "warm", "takes": 9}', "the answer: takes: must be less than or equal to 5, but is 9"),
         ('{"ok": true, "tone": "hot"}', "the answer: tone: must be one of 'warm', 'cold'"),
     ],
 )
@@ -232,7 +232,7 @@ def test_a_bound_is_checked_field_by_field(cli: Cli, monkeypatch):
     result = at_terminal(cli, monkeypatch, id, "9", "5")
 
     assert (
-        "stars (whole number, 1 to 5, default 3): 9\n  it: must be less than or equal to 5, and is 9\n" in result.stderr
+        "stars (whole number, 1 to 5, default 3): 9\n  it: must be less than or equal to 5, but is 9\n" in result.stderr
     )
     assert signals(cli, id) == [{"stars": 5}]
 
@@ -288,13 +288,13 @@ def test_a_signal_that_does_not_fit_is_refused_with_the_reason(cli: Cli):
 
     assert (result.exit_code, result.stdout) == (1, "")
     why = (
-        "signal approved: ok: must be of type boolean, and is 'maybe'; "
+        "signal approved: ok: must be of type boolean, but is 'maybe'; "
         "it takes ok (yes or no), note (text, may be left out)"
     )
     assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and it waits on\n"
     assert cli.json("status", id)["state"] == "pending"
     assert signals(cli, id) == []
-    assert "it goes on" in cli.ok("signal", id, "approved", "--json", '{"ok": true}')
+    assert "it continues" in cli.ok("signal", id, "approved", "--json", '{"ok": true}')
 
 
 def test_a_signal_that_a_job_does_not_wait_for_is_kept_and_told_with_what_it_waits_for(cli: Cli):
@@ -303,7 +303,7 @@ def test_a_signal_that_a_job_does_not_wait_for_is_kept_and_told_with_what_it_wai
     told = cli.ok("signal", id, "aproved")
 
     assert told == f"sent aproved to {id[-8:]}: it is pending; it waits for approved, priced; it keeps it\n"
-    assert "it goes on" in cli.ok("signal", id, "approved")
+    assert "it continues" in cli.ok("signal", id, "approved")
 
 
 def test_an_answer_to_one_of_two_questions_needs_its_name(cli: Cli):
@@ -311,7 +311,10 @@ def test_an_answer_to_one_of_two_questions_needs_its_name(cli: Cli):
 
     result = cli("ask", id, "--answer", "5")
 
-    assert (result.exit_code, "say which by --name (name=): ask:1a2b3c4d, ask:9f86d081" in result.stderr) == (2, True)
+    assert (result.exit_code, "choose one with --name (name=): ask:1a2b3c4d, ask:9f86d081" in result.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_a_job_in_review_is_told_to_be_in_review(cli: Cli, ids: dict[State, str]):

@@ -33,7 +33,7 @@ LINES = {
     "completion tcsh": ("completion SHELL: 'tcsh' is not one of 'bash', 'zsh', 'fish'; see holdfast completion --help"),
     "workers now": "workers: got unexpected extra argument (now); see holdfast workers --help",
     "status --watch --json": (
-        "status: --watch and --json don't go together: ask for --json again and again; see holdfast status --help"
+        "status: --watch and --json can't be combined: repeat it with --json instead; see holdfast status --help"
     ),
 }
 

@@ -48,7 +48,8 @@ def test_cancel_of_an_ended_job_is_refused(state: State, cli: Cli, ids: dict[Sta
     result = cli("cancel", ids[state])
 
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"holdfast: job {ids[state]}: cancel is not possible while it is {state}")
+    already = "has already" if state is State.COMPLETED else "was already"
+    assert result.stderr.startswith(f"holdfast: job {ids[state]} {already} {state}, so it can't be cancelled")
 
 
 def test_one_refusal_does_not_keep_the_others_from_being_cancelled(cli: Cli, ids: dict[State, str]):
@@ -185,7 +186,7 @@ def test_a_child_that_is_cancelled_with_its_parent_is_not_refused(how: str, cli:
 def test_a_signal_wakes_who_waits_for_it(cli: Cli, ids: dict[State, str]):
     said = cli.ok("signal", ids[State.PENDING], "approved", "--json", '{"ok": true}')
 
-    assert "it goes on" in said
+    assert "it continues" in said
     told = cli.json("show", ids[State.PENDING])["job"]
     assert told["state"] == "available"
     assert [(one["name"], one["value"]) for one in told["signals"]] == [("approved", {"ok": True})]
@@ -247,7 +248,10 @@ def test_only_a_job_in_review_can_be_replayed_resolved_or_discarded(
     result = cli(*call, ids[state])
 
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"holdfast: job {ids[state]}: {call[0]} is not possible while it is {state}")
+    words = {one: f"was already {one}" for one in ENDED} | {State.COMPLETED: "has already completed"}
+    asked = {"replay": "replayed", "resolve": "resolved", "discard": "discarded"}[call[0]]
+    state_words = words.get(state, f"is {state}")
+    assert result.stderr.startswith(f"holdfast: job {ids[state]} {state_words}, so it can't be {asked}")
     assert states(cli) == before
 
 

@@ -69,7 +69,7 @@ def test_a_healthy_store_is_healthy(cli: Cli):
     assert result.exit_code == 0
     assert result.stdout.endswith("\n\nhealthy\n")
     assert f"ok   store: {cli.path} (sqlite; survives a power cut" in result.stdout
-    for line in ("schema: version 4", "journal: mode wal", "integrity: no damage", "counters: equal to a recount"):
+    for line in ("schema: version 4", "journal: mode wal", "integrity: no damage", "counters: match a recount"):
         assert f"ok   {line}" in result.stdout
 
 
@@ -79,7 +79,7 @@ def test_counters_that_differ_from_the_jobs_fail(cli: Cli, ids: dict[State, str]
     assert cli("doctor").exit_code == 1
     assert checks(cli)["counters"] == (
         "fail",
-        "differ from a recount (video/available: kept 6, found 1); status and queues are misleading",
+        "differ from a recount (video/available: kept 6, found 1); the numbers in status and queues are wrong",
     )
 
 
@@ -126,8 +126,8 @@ def test_queues_that_are_paused_or_not_served_while_jobs_wait_are_told(cli: Cli,
 
     told = cli("doctor").stdout
 
-    assert "warn queue: video is paused and 2 jobs wait: holdfast queues resume video" in told
-    assert "warn queue: making: 1 job waits and no worker serves it" in told
+    assert "warn queue: video is paused and 2 jobs wait; to resume it: holdfast queues resume video" in told
+    assert "warn queue: making: 1 job waits and no worker serves this queue" in told
 
 
 async def workers_and_looks(jobs: Jobs, *types: tuple[str, ...] | None) -> tuple[list[str], list[str]]:
@@ -155,14 +155,14 @@ def test_a_type_that_no_living_worker_knows_is_told(cli: Cli, ids: dict[State, s
 def test_a_type_that_somebody_may_know_is_well(known, cli: Cli, ids: dict[State, str]):
     doctor, status = in_store(cli.path, lambda jobs: workers_and_looks(jobs, ("draw",), known))
 
-    assert doctor == ["ok every type that waits in a served queue is known there"]
+    assert doctor == ["ok every queue's workers know the types of its waiting jobs"]
     assert status == []
 
 
 def test_where_no_worker_serves_a_queue_its_types_are_not_told_as_well(cli: Cli, ids: dict[State, str]):
     doctor, status = in_store(cli.path, lambda jobs: workers_and_looks(jobs))
 
-    assert doctor == ["ok every type that waits in a served queue is known there"]
+    assert doctor == ["ok every queue's workers know the types of its waiting jobs"]
     assert status == []
 
 
@@ -199,9 +199,9 @@ def test_an_undo_whose_jobs_type_no_living_worker_knows_is_told(types, cli: Cli)
 
     if types == [("draw", "holdfast.undo")]:
         assert told == (
-            f"warn 1 undo job waits ({id[-8:]}), and no living worker knows the type of the job to undo (make_video): "
-            "start a worker whose App has the code; one that hasn't runs an undo when it is an hour old, and names "
-            "what is left in review"
+            f"warn 1 undo job waits ({id[-8:]}), but no living worker knows the type of the job to undo (make_video): "
+            "start a worker whose App has the code; after an hour, any worker runs the undo without the code and lists "
+            "in review what it couldn't undo"
         )
     else:
         assert told.startswith("ok ")
@@ -222,7 +222,7 @@ def test_very_many_queues_that_nobody_serves_are_not_all_told(cli: Cli, monkeypa
     planted(cli, *({"queue": name} for name in ("a", "b", "c", "d")))
 
     assert checks(cli)["queue"][1] == (
-        "4 jobs wait in queues that no worker serves (a: 1, b: 1, and 2 queues more): "
+        "4 jobs wait in queues that no worker serves (a: 1, b: 1, and 2 more queues): "
         "holdfast worker MODULE:APP --queues a,b"
     )
 
@@ -239,7 +239,7 @@ def test_jobs_that_expired_or_were_due_long_ago_or_wait_too_long_are_told(cli: C
 
     assert found["expired"][0] == "warn"
     assert found["due"][0] == "warn"
-    assert found["oldest"] == ("warn", f"job {old[-8:]} (draw, queue video) has waited for a worker for 2 h")
+    assert found["oldest"] == ("warn", f"job {old[-8:]} (draw, queue video) has been waiting for a worker for 2 h")
     assert {expired, due, old} == {job["id"] for job in cli.json("jobs")["jobs"]}
 
 
@@ -367,8 +367,8 @@ def test_steps_that_an_app_does_not_define_are_told_before_it_is_deployed(name, 
     assert told == level
     if level == "warn":
         assert text == (
-            f"1 unended job ({id[-8:]}) recorded sketched (3), which this App doesn't define: "
-            "if a step was renamed, @step(was='sketched') finds its records again"
+            f"1 unfinished job ({id[-8:]}) recorded sketched (3), which this App doesn't define: "
+            "if you renamed a step, @step(was='sketched') makes it use the old records"
         )
 
 
@@ -386,8 +386,8 @@ def test_jobs_that_went_on_without_their_records_are_told_for_a_day(cli: Cli):
     id = in_store(cli.path, work)
     assert checks(cli)["resumed"] == (
         "warn",
-        f"1 job ({id[-8:]}) went on lately, and draw (3), cut (1) were recorded and never asked for: "
-        "if a step was renamed, @step(was='draw') finds its records again",
+        f"1 job ({id[-8:]}) resumed recently, and draw (3), cut (1) were recorded and never asked for: "
+        "if you renamed a step, @step(was='draw') makes it use the old records",
     )
     tampered(cli, f"update entry set at = at - {25 * 60 * MINUTE}")
     assert checks(cli)["resumed"][0] == "ok"
@@ -417,7 +417,7 @@ def test_a_job_that_went_on_without_its_records_is_told_however_many_came_after_
     id = in_store(cli.path, work)
     level, text = checks(cli)["resumed"]
     assert level == "warn"
-    assert f"1 job ({id[-8:]}) went on lately" in text
+    assert f"1 job ({id[-8:]}) resumed recently" in text
 
 
 def test_a_look_at_jobs_that_ended_early_says_how_far_it_came(cli: Cli, tmp_path: Path, monkeypatch):
@@ -435,7 +435,7 @@ def test_a_look_at_jobs_that_ended_early_says_how_far_it_came(cli: Cli, tmp_path
     in_store(cli.path, work)
     found = checks(cli, f"{file}:app")
     for name in ("resumed", "steps", "due", "owners"):
-        assert found[name][1].endswith(" (of the newest job only: the look at them took too long)"), found[name]
+        assert found[name][1].endswith(" (only the newest job checked: the walk took too long)"), found[name]
     assert found["resumed"][0] == "ok"
 
 
@@ -448,7 +448,7 @@ def test_a_job_that_is_long_due_is_told_however_many_are_not(cli: Cli):
     later = [{"run_at": lambda now: now + HOUR} for _ in range(MANY)]
     late = {"run_at": lambda now: now - 30 * MINUTE, "age": HOUR}
     *_, id = planted(cli, *later, late)
-    assert checks(cli)["due"] == ("warn", f"1 job due since long and not taken up ({id[-8:]}): no worker claims there")
+    assert checks(cli)["due"] == ("warn", f"1 job long overdue ({id[-8:]}): no worker claims from their queues")
 
 
 def test_a_lost_job_is_told_however_many_have_a_living_worker(cli: Cli):
@@ -482,7 +482,7 @@ def test_a_busy_store_is_not_called_wrong(cli: Cli, ids: dict[State, str], monke
 
     monkeypatch.setattr(SqliteEngine, "count", moving)
 
-    assert checks(cli)["counters"] == ("ok", "not compared: the jobs change too fast just now")
+    assert checks(cli)["counters"] == ("ok", "not compared: the jobs change too fast")
 
 
 def test_a_doctor_that_takes_long_for_a_recount_takes_nothing_for_the_future_and_nobody_for_lost(monkeypatch):

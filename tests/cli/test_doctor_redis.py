@@ -35,9 +35,13 @@ def told(url: str) -> tuple[int, dict[str, tuple[str, str]]]:
     ("settings", "level", "says"),
     [
         ({}, "ok", "a killed server loses nothing, a power cut what appendfsync allows"),
-        ({"appendfsync": "no"}, "warn", "a power cut can lose what the system had not written yet"),
+        ({"appendfsync": "no"}, "warn", "a power cut can lose the writes of about 30 seconds"),
         ({"appendonly": "no", "save": ""}, "warn", "a restart of the server loses every job; set appendonly yes"),
-        ({"appendonly": "no", "save": "60 1"}, "warn", "a crash of the server loses all since its last snapshot"),
+        (
+            {"appendonly": "no", "save": "60 1"},
+            "warn",
+            "a crash of the server loses every write since its last snapshot",
+        ),
     ],
 )
 def test_what_the_servers_settings_can_lose_is_told(

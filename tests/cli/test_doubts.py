@@ -51,7 +51,7 @@ def test_a_step_in_doubt_is_named_with_both_commands(verb: str, cli: Cli, id: st
     shown = cli.ok(verb, *([id] if verb == "show" else []))
 
     command = f"holdfast resolve {id[-8:]} --step '{SEND}'"
-    assert f"{SEND} may have happened: it was begun and not recorded\n" in shown
+    assert f"{SEND} may have happened: it started, and no result was recorded\n" in shown
     assert f"it did:      {command} --result JSON\n" in shown
     assert f"it did not:  {command} --again\n" in shown
 
@@ -67,7 +67,7 @@ def test_a_person_sees_what_the_step_in_doubt_raised(verb: str, cli: Cli):
 def test_show_marks_the_step_and_shows_no_result_of_it(cli: Cli, id: str):
     shown = cli.ok("show", id)
 
-    assert f"{SEND}  in doubt" in shown
+    assert "send order-42  in doubt" in shown
     assert "effect" not in shown.split("Error")[0]
     assert "next: holdfast replay" not in shown  # it would only come back
 
@@ -79,7 +79,7 @@ def test_an_effect_that_is_under_way_is_not_in_doubt(cli: Cli):
     assert cli.json("show", id)["in_doubt"] == []
     result = cli("resolve", id, "--step", SEND, "--again")
     assert result.exit_code == 1
-    assert "is not possible while it is active" in result.stderr
+    assert "is active, so" in result.stderr
 
 
 def test_json_names_the_steps_in_doubt(cli: Cli, id: str, ids: dict[State, str]):
@@ -94,7 +94,7 @@ def test_of_many_in_doubt_some_are_shown(cli: Cli):
 
     assert shown.count("--again") == 5
     assert "and 4 more in doubt: --json" in shown
-    assert "say it of each: the job goes on after the last" in shown
+    assert "resolve each of them: the job continues after the last" in shown
 
 
 def test_a_step_that_happened_is_recorded_with_its_result(cli: Cli, id: str):
@@ -134,12 +134,26 @@ def test_a_contradiction_is_told_in_one_line(words: list[str], line: str, cli: C
     assert cli.json("show", id)["in_doubt"] == [SEND]
 
 
-@pytest.mark.parametrize("wrong", ["pack#1", "sned", ""])
+@pytest.mark.parametrize("wrong", ["pack#1", "x", ""])
 def test_a_step_that_is_not_in_doubt_is_refused(wrong: str, cli: Cli, id: str):
     result = cli("resolve", id, "--step", wrong, "--again")
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"holdfast: job {id}: step {wrong!r} is not in doubt; in doubt: {SEND}\n"
+    assert result.stderr == f"holdfast: job {id}: step {wrong!r} is not in doubt; steps in doubt: {SEND}\n"
+
+
+@pytest.mark.parametrize("wrong", ["send", "sned#order-42", "send#order42"])
+@pytest.mark.parametrize("app", [(), ("--app", "shop_of_steps.py:app")])
+def test_a_mistyped_step_is_answered_with_the_one_in_doubt(
+    wrong: str, app: tuple[str, ...], cli: Cli, id: str, tmp_path: Path
+):
+    (tmp_path / "shop_of_steps.py").write_text(SHOP)
+
+    result = cli("resolve", id, "--step", wrong, "--result", '"sent"', *app)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"holdfast: job {id}: step {wrong!r} is not in doubt; did you mean {SEND}?\n"
+    assert cli.json("show", id)["in_doubt"] == [SEND]
 
 
 SHOP = """
@@ -180,7 +194,8 @@ def test_an_app_that_does_not_know_the_step_can_not_check_it(answer: list[str], 
         assert result.exit_code == 0  # there is nothing to check
     else:
         assert result.exit_code == 2
-        assert "shop_of_steps.py:app has no step 'post_by_pigeon'; leave out --app" in result.stderr
+        line = "shop_of_steps.py:app has no step 'post_by_pigeon'; to give the result without a check, leave out --app"
+        assert line in result.stderr
 
 
 def failed_again(cli: Cli, id: str, error: Error) -> None:
@@ -220,15 +235,17 @@ def test_show_tells_each_kind_of_wait(cli: Cli):
     def shown(*waits: tuple[Wait, int | None]) -> str:
         return cli.ok("show", suspended(cli.path, {}, waits))
 
-    assert "  waits for signal approved, 1 d left\n" in shown((Wait(WaitKind.SIGNAL, "approved"), 1441 * MINUTE))
-    assert "  waits for children\n" in shown((Wait(WaitKind.CHILDREN, "0a1b2c"), None))
+    assert "  pending: waiting for signal approved, 1 d left\n" in shown(
+        (Wait(WaitKind.SIGNAL, "approved"), 1441 * MINUTE)
+    )
+    assert "  pending: waiting for children\n" in shown((Wait(WaitKind.CHILDREN, "0a1b2c"), None))
     asleep = shown((Wait(WaitKind.TIME), 120 * MINUTE + 5_000))
-    assert "  asleep until 20" in asleep
+    assert "  scheduled, sleeping until 20" in asleep
     assert " UTC, 2 h left\n" in asleep
     assert "  due " not in asleep
     both = shown((Wait(WaitKind.SIGNAL, "stop"), None), (Wait(WaitKind.TIME), -MINUTE))
-    assert "  waits for signal stop\n" in both
-    assert " UTC, its time is over\n" in both
+    assert ": waiting for signal stop, sleeping until 20" in both
+    assert " UTC, timed out " in " ".join(both.split())
 
 
 def test_show_of_a_job_that_asks_says_how_to_answer_and_hides_the_record(cli: Cli):
@@ -236,7 +253,7 @@ def test_show_of_a_job_that_asks_says_how_to_answer_and_hides_the_record(cli: Cl
 
     shown = cli.ok("show", id)
 
-    assert f"  waits for a person's answer\n  answer it: holdfast ask {id[-8:]}\n" in shown
+    assert f"  pending: waiting for a person's answer\n  answer it: holdfast ask {id[-8:]}\n" in shown
     assert "~wait" not in shown
     assert cli.json("show", id)["steps"] == []
 
@@ -265,7 +282,7 @@ def undoable(cli: Cli, event: Event | None) -> str:
 def test_show_counts_what_is_to_undo(cli: Cli):
     id = undoable(cli, None)
 
-    assert "\n3 things to undo, should it be cancelled or discarded\n" in cli.ok("show", id)
+    assert "\n3 things to undo if it is cancelled or discarded\n" in cli.ok("show", id)
     assert "~undo" not in cli.ok("show", id)
     assert cli.json("show", id)["to_undo"] == ["rent#1", "rent#2", "rent#3"]
     assert "things to undo" not in cli.ok("show", undoable(cli, Event.COMPLETE))
@@ -278,4 +295,4 @@ def test_show_tells_who_undoes_and_what_an_undo_job_undoes(cli: Cli):
     assert f"\n3 things to undo: job {undo[-8:]}, which is pending\n" in cli.ok("show", id)
     shown = cli.ok("show", undo)
     assert f"\nundoes what job {id[-8:]} made: rent, which is cancelled\n" in shown
-    assert f"  waits for the owner of job {id[-8:]} to stop, " in shown
+    assert f"  pending: waiting for the owner of job {id[-8:]} to stop, " in shown

@@ -59,6 +59,18 @@ def test_status_tells_stage_bar_text_time_and_worker(cli: Cli, ids: dict[State, 
     assert "worker w-live\n" in shown
 
 
+@pytest.mark.parametrize("state", State)
+def test_the_command_line_and_str_of_a_status_say_the_same_sentence(state: State, cli: Cli, ids: dict[State, str]):
+    async def work(jobs: Jobs) -> str:
+        return str(await jobs.status(ids[state]))
+
+    shown = " ".join(cli.ok("status", ids[state]).split())
+
+    sentence = in_store(cli.path, work)
+    assert sentence in shown
+    assert f" {state}" in shown
+
+
 @pytest.mark.parametrize("verb", ["status", "show"])
 def test_a_step_that_is_tried_again_is_told_with_its_try_its_error_and_its_next_try(verb, cli: Cli, ids):
     id = ids[State.ACTIVE]
@@ -69,7 +81,7 @@ def test_a_step_that_is_tried_again_is_told_with_its_try_its_error_and_its_next_
     for shown in (whole, one):
         flat = " ".join(shown.split())
         assert "try 2 of 4 of draw#13 after ProviderError: 429" in flat
-        assert re.search(r", next try in (10|9) min(, \d+ s)?.*, and 1 more is tried again", flat)
+        assert re.search(r", next try in (10|9) min(, \d+ s)?.*, and 1 more is being retried", flat)
         assert NASTY not in shown
     told = json.loads(plain)["retrying"]
     assert told["next_at"].endswith("Z")
@@ -95,8 +107,8 @@ def test_show_tells_how_often_a_step_was_tried(cli: Cli):
     id = in_store(cli.path, work)
 
     shown = cli.ok("show", id)
-    assert re.search(r"draw#1 +done, 3 tries ", shown)
-    assert re.search(r"draw#2 +done  ", shown)
+    assert re.search(r"draw 1 +done, 3 tries ", shown)
+    assert re.search(r"draw 2 +done  ", shown)
     assert [one["tries"] for one in cli.json("show", id)["steps"]] == [3, 1]
 
 
@@ -104,9 +116,24 @@ def test_status_tells_a_lost_worker_and_what_needs_a_person(cli: Cli, ids: dict[
     shown = cli.ok("status")
 
     assert "\nno worker\n" in shown
-    assert "worker w-live, which is not heard of" in shown
+    assert "worker w-live, which is not responding" in shown
     assert f"Needs a person\n  make_video {ids[State.REVIEW][-8:]}" in shown
     assert "ProviderError: boom" in shown
+
+
+def test_show_says_once_what_went_wrong_above_the_traceback(cli: Cli):
+    async def fail(jobs: Jobs) -> str:
+        await jobs.submit([JobRequest(type="film")])
+        (job,) = await jobs.engine.claim("w-1", ["default"], 1)
+        text = 'Traceback (most recent call last):\n  File "video.py", line 7, in film\nValueError: no ink\n'
+        error = Error("ValueError", "no ink", text)
+        await jobs.engine.commit([decide(job, Event.EXHAUST, await jobs.engine.now(), by="w-1", error=error)])
+        return job.id
+
+    shown = cli.ok("show", in_store(cli.path, fail)).partition("\nError\n")[2]
+
+    assert shown.count("ValueError: no ink") == 1
+    assert 'File "video.py", line 7, in film' in shown
 
 
 def test_status_counts_every_state_of_every_queue(cli: Cli, ids: dict[State, str]):
@@ -140,6 +167,16 @@ def test_jobs_are_listed_by_state_queue_and_type(cli: Cli, ids: dict[State, str]
     assert cli.ok("jobs", "--type", "draw") == "no such jobs\n"
 
 
+def test_a_mistyped_type_or_queue_is_answered_with_the_one_that_was_meant(cli: Cli, ids: dict[State, str]):
+    assert cli.ok("jobs", "--type", "make_vidoe") == "no such jobs; did you mean make_video?\n"
+    assert cli.ok("jobs", "--queue", "viedo") == "no such jobs; did you mean video?\n"
+    assert cli.ok("jobs", "--queue", "video", "--type", "make_vidoe") == "no such jobs; did you mean make_video?\n"
+    cancelled = cli("cancel", "--type", "make_vidoe", "--yes")
+    assert cancelled.stderr == "note: no such jobs; did you mean make_video?\n"
+    paused = cli("queues", "pause", "viedo")
+    assert paused.stderr == "note: no queue of this name has jobs yet; did you mean video?\n"
+
+
 @pytest.mark.parametrize("end", ["--newest", "--oldest"])
 def test_a_walk_over_the_pages_meets_each_job_once(end: str, cli: Cli, ids: dict[State, str]):
     seen: list[str] = []
@@ -164,10 +201,10 @@ def test_show_tells_the_story_steps_log_and_error(cli: Cli, ids: dict[State, str
     for part in (
         '[{"title":"The Lighthouse"}]',
         "claimed by w-1, epoch 1",
-        "failed for good, needs a person (w-1)",
+        "failed, needs a person (w-1)",
         "error: ProviderError: boom",
-        "Steps: 3 done of 3 recorded",
-        "draw#2",
+        "Steps: 3 of 3 done",
+        "draw 2",
         '"scene-2.png"',
         "Log: 2 lines",
         "drawing 1",
@@ -201,7 +238,7 @@ def test_a_finished_run_tells_how_long_it_took(cli: Cli, ids: dict[State, str]):
 
 
 def test_show_tells_what_a_job_waits_for_and_why_it_was_stopped(cli: Cli, ids: dict[State, str]):
-    assert "waits for signal approved, 59 min left" in cli.ok("show", ids[State.PENDING])
+    assert "waiting for signal approved, 59 min left" in cli.ok("show", ids[State.PENDING])
     assert "reason: wrong brief" in cli.ok("show", ids[State.CANCELLED])
     assert "cancelled by ada" in cli.ok("show", ids[State.CANCELLED])
 

@@ -112,7 +112,7 @@ def test_a_list_that_runs_is_shown_with_what_it_does_and_who_does_it(
     }
     assert [one["id"] for one in told["active"]] == [id_of(book, "storm")]
     assert "1 worker, 1 of 1 slots in use" in shown
-    assert "not heard of" not in shown
+    assert "not responding" not in shown
     assert worker["pid"] == running.pid
     assert "fail" not in {check["level"] for check in cli.json("doctor")["checks"]}
 
@@ -130,7 +130,7 @@ def test_after_a_crash_looking_leaves_the_recovery_to_the_next_run(
 
     assert book.read_bytes() == text
     assert "no worker" in shown
-    assert "which is not heard of" in shown
+    assert "which is not responding" in shown
     (book.parent / "quick").touch()
     assert "recovered 1 item from a crash" in finish(start(book), book)
 
@@ -174,7 +174,7 @@ def test_a_file_that_was_edited_wrongly_is_told_in_one_line(cli: Cli, book: Path
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"holdfast: {book}: line ")
-    assert "status was set from DONE to RUNNING; possible here: DONE, PENDING" in result.stderr
+    assert "status can't be changed from DONE to RUNNING; allowed here: DONE, PENDING" in result.stderr
     assert result.stderr.count("\n") == 1
     assert book.read_text() == text
 

@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from holdfast import cli
+from holdfast import __version__, cli
 from holdfast.cli.main import VERBS, Verb, main
 
 ERRORS = """
@@ -75,8 +74,8 @@ def test_help_lists_every_verb_that_is_there_with_an_example() -> None:
     assert "Examples:\n    holdfast demo\n    holdfast lifecycle\n" in shown
 
 
-def test_version_names_the_installed_version() -> None:
-    assert CliRunner().invoke(main, ["--version"], prog_name="holdfast").stdout == f"holdfast {version('holdfast')}\n"
+def test_version_names_the_version_of_the_package() -> None:
+    assert CliRunner().invoke(main, ["--version"], prog_name="holdfast").stdout == f"holdfast {__version__}\n"
 
 
 @pytest.mark.parametrize("call", [["--help"], ["--version"], ["lifecycle"]])
@@ -103,3 +102,35 @@ def test_the_console_script_and_the_module_are_the_same_command(command: list[st
     assert "\x1b" not in done.stdout
     assert wrong.returncode == 2
     assert wrong.stderr == "holdfast: there is no verb 'nonsense'; see holdfast --help\n"
+
+
+def test_ctrl_c_while_modules_are_imported_shows_no_frames():
+    code = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "holdfast.cli.main":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting())
+import holdfast.cli
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stderr) == (1, "holdfast: interrupted\n")
+
+
+@pytest.mark.parametrize("verb", ["worker tale:app", "status", "doctor tale:app", "review"])
+def test_a_damaged_store_is_told_in_one_line_without_frames(verb: str, tmp_path: Path):
+    (tmp_path / "tale.py").write_text("from holdfast import App\napp = App()\n")
+    (tmp_path / "holdfast.db").write_bytes(b"not a database" * 1_000)
+    command = [sys.executable, "-m", "holdfast.cli", *verb.split()]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert len([line for line in said.splitlines() if "not a readable SQLite database" in line]) == 1
+    assert "Traceback" not in said
+    assert 'File "' not in said

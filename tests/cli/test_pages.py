@@ -30,7 +30,7 @@ def test_check_names_the_stale_page_and_exits_with_1(tmp_path: Path, monkeypatch
 
     assert written.stdout.splitlines() == [f"wrote {path}" for path in pages.PAGES]
     assert (current.exit_code, current.output) == (0, "")
-    assert (stale.exit_code, stale.stderr) == (1, "docs/lifecycle.md is stale: write it anew with `make docs`\n")
+    assert (stale.exit_code, stale.stderr) == (1, "docs/lifecycle.md is out of date; run `make docs`\n")
     assert (tmp_path / "docs/lifecycle.md").read_text() == "edited by hand"
 
 

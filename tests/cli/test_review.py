@@ -151,11 +151,11 @@ def test_json_of_several_has_the_refused_ones_too(verb: str, cli: Cli, ids: dict
     assert (result.exit_code, result.stderr) == (1, "")
     assert told["jobs"] == [cli.json("status", ids[State.REVIEW])]
     assert [one["id"] for one in told["refused"]] == [ids[State.COMPLETED]]
-    assert f"{verb} is not possible" in told["refused"][0]["why"]
+    assert f"has already completed, so it can't be {verb}ed" in told["refused"][0]["why"]
 
 
 def test_json_of_one_that_is_refused_is_a_line_and_no_document(cli: Cli, ids: dict[State, str]):
     result = cli("replay", ids[State.COMPLETED], "--json")
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"holdfast: job {ids[State.COMPLETED]}: replay is not possible")
+    assert result.stderr.startswith(f"holdfast: job {ids[State.COMPLETED]} has already completed, so it can't be")

@@ -153,7 +153,7 @@ def test_a_run_whose_id_is_there_is_refused_and_left_as_it_was(cli: Cli, ids: di
     result = imported(cli, exported(cli, ids[State.ACTIVE]), f"sqlite:///{cli.path}")
 
     assert result.exit_code == 1
-    assert "is in this store already" in result.stderr
+    assert "is already in this store" in result.stderr
     assert cli.json("show", ids[State.ACTIVE]) == before
 
 
@@ -262,7 +262,7 @@ def test_a_file_that_is_no_json_is_refused(raw: bytes, cli: Cli, tmp_path: Path,
     result = cli("import", "run.json", "--url", elsewhere)
 
     assert result.exit_code == 2
-    assert result.stderr.startswith("holdfast: run.json: ")
+    assert result.stderr.startswith("holdfast: run.json: not ")
 
 
 def test_a_run_may_come_through_a_pipe(cli: Cli, ids: dict[State, str], elsewhere: str):

@@ -21,8 +21,8 @@ async def tell() -> str:
 """
 
 AGAIN = {
-    signal.SIGTERM: "a second SIGTERM stops at once and hands it over",
-    signal.SIGINT: "Ctrl-C again stops now and hands it over",
+    signal.SIGTERM: "a second SIGTERM stops at once and hands over the rest",
+    signal.SIGINT: "Ctrl-C again stops now and hands over the rest",
 }
 
 
@@ -37,7 +37,7 @@ def test_a_worker_that_is_told_to_stop_says_what_stops_it_at_once(number: signal
     running.send_signal(number)
     said, _ = running.communicate(timeout=30)
 
-    assert said == f"stopping: work that is under way may finish; {AGAIN[number]}\nstopped\n"
+    assert said == f"stopping: running work may finish; {AGAIN[number]}\nstopped\n"
     assert running.returncode == 0
 
 
@@ -84,7 +84,7 @@ def test_a_second_signal_ends_a_worker_whose_loop_is_blocked(tmp_path: Path):
     running.send_signal(signal.SIGTERM)
     time.sleep(0.2)  # two signals of one kind at once are one
     running.send_signal(signal.SIGTERM)
-    _, said = running.communicate(timeout=20)
+    _, said = running.communicate(timeout=90)
 
     assert "a job blocks the event loop" in said
     assert running.returncode == 1
@@ -137,7 +137,7 @@ def test_a_worker_ends_although_a_job_will_not(kind: str, cli: Cli, tmp_path: Pa
         running.kill()
 
     assert out.endswith("stopped\n")
-    assert "what does not stop is cut off; its jobs were handed over" in said
+    assert "ending without the work that doesn't stop; its jobs were handed over" in said
     assert running.returncode == 0
     assert [job["state"] for job in cli.json("jobs")["jobs"]] == ["available"]
 
@@ -287,3 +287,31 @@ def test_several_processes_on_a_store_for_one_are_refused(cli: Cli, tmp_path: Pa
 
 def test_a_number_of_processes_that_is_none_is_told_as_such(cli: Cli):
     assert "--processes: 'x' is not a whole number" in cli("worker", "tale:app", "--processes", "x").stderr
+
+
+@pytest.mark.parametrize(
+    ("queues", "warning"),
+    [
+        ("defualt", "the queue defualt, and this store has no job in it; did you mean default?"),
+        ("default,mail", "the queue mail, and this store has no job in it"),
+        ("default,viedo", "the queue viedo, and this store has no job in it; did you mean video?"),
+        ("default,video,paused", None),
+    ],
+)
+def test_a_queue_that_nobody_knows_gets_a_warning_and_the_worker_starts(
+    queues: str, warning: str | None, cli: Cli, tmp_path: Path
+):
+    (tmp_path / "tale.py").write_text(APP)
+    cli.ok("submit", "tale.py:app", "tell", "--queue", "video")
+    cli.ok("queues", "pause", "paused")
+    command = [sys.executable, "-m", "holdfast.cli", "worker", "tale:app", "--log-level", "error", "--queues", queues]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        assert f"queues {queues.replace(',', ', ')}" in running.stdout.readline()
+        running.send_signal(signal.SIGTERM)
+        _, warned = running.communicate(timeout=30)
+
+    assert warned == ("" if warning is None else f"warning: no job of this App uses {warning}\n")
+    assert running.returncode == 0

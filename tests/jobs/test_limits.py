@@ -39,7 +39,7 @@ async def test_an_inbox_holds_so_many_signals_and_no_more(app, waiter):
     run = await waiter.submit()
     for n in range(INBOX_SIGNALS):
         await run.signal("other", n)
-    with pytest.raises(NotAllowed, match="its inbox is full") as told:
+    with pytest.raises(NotAllowed, match="'other' was not sent, because the inbox is full") as told:
         await run.signal("other", "one more")
     assert "\n" not in str(told.value)
     assert len((await app.jobs.get(run.id)).inbox) == INBOX_SIGNALS
@@ -50,7 +50,7 @@ async def test_an_inbox_holds_so_many_bytes_and_no_more(app, waiter):
     large = "x" * (SIGNAL_BYTES - 2)
     for _ in range(INBOX_BYTES // SIGNAL_BYTES - 1):
         await run.signal("other", large)
-    with pytest.raises(NotAllowed, match="its inbox is full"):
+    with pytest.raises(NotAllowed, match="the inbox is full"):
         for _ in range(2):
             await run.signal("other", large)
 
@@ -58,7 +58,7 @@ async def test_an_inbox_holds_so_many_bytes_and_no_more(app, waiter):
 async def test_a_signals_value_is_measured_in_bytes(app, waiter):
     run = await waiter.submit()
     wide = "\N{GRINNING FACE}"
-    with pytest.raises(Invalid, match=r"a value at most 512 KiB") as told:
+    with pytest.raises(Invalid, match=r"the value at most 512 KiB") as told:
         await run.signal("other", wide * (SIGNAL_BYTES // 4))  # and two quotes
     assert "\n" not in str(told.value)
     await run.signal("other", wide * (SIGNAL_BYTES // 4 - 1))
@@ -67,7 +67,7 @@ async def test_a_signals_value_is_measured_in_bytes(app, waiter):
 async def test_an_inbox_is_measured_in_bytes(app, waiter):
     run = await waiter.submit()
     large = "\N{GRINNING FACE}" * (SIGNAL_BYTES // 4 - 1)
-    with pytest.raises(NotAllowed, match="its inbox is full"):
+    with pytest.raises(NotAllowed, match="the inbox is full"):
         for _ in range(INBOX_BYTES // SIGNAL_BYTES):
             await run.signal("\N{GRINNING FACE}" * 100, large)
     held = (await app.jobs.get(run.id)).inbox
@@ -107,7 +107,7 @@ async def test_what_a_job_takes_makes_room(app):
 @pytest.mark.parametrize("name", [SAID, UNREADABLE])
 async def test_nobody_sends_a_signal_that_would_be_taken_for_our_own(app, waiter, name):
     run = await waiter.submit()
-    with pytest.raises(Invalid, match="Holdfast's own"):
+    with pytest.raises(Invalid, match="reserved for Holdfast"):
         await run.signal(name, {})
     with pytest.raises(Invalid, match=UNREADABLE):
         await waiter.submit(meta={UNREADABLE: "x"})
@@ -192,7 +192,7 @@ def test_the_history_cuts_long_texts_and_lists():
     job = Job(id="j", type="t", created_at=0, state=State.PENDING, waits=(Wait(WaitKind.ACTIVATION),))
     note = {"long": "x" * (NOTE_CHARACTERS + 5), "many": list(range(NOTE_ITEMS + 7)), "few": [1], "inside": {"a": "b"}}
     kept = decide(job, Event.ACTIVATE, 1, note=note).note
-    assert kept["long"] == "x" * NOTE_CHARACTERS + " … and 5 characters more"
+    assert kept["long"] == "x" * NOTE_CHARACTERS + " … and 5 more characters"
     assert kept["many"] == [*range(NOTE_ITEMS), "… and 7 more"]
     assert (kept["few"], kept["inside"]) == ([1], {"a": "b"})
 
@@ -220,4 +220,4 @@ def test_the_command_line_refuses_in_one_line(tmp_path):
     )
     assert answer.exit_code == 1
     assert answer.stderr.count("\n") == 1
-    assert "its inbox is full" in answer.stderr
+    assert "the inbox is full" in answer.stderr

@@ -60,7 +60,7 @@ async def test_stage_and_count_and_text_are_told_within_a_second(app):
             assert (status.stage, status.stage_number, status.total) == ("draw", 2, 5)
         assert status.remaining_ms is not None
         assert status.stage_ms >= 3 * status.remaining_ms / 2 - 5, "as long for each item as the items so far took"  # type: ignore[operator]
-        assert "stage 2 of 3: draw, 3 of 5" in str(status)
+        assert "draw, stage 2 of 3, 3 of 5" in str(status)
         gate.release()
         gate.release()
         status = await seen(run, lambda s: s.text == "muxing")
@@ -149,7 +149,7 @@ async def test_a_thread_that_enters_and_leaves_steps_does_not_disturb_the_beat(a
         while (await run.status()).state is not State.COMPLETED:
             worker._leases.beat_now()
             await asyncio.sleep(0.001)
-    assert "a beat was not answered" not in caplog.text
+    assert "a heartbeat was not answered" not in caplog.text
 
 
 @pytest.mark.parametrize("need", [None, 2])

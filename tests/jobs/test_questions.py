@@ -37,10 +37,10 @@ async def test_an_answer_outside_the_forms_bounds_is_refused_at_once(app):
     run = await film.submit()
     async with app.worker():
         await in_state(app, run, State.PENDING)
-        with pytest.raises(BadValue, match="stars: must be less than or equal to 5, and is 9"):
+        with pytest.raises(BadValue, match="stars: must be less than or equal to 5, but is 9"):
             await app.jobs.answer(run.id, {"stars": 9})
         (question,) = await app.jobs.questions(run.id)
-        with pytest.raises(BadValue, match="stars: must be greater than or equal to 1, and is 0"):
+        with pytest.raises(BadValue, match="stars: must be greater than or equal to 1, but is 0"):
             await run.signal(question.name, {"stars": 0})
         await app.jobs.answer(run.id, {"stars": 4})
         assert await run.result(5) == 4
@@ -103,7 +103,7 @@ async def test_equal_questions_are_told_apart(app):
     run = await film.submit()
     async with app.worker():
         await in_state(app, run, State.PENDING)
-        with pytest.raises(Invalid, match="asks 2 questions"):
+        with pytest.raises(Invalid, match="has 2 open questions"):
             await app.jobs.answer(run.id, {"ok": True})
         for question in await app.jobs.questions():
             await in_state(app, run, State.PENDING)

@@ -40,7 +40,7 @@ def test_a_job_is_one_frozen_value_with_all_that_is_kept_of_it(path: Path, ids: 
     assert [tell_entry(entry, found.now).words for entry in found.history] == [
         "submitted",
         "claimed",
-        "failed for good, needs a person",
+        "failed, needs a person",
     ]
     with pytest.raises(AttributeError):
         found.log = ()  # type: ignore[misc]

@@ -1,5 +1,10 @@
 """The command line. `main` is the console script; everything else is imported from where it lives."""
 
-from holdfast.cli.main import main
+import sys
+
+try:
+    from holdfast.cli.main import main
+except KeyboardInterrupt:  # Ctrl-C while modules are still being imported
+    sys.exit("holdfast: interrupted")
 
 __all__ = ["main"]

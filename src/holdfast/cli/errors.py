@@ -3,14 +3,14 @@
 A wrong call is told with what was probably meant, and with where to look.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from holdfast.core.errors import HoldfastError, Invalid
+from holdfast.core.suggestions import listed, suggest
 from holdfast.safe_text import clean
 
 FAILED = 1
@@ -24,9 +24,6 @@ STORE_LOST = 3
 
 FEW_VERBS = 5
 """A group with no more verbs than this names them all to who mistyped one."""
-
-ALIKE = 0.75
-"""How alike two words must be for one to be a mistyped other: two letters of four exchanged still are."""
 
 # Newer versions of click answer a call without a verb by raising the help. It stays what it is.
 _HELP = tuple(kind for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if kind is not None)
@@ -110,15 +107,6 @@ class NoSuchVerb(click.UsageError):
         super().__init__(f"there is no verb {whole!r}{suggest(name, verbs) or few}", ctx)
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """ "; did you mean status?" where a word resembles what is known or begins like it, else nothing."""
-    # Without the dashes, which make all options alike.
-    names, bare = {name.lstrip("-"): name for name in known}, word.lstrip("-")
-    close = [name for name in names if bare and name.startswith(bare)]
-    close = [names[name] for name in close or get_close_matches(bare, names, cutoff=ALIKE)]
-    return f"; did you mean {_listed(close)}?" if close else ""
-
-
 def usage_line(error: click.UsageError) -> str:
     """A wrong call in one line: what, which, and where to look."""
     if error.ctx is None:
@@ -155,11 +143,5 @@ def _named(param: click.Parameter) -> str:
 def _wanted(param: click.Parameter) -> str:
     name = _named(param)
     if isinstance(param.type, click.Choice):
-        return f"{name}: {_listed(str(choice) for choice in param.type.choices)}"
+        return f"{name}: {listed(str(choice) for choice in param.type.choices)}"
     return f"{name} {param.metavar or 'VALUE'}" if isinstance(param, click.Option) else name
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Names as an enumeration: "a, b or c"."""
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last

@@ -34,7 +34,7 @@ class JobNews:
         self._shown: dict[str, object] = {}
 
     async def print_new(self) -> None:
-        """Print each active job that got on, and each that left."""
+        """Print each active job that made progress. The worker's log says when one starts and ends."""
         try:
             jobs = self._jobs or await self._open()
             if jobs is None:
@@ -42,7 +42,6 @@ class JobNews:
             active = await jobs.statuses(
                 await jobs.engine.find(Where(states=(State.ACTIVE,), newest_first=True), limit=JOBS_SHOWN)
             )
-            left = await jobs.engine.get(sorted(self._shown.keys() - {one.id for one in active}))
         except HoldfastError as error:
             echo(f"holdfast: {error}", err=True)
             return
@@ -51,10 +50,6 @@ class JobNews:
             if self._shown.get(one.id) != one.progress():
                 echo(f"{clock}  {one.type} {short_id(one.id)}  {one_line(str(one))}")
                 self._shown[one.id] = one.progress()
-        for job in left:
-            if job is not None:
-                why = f": {one_line(job.error.type + ': ' + job.error.message)}" if job.error is not None else ""
-                echo(f"{clock}  {job.type} {short_id(job.id)}  {job.state}{why}")
         self._shown = {one.id: self._shown[one.id] for one in active}
 
     async def close(self) -> None:

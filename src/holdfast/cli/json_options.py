@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import BadValue, Invalid, Refused
 from holdfast.jobs.views.text import one_line
+
+READ_LIMIT = 16 * 1024 * 1024
+"""How many characters of a file or of standard input are read; no job's arguments may be larger."""
 
 SHOWN = 60
 """How much of a text that is no JSON is shown."""
@@ -34,6 +38,30 @@ def parse_json(option: str, text: str, *, as_list: bool = False) -> Any:
             example = """'["value"]'""" if as_list else """'{"name": "value"}'"""
             what_now = f"put it in single quotes, for the shell: {option} {example}"
         raise BadValue(f"{option}: {reason}; {what_now}") from None
+
+
+def read_text(option: str, given: str) -> str:
+    """Return an option's text: as given, from a file with `@FILE`, or from standard input with `-`."""
+    if given == "-":
+        return sys.stdin.read(READ_LIMIT)
+    if not given.startswith("@"):
+        return given
+    try:
+        with open(given[1:], encoding="utf-8") as file:
+            return file.read(READ_LIMIT)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise Invalid(f"{option} {given}: can't read the file: {reason}") from error
+
+
+def parse_call(option: str, text: str) -> tuple[list[Any], dict[str, Any]]:
+    """Parse a call's arguments: a JSON array of positional ones, or an object of named ones."""
+    value = parse_json(option, text, as_list=True)
+    if isinstance(value, list):
+        return value, {}
+    if isinstance(value, dict):
+        return [], value
+    raise Invalid(f"""{option}: give a list or an object: {option} '["first", 2]' or {option} '{{"name": "first"}}'""")
 
 
 @contextmanager

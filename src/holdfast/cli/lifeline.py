@@ -4,6 +4,7 @@ The parent holds the writing end of a pipe and never writes. When it is gone, wh
 `kill -9`, the system closes that end, and every worker reads the end of the file.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -13,6 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from holdfast.cli.errors import echo
+from holdfast.cli.log_format import is_json
+from holdfast.safe_text import logger
+
+log = logger("holdfast.worker")
 
 VARIABLE = "HOLDFAST_LIFELINE"
 """Names the worker's end of the pipe. A worker removes it from its environment before it loads an App."""
@@ -68,6 +73,11 @@ def stop_signals() -> list[signal.Signals]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line, if there is still a terminal to print it on: nobody may fail to stop because there is none."""
+    """Print a line, or log it as JSON, if there is still somewhere to print it: nobody may fail to stop because there
+    is no terminal any more.
+    """
     with suppress(OSError):
-        echo(text, err=err)
+        if is_json():
+            log.log(logging.WARNING if err else logging.INFO, "%s", text)
+        else:
+            echo(text, err=err)

@@ -4,23 +4,19 @@ import importlib
 import importlib.util
 import os
 import sys
-import sysconfig
 from pathlib import Path
-from traceback import FrameSummary, extract_tb
-from types import ModuleType, TracebackType
+from traceback import extract_tb
+from types import ModuleType
 
 from holdfast.app.app import App
 from holdfast.core.canonical import a_or_an
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.model import Job
+from holdfast.core.suggestions import suggest
 from holdfast.engines import engine_for
-from holdfast.worker.registry import STEPS
-
-OURS = Path(__file__).resolve().parents[1]
-STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
-INSTALLED = {"site-packages", "dist-packages"}
-"""Whose code is not the user's: this package's, Python's own, and what lies in folders of these names."""
+from holdfast.tracebacks import Place, own_place, shown_path
+from holdfast.worker.registry import STEPS, JobSpec
 
 
 def load_app(target: str) -> App:
@@ -42,19 +38,31 @@ def load_app(target: str) -> App:
 
 
 def signature_in(app: App, target: str, job: Job) -> Signature:
-    """What a job's function takes and gives, as the App that `target` names knows it."""
-    spec = app.registry.get(job.type)
+    """Return the signature of a job's function in the App that `target` names."""
+    try:
+        return spec_in(app, target, job.type).signature
+    except Invalid as error:
+        raise Invalid(f"job {job.id}: {error}") from None
+
+
+def spec_in(app: App, target: str, type: str) -> JobSpec:
+    """Return the job with this type in the App that `target` names, or raise Invalid with what was probably meant."""
+    spec = app.registry.get(type)
     if spec is None:
-        known = ", ".join(app.registry.types()) or "none at all"
-        raise Invalid(f"job {job.id}: {target} has no job of type {job.type}; it has {known}")
-    return spec.signature
+        known = app.registry.types()
+        listing = f"; it has {', '.join(known)}" if known else "; it has no jobs"
+        raise Invalid(f"{target} has no job of type {type}{suggest(type, known) or listing}")
+    return spec
 
 
 def check_step_result(target: str, name: str, result: object) -> None:
     """Refuse what a step can't have returned, by the type hint of the App's step; of several of a name, of all."""
     known = list(STEPS.get(name, {}).values())
     if not known:
-        raise Invalid(f"{target} has no step {name!r}; leave out --app, and it is not checked")
+        raise Invalid(
+            f"{target} has no step {name!r}{suggest(name, sorted(STEPS)) or ';'} "
+            "to give the result without a check, leave out --app"
+        )
     for spec in known:
         try:
             spec.signature.result.decode(canonical(result))
@@ -104,10 +112,11 @@ def _failed(place: str, error: BaseException) -> Invalid:
         return trouble  # not their module's
     text = str(error)
     if isinstance(error, SyntaxError) and error.filename is not None:
-        where, text = f"{_shown(error.filename)}:{error.lineno}", error.msg
+        where, text = f"{shown_path(error.filename)}:{error.lineno}", error.msg
     else:
-        frame = _own_frame(error.__traceback__)
-        where = place if frame is None else f"{_shown(frame.filename)}:{frame.lineno}"
+        frames = [Place(one.filename, one.lineno or 0, one.name) for one in extract_tb(error.__traceback__)]
+        own = own_place(frames)
+        where = place if own is None else f"{shown_path(own.filename)}:{own.line}"
     what_now = "correct it and start again"
     if isinstance(error, ModuleNotFoundError):
         what_now = "install it, or correct the import, and start again"
@@ -124,21 +133,3 @@ def _environment_trouble() -> Invalid | None:
     except Invalid as error:
         return Invalid(f"$HOLDFAST_URL: {error}")
     return None
-
-
-def _own_frame(trace: TracebackType | None) -> FrameSummary | None:
-    """The deepest frame in the user's own code; in an installed package's where they have none."""
-    frames = [frame for frame in extract_tb(trace) if not frame.filename.startswith("<frozen")]
-    others = [frame for frame in frames if not Path(frame.filename).is_relative_to(OURS)]
-    own = [frame for frame in others if not _is_installed(Path(frame.filename))]
-    return next(reversed(own or others or frames), None)
-
-
-def _is_installed(path: Path) -> bool:
-    return bool(INSTALLED & set(path.parts)) or path.is_relative_to(STANDARD_LIBRARY)
-
-
-def _shown(filename: str) -> str:
-    """A file as the user would name it here."""
-    path = Path(filename)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast import __version__
 from holdfast.cli.errors import VerbGroup, one_line_errors
 
 
@@ -23,29 +24,30 @@ class Verb(NamedTuple):
 
 
 VERBS: dict[str, Verb] = {
-    "demo": Verb("holdfast.cli.verbs.demo", "demo", "A video pipeline that is killed and goes on, with no set-up."),
+    "demo": Verb("holdfast.cli.verbs.demo", "demo", "Watch a video pipeline survive a killed worker."),
     "worker": Verb("holdfast.cli.verbs.worker", "worker", "Run the jobs of an App."),
-    "dev": Verb("holdfast.cli.verbs.dev", "dev", "A worker that starts anew when the code changes."),
-    "status": Verb("holdfast.cli.verbs.status", "status", "What is going on, or where one job stands."),
+    "dev": Verb("holdfast.cli.verbs.dev", "dev", "Run a worker that restarts when the code changes."),
+    "submit": Verb("holdfast.cli.verbs.submit", "submit", "Submit a job."),
+    "status": Verb("holdfast.cli.verbs.status", "status", "Show what is running, or the status of one job."),
     "jobs": Verb("holdfast.cli.verbs.jobs", "jobs", "List jobs."),
-    "show": Verb("holdfast.cli.verbs.show", "show", "All that is kept of one job."),
-    "cancel": Verb("holdfast.cli.verbs.cancel", "cancel", "Stop jobs for good: by id, or all that fit."),
-    "signal": Verb("holdfast.cli.verbs.signal", "signal", "Send a job a named value."),
-    "ask": Verb("holdfast.cli.verbs.ask", "ask", "Questions that jobs ask a person: list, show, answer."),
+    "show": Verb("holdfast.cli.verbs.show", "show", "Show everything stored about one job."),
+    "cancel": Verb("holdfast.cli.verbs.cancel", "cancel", "Cancel jobs by id, or all that match."),
+    "signal": Verb("holdfast.cli.verbs.signal", "signal", "Send a signal to a job."),
+    "ask": Verb("holdfast.cli.verbs.ask", "ask", "List, show and answer the questions of jobs."),
     "review": Verb("holdfast.cli.verbs.review", "review", "List the jobs that need a person."),
     "replay": Verb("holdfast.cli.verbs.review", "replay", "Run jobs in review again."),
     "resolve": Verb("holdfast.cli.verbs.review", "resolve", "Complete a job in review, or a step in doubt."),
-    "discard": Verb("holdfast.cli.verbs.review", "discard", "Give up jobs in review for good."),
+    "discard": Verb("holdfast.cli.verbs.review", "discard", "Give up jobs in review permanently."),
     "queues": Verb("holdfast.cli.verbs.queues", "queues", "List the queues; pause or resume one."),
-    "workers": Verb("holdfast.cli.verbs.workers", "workers", "Who runs jobs, and what they do."),
-    "export": Verb("holdfast.cli.verbs.export", "export_run", "One run as a readable file."),
-    "import": Verb("holdfast.cli.verbs.export", "import_run", "Bring an exported run into a store."),
-    "move": Verb("holdfast.cli.verbs.move", "move", "All jobs from one store to another."),
-    "archive": Verb("holdfast.cli.verbs.archive", "archive", "Keep ended jobs for longer, in another store."),
-    "doctor": Verb("holdfast.cli.verbs.doctor", "doctor", "Is this store healthy, and what would break."),
+    "workers": Verb("holdfast.cli.verbs.workers", "workers", "List the workers and what they run."),
+    "export": Verb("holdfast.cli.verbs.export", "export_run", "Write one run to a readable file."),
+    "import": Verb("holdfast.cli.verbs.export", "import_run", "Load an exported run into a store."),
+    "move": Verb("holdfast.cli.verbs.move", "move", "Move all jobs to another store."),
+    "archive": Verb("holdfast.cli.verbs.archive", "archive", "Keep ended jobs longer, in another store."),
+    "doctor": Verb("holdfast.cli.verbs.doctor", "doctor", "Check a store for problems."),
     "lifecycle": Verb("holdfast.cli.verbs.lifecycle", "lifecycle", "Show the states and events of a job's life."),
     "completion": Verb(
-        "holdfast.cli.verbs.completion", "completion", "Completion of verbs and job ids for your shell."
+        "holdfast.cli.verbs.completion", "completion", "Print completion of verbs and ids for your shell."
     ),
 }
 
@@ -106,6 +108,6 @@ Examples:
 Exit codes: 0 done, 1 the thing asked for failed, 2 the call was wrong, 3 a worker's store lost work, or was moved.
 """,
 )
-@click.version_option(package_name="holdfast", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
     """Durable jobs and pipelines for long-running AI work, in plain Python."""

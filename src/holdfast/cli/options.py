@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.cli.errors import suggest
 from holdfast.cli.open_store import engine_at, place_of_store, use_store
 from holdfast.core.errors import HoldfastError
 from holdfast.core.model import Job, State, Where
+from holdfast.core.suggestions import suggest
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.text import short_id
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +19,8 @@ from holdfast.app.app import App
 from holdfast.cli import lifeline
 from holdfast.cli.errors import STORE_LOST, LostStore
 from holdfast.cli.lifeline import say, stop_signals
-from holdfast.core.errors import Moved, StoreLost
+from holdfast.core.errors import HoldfastError, Moved, StoreLost
+from holdfast.core.suggestions import suggest
 from holdfast.worker.worker import Worker
 
 log = logging.getLogger("holdfast.worker")
@@ -33,9 +35,9 @@ LEFT_SECONDS = 2.0
 """How long what still runs after the worker has stopped may take to end, before the process ends without it."""
 
 AGAIN = {
-    signal.SIGTERM: "a second SIGTERM stops at once and hands it over",
-    signal.SIGINT: "Ctrl-C again stops now and hands it over",
-    signal.SIGHUP: "SIGTERM stops at once and hands it over",
+    signal.SIGTERM: "a second SIGTERM stops at once and hands over the rest",
+    signal.SIGINT: "Ctrl-C again stops now and hands over the rest",
+    signal.SIGHUP: "SIGTERM stops at once and hands over the rest",
 }
 """What stops a worker at once that was told to stop. A terminal that is closed may say so more than once."""
 
@@ -46,6 +48,8 @@ async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
     try:
         async with app.worker(at_once=at_once, queues=queues) as running:
             stop.running = running
+            for line in await unknown_queues(app, queues or ()):
+                say(line, err=True)
             say(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
             if not stop.first.done():  # else without a pause, in which it would claim
                 lost = asyncio.create_task(running.until_lost())
@@ -53,7 +57,7 @@ async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 lost.cancel()
             if running.lost is None:
-                say(f"stopping: work that is under way may finish; {AGAIN[await stop.first]}")
+                say(f"stopping: running work may finish; {AGAIN[await stop.first]}")
     except asyncio.CancelledError:
         if stop.running is not None and stop.running.is_cut:
             sys.exit(1)  # whatever ended the loop, the worker's log has said so
@@ -65,6 +69,25 @@ async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
     threading.Thread(target=_cut_off_what_is_left, args=(lost_store,), daemon=True).start()
     if lost_store is not None:
         raise lost_store
+
+
+async def unknown_queues(app: App, queues: Sequence[str]) -> list[str]:
+    """Return a warning for each queue that no job of the App uses and that the store has never seen: a typing error?"""
+    own = {spec.queue for type in app.registry.types() if (spec := app.registry.get(type)) is not None}
+    if own.issuperset(queues):
+        return []
+    # Without the queues that only workers serve: this worker is one of them, and so are others with the same error.
+    jobs = await app.open()
+    try:
+        stored = {queue for queue, _ in await jobs.engine.count()} | set(await jobs.pauses())
+    except HoldfastError:  # a worker starts without the hint; it has its own way with a store in trouble
+        return []
+    known = own | stored
+    return [
+        f"warning: no job of this App uses the queue {queue}, and this store has no job in it{suggest(queue, known)}"
+        for queue in queues
+        if queue not in known
+    ]
 
 
 class _StopSignals(forking.Forkable):
@@ -125,7 +148,7 @@ def _cut_off_what_is_left(lost: StoreLost | Moved | None) -> None:
     """A job that swallows its cancel, or that blocks a thread, must not keep this process: it was handed over."""
     time.sleep(LEFT_SECONDS)
     if lost is None:
-        say("what does not stop is cut off; its jobs were handed over", err=True)
+        say("ending without the work that doesn't stop; its jobs were handed over", err=True)
     else:
         LostStore(f"{lost}; what does not stop is cut off").show()
     with suppress(OSError):

@@ -1,1 +1,1 @@
-"""What callers of any kind may ask of jobs."""
+"""Everything that callers of any kind can ask of jobs."""

@@ -1,4 +1,4 @@
-"""Bulk submits: many jobs that differ only in their arguments, a part of them at a time. Must not encode arguments."""
+"""Bulk submits: many jobs that differ only in their arguments, in parts. Must not encode arguments."""
 
 import asyncio
 from collections import deque
@@ -8,14 +8,14 @@ from holdfast.core.model import Inserted
 from holdfast.jobs.service import JobRequest, Jobs
 
 PARTS_UNDER_WAY = 3
-"""How many parts are handed to the store before an answer is waited for."""
+"""How many parts may be on their way to the store at the same time."""
 
 
 async def submit_parts(jobs: Jobs, request: JobRequest, parts: Iterable[list[str]]) -> list[Inserted]:
-    """Insert part after part of the arguments, as text. While the store is at some, the next part is made ready.
+    """Insert the arguments part by part, as text. While the store writes some parts, the next one is prepared.
 
-    A store that might change their order gets each part a little later due than the one before it; where all are due at
-    a moment that was given, one must be there before the next is handed in.
+    If the store may reorder inserts, each part is due slightly later than the one before. If all jobs are due at a
+    given time, a part is sent only after the one before it is stored.
     """
     in_order = jobs.engine.inserts_in_order
     most = PARTS_UNDER_WAY if in_order or request.run_at is None else 1
@@ -31,11 +31,11 @@ async def submit_parts(jobs: Jobs, request: JobRequest, parts: Iterable[list[str
                 done += await under_way[0]
                 under_way.popleft()
             under_way.append(asyncio.ensure_future(jobs.engine.insert(new)))
-            await asyncio.sleep(0)  # it is handed to the store before we go on
+            await asyncio.sleep(0)  # let it reach the store before the next part is prepared
         for part in under_way:
             done += await part
     except Exception as error:
-        # An element can't be submitted, or a part can't: when we say so, nothing is under way any more.
+        # An element or a part can't be submitted. Wait for the parts under way before raising, so none is left running.
         answers = await asyncio.gather(*under_way, return_exceptions=True)
         first = next((answer for answer in answers if isinstance(answer, Exception)), error)
         if first is not error:

@@ -1,4 +1,4 @@
-"""Cancelling many jobs at once: each on its own, many under way together. Must not decide what a cancel does."""
+"""Cancelling many jobs at once: each separately, many at the same time. Must not decide what a cancel does."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from holdfast.core.model import Event, State
 from holdfast.jobs.service import Jobs
 
 CANCELLABLE = EVENT_ROWS[Event.CANCEL].sources
-"""The states that a cancel leads out of."""
+"""The states from which a job can be cancelled."""
 
 AT_ONCE = 200
-"""How many cancels are under way together: they share the store's commits."""
+"""How many cancels run at the same time. They share the store's commits."""
 
 UNDO = "undo"
-"""From this and a job's id comes the id of the job that undoes what it made (`lifecycle.undo_job`)."""
+"""With a job's id, this gives the id of the job that undoes what it made (`lifecycle.undo_job`)."""
 
 
 class CancelAnswer(NamedTuple):
-    """What became of one cancel: why it was refused, or the job that undoes what was made, if one is needed."""
+    """The result of one cancel: why it was refused, or the undo job, if one is needed."""
 
     id: str
     refused: Refused | None = None
@@ -29,13 +29,13 @@ class CancelAnswer(NamedTuple):
 
 
 async def cancel_many(jobs: Jobs, ids: Sequence[str], *, by: str, reason: str) -> list[CancelAnswer]:
-    """Cancel each of these, and answer with why not where it was refused."""
+    """Cancel each of these jobs. For each one that was refused, the answer says why."""
 
     async def cancel(id: str) -> CancelAnswer:
         try:
             await jobs.cancel(id, by=by, reason=reason)
         except NotAllowed as error:
-            # A child may have been cancelled with its parent, which is among these.
+            # It may be the child of another job in this list, and was cancelled with its parent.
             (now,) = await jobs.engine.get([id])
             if id not in live or now is None or now.state is not State.CANCELLED:
                 return CancelAnswer(id, error)

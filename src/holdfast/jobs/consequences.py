@@ -1,6 +1,6 @@
-"""What follows from a job's end for others: children are cancelled, who waits is woken, what it made is undone.
+"""What the end of a job means for others: cancel its children, wake the jobs that wait for it, undo what it made.
 
-Must not decide what an end is (`lifecycle`). Each act looks first and may be repeated.
+Must not decide what an end is (`lifecycle`). Every function checks first and can safely be repeated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,21 +22,21 @@ UNDO_TYPE = "holdfast.undo"
 
 
 CHILD_PATH = "~child/"
-"""What a job was told of a child, or of a group of them, is kept under this."""
+"""The path under which a job records the end of a child, or of a group of children."""
 
 UNDO_PATH = "~undo/"
-"""Before a step that can be undone runs, it is written down under this, beside its own record."""
+"""The path of the intents of steps that can be undone, written before the step runs."""
 
 
 async def end_change(engine: Engine, job: Job, event: Event, now: Time, *, by: str, note: Mapping[str, Any]) -> Change:
-    """A cancel, an expiry or a discard, with the job that undoes what was made, if there may be something to undo."""
+    """Build a cancel, an expiry or a discard. It also inserts the undo job, if there may be something to undo."""
     inserts = (undo_job(job, UNDO_TYPE, now),) if await _may_undo(engine, job, event) else ()
     steps = progress_record(job, running_of(await presence_of(engine, job), job), now)
     return decide(job, event, now, by=by, note=note, inserts=inserts, steps=steps)
 
 
 async def presence_of(engine: Engine, job: Job) -> Presence | None:
-    """What the worker that runs a job last said of itself; None where nobody runs it, or nobody said anything."""
+    """Return the last worker status of the worker that runs a job; None if nobody runs it or no status was sent."""
     if job.worker is None:
         return None
     name = WORKER + job.worker
@@ -45,13 +45,13 @@ async def presence_of(engine: Engine, job: Job) -> Presence | None:
 
 
 def running_of(presence: Presence | None, job: Job) -> Running | None:
-    """What a worker said of a job that it runs."""
+    """Return a worker's last report about a job that it runs."""
     told = () if presence is None else presence.running
     return next((one for one in told if (one.job, one.epoch) == (job.id, job.epoch)), None)
 
 
 async def _may_undo(engine: Engine, job: Job, event: Event) -> bool:
-    """Whether a job may have made something. Of a running one nobody can know: it may begin a step just now."""
+    """Whether a job may have made something. A running job may: it could be starting a step right now."""
     if job.epoch == 0 or job.type == UNDO_TYPE or not allowed(event, job.state):
         return False
     if job.state is State.ACTIVE or job.options.cleanup or await engine.find(Where(parent=job.id), limit=1):
@@ -60,13 +60,13 @@ async def _may_undo(engine: Engine, job: Job, event: Event) -> bool:
 
 
 async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:
-    """Cancel all that a job has submitted and that has not ended, and what those have submitted; answer how many."""
+    """Cancel all children of a job that haven't ended, and their children; return how many."""
     cancelled, parents = 0, [parent]
     while parents:
         one, after = parents.pop(), ""
         while page := await engine.find(Where(parent=one), after):
             now = await engine.now()
-            note = {"reason": f"job {one}, which submitted it, was cancelled"}
+            note = {"reason": f"its parent {one} was cancelled"}
             live = [job for job in page if job.state not in TERMINAL and job.type != UNDO_TYPE]
             changes = [await end_change(engine, job, Event.CANCEL, now, by=by, note=note) for job in live]
             answers = await engine.commit(changes)
@@ -75,14 +75,14 @@ async def cancel_children(engine: Engine, parent: str, *, by: str) -> int:
             for change, answer in zip(changes, answers, strict=True):
                 if isinstance(answer, Applied) and has_waiters(change, answer):
                     await notify_waiters(engine, change.job.id, by=by)
-            if len(applied) == len(live):  # else somebody was faster with one of them: look again
+            if len(applied) == len(live):  # otherwise somebody else changed one of them: read the page again
                 parents += [job.id for job in page if job.epoch > 0]
                 after = page[-1].id
     return cancelled
 
 
 async def notify_others(engine: Engine, change: Change, answer: Applied | Conflict, *, by: str) -> None:
-    """Wake the parent of a job that has settled by this change, or may have, and whoever else waits for its end."""
+    """Wake the parent of a job that this change has settled, or may have, and the jobs that wait for its end."""
     if change.arrives:
         await wake_parent(engine, change.job, answer, by=by)
     if has_waiters(change, answer):
@@ -90,13 +90,13 @@ async def notify_others(engine: Engine, change: Change, answer: Applied | Confli
 
 
 def may_concern_others(change: Change, answer: Applied) -> bool:
-    """Whether others may wait for this change. Asked at every end, so it is quick and costs no call."""
+    """Whether this change may concern other jobs. It runs at every end, so it is quick and makes no call."""
     job = change.job
     return change.arrives or answer.version != job.version + 1 or (bool(job.inbox) and has_waiters(change, answer))
 
 
 async def wake_parent(engine: Engine, child: Job, answer: Applied | Conflict, *, by: str) -> None:
-    """Wake the parent of a child that has settled, if it waits for the child's group and this was the last one."""
+    """Wake the parent of a settled child, if the parent waits for the child's group and this was the last one."""
     assert child.parent is not None
     missing = answer.missing if isinstance(answer, Applied) else await engine.missing(child.parent, child.group or "")
     if missing == 0:
@@ -104,7 +104,7 @@ async def wake_parent(engine: Engine, child: Job, answer: Applied | Conflict, *,
 
 
 async def wake_if_children_ended(engine: Engine, id: str, *, by: str) -> bool:
-    """Wake a job that waits for children which have all arrived; whether it was woken."""
+    """Wake a job whose group of children has settled completely; return whether it was woken."""
     for _ in range(CHANGE_TRIES):
         (job,) = await engine.get([id])
         if job is None or job.state is not State.PENDING:
@@ -117,7 +117,7 @@ async def wake_if_children_ended(engine: Engine, id: str, *, by: str) -> bool:
         else:
             if not any(wait.is_unreadable for wait in job.waits):
                 return False
-            note = {"why": "what it waits for can't be read"}
+            note = {"why": "the record of what it waits for is damaged"}
         change = activate(job, await engine.now(), by=by, note=note)
         (answer,) = await engine.commit([change])
         if isinstance(answer, Applied):
@@ -126,8 +126,9 @@ async def wake_if_children_ended(engine: Engine, id: str, *, by: str) -> bool:
 
 
 async def announce_stopped(engine: Engine, job: Job, *, by: str, doubts: Sequence[str] = ()) -> None:
-    """Let the undo of a cancelled job begin, because its owner has stopped. An earlier owner's stop counts for nothing.
-    `doubts` are the effects that the stop has cut off: the undo's history names them.
+    """Let the undo of a cancelled job start, because its owner has stopped. A stop of an earlier owner doesn't count.
+
+    `doubts` are the effects that the stop interrupted; the undo's history names them.
     """
     cancelled, undo = await engine.get([job.id, derived_id(job.id, "undo")])
     ours = cancelled is not None and cancelled.epoch == job.epoch
@@ -140,7 +141,7 @@ async def announce_stopped(engine: Engine, job: Job, *, by: str, doubts: Sequenc
 
 
 async def wake_now(engine: Engine, id: str, *, by: str, why: str) -> None:
-    """Let a job that waits run again now, if it still waits."""
+    """Let a waiting job run now, if it still waits."""
     (job,) = await engine.get([id])
     if job is not None and job.state in (State.PENDING, State.SCHEDULED):
         wake, now = activate if job.state is State.PENDING else promote, await engine.now()

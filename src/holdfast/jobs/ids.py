@@ -1,7 +1,7 @@
-"""Job ids as people type them: whole, or a unique beginning or end. Must not change anything.
+"""Job ids as people type them: complete, or a unique start or end. Must not change anything.
 
-Ids of one moment begin alike and end differently, so lists show the ends. A beginning is found by the order of the ids;
-an end by a walk from the newest job, which is bounded.
+Ids created at the same time start alike and end differently, so lists show the ends. A start is found through the order
+of the ids; an end by a bounded search that begins at the newest job.
 """
 
 import re
@@ -13,47 +13,49 @@ from holdfast.core.model import PAGE_LIMIT, Job, Where
 from holdfast.jobs.service import Jobs
 
 SHORTEST = 6
-"""Fewer characters than this stand for too many jobs."""
+"""The fewest characters an abbreviated id may have. Fewer would match too many jobs."""
 
 LOOK_BACK = 200_000
-"""How many of the newest jobs are searched for an id that ends in what was typed."""
+"""How many of the newest jobs are searched for an id that ends with the given text."""
 
 CANDIDATES = 5
-"""How many jobs an ambiguous id is told with."""
+"""How many jobs the error for an ambiguous id lists."""
 
 _WHOLE = 36
 _PART = re.compile(r"[0-9a-f-]+")
 
 
 async def find_job(jobs: Jobs, text: str) -> Job:
-    """Find the job that a whole or abbreviated id means; NotFound, or Invalid when it could be several."""
+    """Find the job that a complete or abbreviated id means. Raises NotFound, or Invalid if several jobs match."""
     return await jobs.get(await find_id(jobs, text))
 
 
 async def find_ids(jobs: Jobs, texts: Sequence[str]) -> list[str]:
-    """Find several, each job once."""
+    """Find the complete ids of several jobs, each once."""
     return list(dict.fromkeys([await find_id(jobs, text) for text in texts]))
 
 
 async def find_id(jobs: Jobs, text: str) -> str:
-    """Find the whole id that was meant. A whole id is not looked up: the verb will."""
+    """Return the complete id that was meant. A complete id isn't looked up here: the caller's next call does that."""
     part = text.strip().lower().removeprefix("…")
     if len(part) >= _WHOLE:
         return check_id(part)
     if not _PART.fullmatch(part):
-        raise Invalid(f"{text!r} is no part of a job id; ids are hexadecimal digits and dashes: see holdfast jobs")
+        raise Invalid(
+            f"{text!r} isn't part of a job id: ids have only hexadecimal digits and dashes; see holdfast jobs"
+        )
     if len(part) < SHORTEST:
-        raise Invalid(f"{text!r} is too short for a job id: give at least {SHORTEST} characters of its start or end")
+        raise Invalid(f"{text!r} is too short for a job id; give at least {SHORTEST} characters of its start or end")
     found = await _beginning_with(jobs, part) or await _ending_in(jobs, part)
     if not found:
         raise NotFound(
-            f"no job of this store begins with {text}, and none of the newest {LOOK_BACK:,} ends in it; "
-            "see holdfast jobs, or give the whole id"
+            f"no job id in this store starts with {text}, and none of the newest {LOOK_BACK:,} ends with it; "
+            "see holdfast jobs, or give the complete id"
         )
     if len(found) > 1:
         more = " and more" if len(found) > CANDIDATES else ""
         named = ", ".join(f"{job.id} ({job.type}, {job.state})" for job in found[:CANDIDATES])
-        raise Invalid(f"{text!r} could be {named}{more}; give more characters, or the end of the id")
+        raise Invalid(f"{text!r} is ambiguous; it matches {named}{more}; give more characters of the start or end")
     return found[0].id
 
 

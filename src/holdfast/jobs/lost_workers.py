@@ -1,7 +1,7 @@
-"""What becomes of a job whose worker is lost, or hands it over: back to its queue, or to a person.
+"""What happens to a job whose worker is lost or releases it: back to its queue, or to review.
 
-Must not judge who is lost (`upkeep`, `worker`). Rows of losses and of hand-overs are read from the history and from
-the epochs of the records: nothing is stored for them.
+Must not judge which worker is lost (`upkeep` and `worker` do). How many losses or releases a job had in a row is read
+from its history and the epochs of its records; nothing is stored for it.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,26 +20,26 @@ from holdfast.jobs.service import history_of
 from holdfast.jobs.status import progress_record
 
 WAITS = (WAIT_PATH, CHILD_PATH)
-"""Where waits are recorded."""
+"""The paths under which waits are recorded."""
 
 EXCUSED = "excused"
-"""The word in a lapse's note that says why it is no recovery."""
+"""The key in a lapse's note that says why the loss doesn't count as a recovery."""
 
 HANDED_OVER = "steps"
-"""The word in a release's note that tells how many steps are recorded: such a job was begun before it was released."""
+"""The key in a release's note for the number of recorded steps. Only a job that had started has it."""
 
 SILENCED = (
-    "a step that holds the interpreter's lock (GIL) for longer than the lease silences its worker: "
+    "a step that holds Python's GIL for longer than the lease stops its worker's heartbeats: "
     "run such a step with isolate='process'"
 )
-"""What may have happened when worker after worker falls silent over a job, and its process was not seen to die."""
+"""A likely reason when several workers in a row go silent while they run a job, and nobody saw a process die."""
 
 BREAKS_THE_ROW = frozenset({Event.FAIL, Event.OVERRUN, Event.LAPSE, Event.REPLAY})
-"""Ends of a lease that begin a new row of releases. Each has a limit of its own, or is a person's word."""
+"""Ends of a lease that restart the count of releases. Each has a limit of its own, or was a person's decision."""
 
 
 class Past(Struct, frozen=True):
-    """What is recorded of a job, and its history."""
+    """A job's records and its history."""
 
     records: Sequence[Step]
     history: Sequence[Entry]
@@ -51,7 +51,7 @@ class Past(Struct, frozen=True):
 
 
 async def read_past(engine: Engine, job: str) -> Past:
-    """Read what is recorded of a job, then its history."""
+    """Read a job's records, then its history."""
     return Past(await engine.steps(job), await history_of(engine, job))
 
 
@@ -67,11 +67,11 @@ def decide_loss(
     silent: bool = False,
     drops: Collection[str] = (),
 ) -> Change:
-    """Take a job from a lost worker: back to the queue, or to a person. The history tells what survived.
+    """Take a job from a lost worker: back to the queue, or to review. The note says which steps survived.
 
-    `running` is what the worker last said of it. `recovery=False` if the store was away meanwhile: that is no worker's
-    fault. `silent` if nobody saw the worker die and only its heartbeats stopped. `drops` are effects that were written
-    down and never begun.
+    `running` is the worker's last report about the job. `recovery=False` if the store was unreachable meanwhile, which
+    is no worker's fault. `silent` if nobody saw the worker die and only its heartbeats stopped. `drops` are effects
+    whose intent was written and that never started.
     """
     progressed = has_progressed(past)
     done = sum(step.state is StepState.DONE for step in past.steps)
@@ -80,8 +80,8 @@ def decide_loss(
     if running is not None and running.stage:
         note["stage"] = running.stage
     if not recovery:
-        note[EXCUSED] = "the store was away since, so this is no recovery"
-    elif silent and job.recoveries and not progressed:  # once, a machine may have failed
+        note[EXCUSED] = "the store was unreachable, so this doesn't count as a recovery"
+    elif silent and job.recoveries and not progressed:  # the first time, it may have been the machine
         note["hint"] = SILENCED
     doubts = in_doubt(step for step in past.steps if step.path not in drops)
     event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
@@ -92,7 +92,7 @@ def decide_loss(
         error = Error("EffectInDoubt", doubt_text(job.id, doubts, next(iter(causes), "")))
         note["in_doubt"] = doubts
     elif event is Event.ABANDON:
-        text = f"{job.recoveries + 1} workers in a row were lost over this job: {why}"
+        text = f"{job.recoveries + 1} workers in a row were lost while they ran this job: {why}"
         error = Error(WORKERS_LOST, f"{text}; {SILENCED}" if silent else text)
     cargo = Cargo(steps=progress_record(job, running, now), drops=tuple(drops), note=note)
     if error is not None:
@@ -101,13 +101,13 @@ def decide_loss(
 
 
 def has_progressed(past: Past) -> bool:
-    """Whether a step was recorded, or a wait begun or answered, since the last recovery: then their row starts anew."""
+    """Whether a step was recorded, or a wait started or answered, since the last recovery. The count then restarts."""
     counted = (entry for entry in past.history if entry.event == Event.LAPSE and EXCUSED not in entry.note)
     return _newest(past) > max((entry.epoch for entry in counted), default=0)
 
 
 def releases_in_a_row(past: Past) -> int:
-    """How often the job was begun and released in a row, without a new step, or a wait begun or answered."""
+    """Count the releases in a row of a started job without a new step, or a wait started or answered."""
     newest, row = _newest(past), 0
     for entry in reversed(past.history):
         if entry.event in BREAKS_THE_ROW or (entry.event == Event.RELEASE and entry.epoch <= newest):
@@ -117,6 +117,6 @@ def releases_in_a_row(past: Past) -> int:
 
 
 def _newest(past: Past) -> int:
-    """The epoch of the newest record that counts as progress."""
+    """Return the epoch of the newest record that counts as progress."""
     counted = (one.epoch for one in past.records if one.path[0] != "~" or one.path.startswith(WAITS))
     return max(counted, default=0)

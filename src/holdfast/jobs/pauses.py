@@ -1,4 +1,4 @@
-"""Paused queues: the records that hold a queue back, with who paused it, when and why. Must not touch a job."""
+"""Paused queues: the records that pause a queue, with who paused it, when and why. Must not touch a job."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from holdfast.engines.records import PAUSE
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a queue hands out nothing."""
+    """A queue's pause: since when, by whom and why."""
 
     at: Time
     by: str = ""
@@ -19,17 +19,17 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pause_text(by: str, reason: str) -> str:
-    """What the record of a pause says."""
+    """Return the content of a pause's record."""
     return canonical({"by": by, "reason": reason})
 
 
 def read_pauses(records: Sequence[Record]) -> dict[str, Pause]:
-    """The queues that these records pause, each with its pause."""
+    """Return the queues that these records pause, each with its pause."""
     return {record.name.removeprefix(PAUSE): Pause(at=record.at, **_who_and_why(record.value)) for record in records}
 
 
 def _who_and_why(text: str) -> dict[str, str]:
-    """Who paused a queue and why. A record that somebody else wrote in another form pauses all the same."""
+    """Return who paused a queue and why. A record in an unknown format still pauses its queue."""
     try:
         value = parse(text)
     except Invalid:

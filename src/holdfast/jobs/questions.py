@@ -1,7 +1,7 @@
-"""What waiting jobs ask for: the records of their waits, and the questions that a person answers.
+"""What waiting jobs ask for: the records of their waits, and the questions for people.
 
-Must not change a job. A wait is recorded when the job suspends over it, or keeps its slot for a while, with the schema
-of what it takes. The record stays open until the wait is answered or the job gives it up.
+Must not change a job. A wait is recorded when the job suspends for it, or waits in its slot, with the schema of the
+expected value. The record stays open until the wait is answered or the job gives it up.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,17 +19,17 @@ from holdfast.core.open_hints import change_in
 from holdfast.core.unreadable import told
 
 WAIT_PATH = "~wait/"
-"""Where waits are recorded, beside the job's own steps."""
+"""The path under which waits are recorded, next to the job's own steps."""
 
 WITHDRAWN = "withdrawn"
-"""What the record of a wait says that the job gave up while it kept its slot. Its code may ask again, from the top."""
+"""Marks the record of a wait that the job gave up while it kept its slot. Its code may ask again from the top."""
 
 ASK = "ask:"
-"""Signals of this name answer a question that a job asked."""
+"""The prefix of the signals that answer a job's questions."""
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that the job itself refused after it was sent: under which name, from whom, and why."""
+    """A value that the job itself refused after it was sent: its name, the sender, and the reason."""
 
     name: str
     by: str
@@ -37,7 +37,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job asks a person. `name` tells it from the job's other questions."""
+    """What a job asks a person. `name` distinguishes it from the job's other questions."""
 
     job: str
     type: str
@@ -51,7 +51,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def questions_of(job: Job, steps: Sequence[Step]) -> list[Question]:
-    """The open questions of a job."""
+    """Return the open questions of a job."""
     return [
         Question(
             job=job.id,
@@ -69,26 +69,26 @@ def questions_of(job: Job, steps: Sequence[Step]) -> list[Question]:
 
 
 def refusals_of(job: Job, steps: Sequence[Step]) -> list[Refusal]:
-    """What a waiting job refused of what it was sent, for each wait the last."""
+    """Return the values that a waiting job has refused: the last one for each wait."""
     found = [_refusal(info) for _, info in open_waits(job, steps)]
     return [one for one in found if one is not None]
 
 
 def signal_text(name: str, value: object) -> str:
-    """A signal's value as text. Refuses a name that no signal may have."""
+    """Encode a signal's value. Raises Invalid if the name isn't allowed or the value is too large."""
     text = canonical(value)
     if not 0 < len(name) <= SIGNAL_NAME_CHARACTERS or size_of(text) > SIGNAL_BYTES:
         raise Invalid(
-            f"signal {name[:40]!r}: a name has 1 to {SIGNAL_NAME_CHARACTERS} characters, a value at most "
-            f"{SIGNAL_BYTES >> 10} KiB; keep what is larger elsewhere and send a path or URL"
+            f"signal {name[:40]!r}: the name must have 1 to {SIGNAL_NAME_CHARACTERS} characters, and the value at most "
+            f"{SIGNAL_BYTES >> 10} KiB; store larger values elsewhere and send a path or URL"
         )
     if name.startswith("~"):
-        raise Invalid(f"signal {name[:40]!r}: names that begin with ~ are Holdfast's own; choose another one")
+        raise Invalid(f"signal {name[:40]!r}: names that start with ~ are reserved for Holdfast; choose another one")
     return text
 
 
 def schemas_of(job: Job, steps: Sequence[Step]) -> dict[str, list[dict[str, Any]]]:
-    """What a waiting job takes under the name of each signal that it waits for; one schema for each wait."""
+    """Return the schemas that a waiting job expects for each signal name; one schema for each wait."""
     found: dict[str, list[dict[str, Any]]] = {}
     for _, info in open_waits(job, steps):
         found.setdefault(info["name"], []).append(info.get("schema", {}))
@@ -96,7 +96,7 @@ def schemas_of(job: Job, steps: Sequence[Step]) -> dict[str, list[dict[str, Any]
 
 
 def check_signal(job: Job, steps: Sequence[Step], name: str, value: object, text: str) -> None:
-    """Refuse a signal that isn't what the job asks for, as far as that is recorded; BadValue says why."""
+    """Refuse a signal that doesn't match what the job waits for, as far as that is recorded. Raises BadValue."""
     trouble: BadValue | None = None
     back = msgspec.json.decode(text)
     for info in [info for _, info in open_waits(job, steps) if info["name"] == name]:
@@ -104,12 +104,12 @@ def check_signal(job: Job, steps: Sequence[Step], name: str, value: object, text
             if schema := info.get("schema"):
                 check_form(back, schema, _where(name))
             elif (found := change_in(value, back)) is not None:
-                advice = "wait for it with as_=, or send text, numbers, lists and dicts"
+                advice = "give the wait as_=, or send text, numbers, lists and dicts"
                 raise BadValue(line(_where(name), found.path, f"{found.words}; {advice}"))
         except BadValue as error:
             trouble = trouble or error
         else:
-            return  # It fits one of the waits for it, and that one will take it.
+            return  # It fits one of the waits, and that wait will take it.
     if trouble is not None:
         raise trouble
 
@@ -124,7 +124,7 @@ def _refusal(info: dict[str, Any]) -> Refusal | None:
 
 
 def waits_now(job: Job, steps: Sequence[Step]) -> tuple[Wait, ...]:
-    """What a job waits for, also while it keeps its slot."""
+    """Return what a job waits for, whether it is suspended or waits in its slot."""
     if job.state is not State.ACTIVE:
         return job.waits
     asked = [Wait(WaitKind.SIGNAL, info["name"], info.get("until")) for _, info in open_waits(job, steps)]
@@ -132,9 +132,9 @@ def waits_now(job: Job, steps: Sequence[Step]) -> tuple[Wait, ...]:
 
 
 def open_waits(job: Job, steps: Iterable[Step]) -> list[tuple[Step, dict[str, Any]]]:
-    """The recorded waits for signals that nothing has come for yet, with what their records say.
+    """Return the recorded waits for signals that are still unanswered, with the content of their records.
 
-    A pending job says itself what it waits for. Any other asks again for what is recorded, or is asking right now.
+    A pending job lists its waits itself. Any other job is asking now, or will ask again for what is recorded.
     """
     if job.state in SETTLED:
         return []
@@ -146,7 +146,7 @@ def open_waits(job: Job, steps: Iterable[Step]) -> list[tuple[Step, dict[str, An
         name = info["name"]
         if WITHDRAWN in info or (job.state is State.PENDING and name not in names):
             continue
-        if name in coming:  # the job takes the oldest first, each for one wait
+        if name in coming:  # the job takes the oldest first, one for each wait
             coming.remove(name)
         else:
             found.append((step, info))
@@ -154,7 +154,7 @@ def open_waits(job: Job, steps: Iterable[Step]) -> list[tuple[Step, dict[str, An
 
 
 def untaken(job: Job, steps: Iterable[Step]) -> list[Signal]:
-    """The signals in the inbox that the job has neither taken nor refused: while it runs, those stay for a while."""
+    """Return the signals that the job has neither taken nor refused. While it runs, taken ones stay in the inbox."""
     if not job.inbox:
         return []
     steps = list(steps)

@@ -1,4 +1,4 @@
-"""Reads of the few records that a page of jobs is told by, in a fixed number of acts. Must not write, nor decide."""
+"""Reads the few records that a page of job statuses needs, with a fixed number of reads. Must not write or decide."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,13 +10,13 @@ from holdfast.jobs.status import PROGRESS_PATH
 
 
 def pages_of(jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-    """The jobs in pages, as long as one read may be."""
+    """Split the jobs into pages that one read can take."""
     for start in range(0, len(jobs), PAGE_LIMIT):
         yield jobs[start : start + PAGE_LIMIT]
 
 
 def by_job(jobs: Iterable[Job], records: Iterable[Step]) -> dict[str, list[Step]]:
-    """The records of each of these jobs, by its id."""
+    """Group records by the id of their job. Every job gets a list, even an empty one."""
     found: dict[str, list[Step]] = {job.id: [] for job in jobs}
     for record in records:
         found[record.job].append(record)
@@ -24,9 +24,9 @@ def by_job(jobs: Iterable[Job], records: Iterable[Step]) -> dict[str, list[Step]
 
 
 async def status_records(engine: Engine, jobs: Sequence[Job]) -> dict[str, list[Step]]:
-    """The records that a status needs of each job in a page: open waits of an active one, the progress of any other.
+    """Read the records that each job's status needs: open waits if the job is active, its progress if it isn't.
 
-    An active job with signals in its inbox may have taken some of them: only the records of answered waits tell which.
+    An active job with signals in its inbox may have taken some of them. Only the records of answered waits show which.
     """
     active = [job for job in jobs if job.state is State.ACTIVE]
     reads = (
@@ -39,7 +39,7 @@ async def status_records(engine: Engine, jobs: Sequence[Job]) -> dict[str, list[
 
 
 async def step_heads(engine: Engine, job: str) -> list[StepHead]:
-    """All steps of a job without their results, read page by page."""
+    """Read all steps of a job without their results, page by page."""
     heads: list[StepHead] = []
     while page := await engine.steps_page(job, heads[-1].path if heads else ""):
         heads += page

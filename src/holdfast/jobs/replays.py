@@ -1,7 +1,7 @@
-"""What goes with a person's replay: what was said of steps in doubt, and which failures are not told again.
+"""What belongs to a replay by a person: decisions about steps in doubt, and which recorded failures to drop.
 
-Must not touch a store. Of several steps in doubt each is spoken of on its own; until the last of them the words wait in
-the job's inbox, and one replay takes them all.
+Must not touch a store. A person decides on each step in doubt separately. Until the last one, the decisions wait in the
+job's inbox; then one replay applies them all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,14 +20,14 @@ from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.questions import WAIT_PATH
 
 SAID = "~said"
-"""The name of the signals that hold what a person said of steps in doubt. No wait can ask for it."""
+"""The name of the signals that hold decisions about steps in doubt. No wait can ask for it."""
 
 
 HAPPENED = "it happened"
 
 
 class Said(Struct, frozen=True):
-    """What a person said of a step in doubt: it shall be done again, or it happened, with this result as text."""
+    """A person's decision about a step in doubt: run it again, or it happened, with this encoded result."""
 
     step: str
     again: bool
@@ -35,12 +35,12 @@ class Said(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The same, for the history."""
+        """The decision in words, for the history."""
         return "do it again" if self.again else HAPPENED
 
 
 def said_of(job: Job) -> dict[str, Said]:
-    """What was said and waits for the replay, by the step's path. The last word on a step counts, a damaged one not."""
+    """Return the decisions that wait for the replay, by step path. The last one counts; damaged ones don't."""
     found: dict[str, Said] = {}
     for signal in job.inbox:
         if signal.name == SAID:
@@ -51,7 +51,7 @@ def said_of(job: Job) -> dict[str, Said]:
 
 
 def words_spoken(history: Iterable[Entry]) -> dict[str, str]:
-    """What was said of steps, in words, by the step's path: all that replays have carried out. The last word counts."""
+    """Return all decisions that replays have applied, in words, by step path. The last one counts."""
     said: dict[str, str] = {}
     for entry in history:
         if entry.event == Event.REPLAY:
@@ -61,7 +61,7 @@ def words_spoken(history: Iterable[Entry]) -> dict[str, str]:
 
 
 def misfits(job: Job, steps: Iterable[Step], history: Iterable[Entry]) -> list[Step]:
-    """The steps whose result a person gave, where the job has then failed because a value did not fit its type."""
+    """Return the steps whose result a person gave, if the job then failed because a value didn't match its type."""
     if job.error is None or job.error.type.rpartition(".")[2] != BadValue.__name__:
         return []
     said = words_spoken(history)
@@ -69,18 +69,18 @@ def misfits(job: Job, steps: Iterable[Step], history: Iterable[Entry]) -> list[S
 
 
 def doubts_left(job: Job, steps: Iterable[Step]) -> list[str]:
-    """The steps in doubt of which nobody has said anything yet."""
+    """Return the steps in doubt that nobody has decided on yet."""
     said = said_of(job)
     return [path for path in in_doubt(steps) if path not in said]
 
 
 def keep_word(job: Job, said: Said, now: Time, *, by: str, note: Mapping[str, str]) -> Change:
-    """Keep what was said until something was said of all steps in doubt."""
+    """Keep a decision in the inbox until all steps in doubt are decided."""
     return replace(deliver(job, SAID, msgspec.json.encode(said).decode(), now, by=by), note=note)
 
 
 def with_words(change: Change, said: Mapping[str, Said], steps: Mapping[str, Step]) -> Change:
-    """A replay after which steps in doubt are what a person said."""
+    """Add a person's decisions about steps in doubt to a replay."""
     known = [one for one in said.values() if one.step in steps]
     done = tuple(
         replace(steps[one.step], state=StepState.DONE, result=one.result, error=None, finished_at=change.at)
@@ -93,15 +93,16 @@ def with_words(change: Change, said: Mapping[str, Said], steps: Mapping[str, Ste
 
 
 class Failures(Struct, frozen=True):
-    """What a job was told that went wrong outside it: the records of it, and the children that failed."""
+    """Recorded failures that came from outside the job: their paths, and the children that failed."""
 
     paths: tuple[str, ...]
     children: tuple[str, ...]
 
 
 def recorded_failures(steps: Iterable[Step]) -> Failures:
-    """The failures of children, the waits that were late, and what failed inside steps that were tried again: as a
-    failed step, a replay does not keep them.
+    """Return the failures of children, the waits that timed out, and the errors inside retried steps.
+
+    A replay drops them, as it drops failed steps.
     """
     paths: list[str] = []
     children: list[str] = []

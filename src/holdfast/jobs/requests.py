@@ -1,4 +1,4 @@
-"""What a caller wants done, and the job that it becomes once it is checked. Must not touch a store."""
+"""What a caller submits, and the job that it becomes after checks. Must not touch a store."""
 
 import random
 import secrets
@@ -22,9 +22,9 @@ Ids = Callable[[Time], str]
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants done. Times are the store's.
+    """What a caller submits. Times are the store's.
 
-    `args` is JSON text, which is checked and made canonical unless it is `encoded` already, by a `Signature`.
+    `args` is JSON text. It is checked and made canonical, unless a `Signature` has already `encoded` it.
     """
 
     type: str
@@ -41,14 +41,16 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_job(order: JobRequest, id: str, now: Time) -> Job:
-    """The job that an order makes, checked."""
+    """Check a request and build the job for it."""
     if type(order.priority) is not int or not -PRIORITY_LIMIT <= order.priority <= PRIORITY_LIMIT:
-        raise Invalid(f"priority {order.priority}: give a number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}")
+        raise Invalid(
+            f"priority {order.priority} is out of range; give a whole number from {-PRIORITY_LIMIT} to {PRIORITY_LIMIT}"
+        )
     if order.key is not None and not (isinstance(order.key, str) and 0 < len(order.key) <= KEY_LIMIT):
-        raise Invalid(f"key {order.key!r}: give a text of 1 to {KEY_LIMIT} characters")
+        raise Invalid(f"key {order.key!r} isn't valid; give a string of 1 to {KEY_LIMIT} characters")
     _check_labels(order.options)
     if order.expires_at is not None and order.expires_at <= now:
-        raise Invalid(f"{order.type}: expires before it was submitted; give a time that is still to come")
+        raise Invalid(f"{order.type}: expires is in the past; give a time in the future")
     args = order.args if order.encoded else canonical(parse(order.args))
     check_retry(order.options.retry)
     waits = (Wait(WaitKind.ACTIVATION),) if order.pending else ()
@@ -72,21 +74,23 @@ def new_job(order: JobRequest, id: str, now: Time) -> Job:
 
 
 def _check_labels(options: Options) -> None:
-    """Tags and meta are small texts, for people and filters."""
+    """Check tags and meta. Both are short strings, for people and filters."""
     tags, meta = options.tags, options.meta
     if len(tags) > LABELS or not all(isinstance(tag, str) and 0 < len(tag) <= TAG_CHARACTERS for tag in tags):
-        raise Invalid(f"tags: give up to {LABELS} texts of 1 to {TAG_CHARACTERS} characters each")
+        raise Invalid(f"tags: give at most {LABELS} strings of 1 to {TAG_CHARACTERS} characters each")
     if not isinstance(meta, dict) or len(meta) > LABELS:
-        raise Invalid(f"meta: give a dict with up to {LABELS} entries")
+        raise Invalid(f"meta: give a dict with at most {LABELS} entries")
     if UNREADABLE in meta:
-        raise Invalid(f"meta {UNREADABLE!r}: this name marks damaged options; choose another one")
+        raise Invalid(f"meta {UNREADABLE!r}: this name is reserved for damaged options; choose another one")
     for name, value in meta.items():
         if not (isinstance(name, str) and isinstance(value, str) and len(name) + len(value) <= META_CHARACTERS):
-            raise Invalid(f"meta {name!r}: give texts, of {META_CHARACTERS} characters in all")
+            raise Invalid(
+                f"meta {name!r}: name and value must be strings, with at most {META_CHARACTERS} characters together"
+            )
 
 
 def random_ids() -> Ids:
-    """Ids that sort in the order in which this process drew them, and that no other process draws."""
+    """Return a source of ids that sort in the order they were created, and that are unique across processes."""
     return _RandomIds()
 
 
@@ -96,13 +100,13 @@ class _RandomIds(forking.Forkable):
         forking.watch(self)
 
     def leave_behind(self) -> None:
-        """See Forkable. A child begins anew, or it might draw what its parent draws."""
+        """See Forkable. A forked child starts over; otherwise it could create the same ids as its parent."""
         self._lock, self._last_at, self._last_bits = threading.Lock(), 0, 0
 
     def __call__(self, now: Time) -> str:
         with self._lock:
             if now > self._last_at:
                 self._last_at, self._last_bits = now, secrets.randbits(73)
-            else:  # the same millisecond, or a clock that was set back
+            else:  # the same millisecond, or the clock was set back
                 self._last_bits += 1 + random.getrandbits(32)
             return new_id(self._last_at, self._last_bits)

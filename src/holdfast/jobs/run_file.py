@@ -1,11 +1,11 @@
-"""One run as a readable JSON file: writing it, reading it back, and bringing it into a store. Executes nothing.
+"""One run as a readable JSON file: export, parse, import into a store. Must not run a job.
 
-What is kept: the job with its arguments, options, signals, result and error; its history; its steps; its log. What is
-not taken over: the key and the parent, which stand for nothing in another store; the worker and the lease; `expires`.
+The file keeps the job with its arguments, options, signals, result and error; its history; its steps; its log. It
+leaves out the key and the parent, which mean nothing in another store; the worker and the lease; and `expires`.
 
-A run comes in along the edges of the lifecycle, like every other job: submitted as pending, with its records, then
-through one claim in the importer's name to where it belongs. What ended keeps its end; all else goes to review, so that
-nothing runs, and nothing is spent, before a person says replay.
+An import follows the lifecycle, like every other job: it submits the job as pending with its records, claims it once in
+the importer's name, and then commits its state. A run that has ended keeps its end. Every other run goes to review, so
+nothing runs, and nothing is spent, until a person replays it.
 """
 
 import json
@@ -42,20 +42,20 @@ from holdfast.safe_text import escaped
 
 KIND = "holdfast run"
 FORMAT = 1
-"""Grows when an older version could misread the file."""
+"""Increases whenever an older version could misread the file."""
 
 FILE_LIMIT = 256 * 1024 * 1024
-"""A larger file is surely not a run."""
+"""A larger file can't be a run."""
 
 IMPORTER = "import"
-"""In whose name a run is claimed on its way in."""
+"""The worker name under which an import claims the job."""
 
 BEFORE_PATH = "~before"
-"""The record under which an imported run keeps the history that it had elsewhere."""
+"""The record that keeps an imported run's history from its original store."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as a file holds it."""
+    """A run, as its file holds it."""
 
     job: Job
     history: tuple[Entry, ...]
@@ -63,11 +63,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     log: tuple[str, ...]
 
 
-# Out of a store, into a text.
+# From a store to text.
 
 
 async def collect_run(jobs: Jobs, id: str) -> Run:
-    """Collect everything that a store keeps of a run. A history that came with an import comes first."""
+    """Read everything that a store keeps about a run. The history from before an import comes first."""
     records = await jobs.engine.steps(id)
     return Run(
         job=await jobs.get(id),
@@ -78,7 +78,7 @@ async def collect_run(jobs: Jobs, id: str) -> Run:
 
 
 def history_before_import(records: Sequence[Step]) -> list[Entry]:
-    """The history that an imported run had elsewhere."""
+    """Return the history that an imported run had in its original store."""
     for step in records:
         if step.path == BEFORE_PATH and step.result is not None:
             return msgspec.json.decode(step.result, type=list[Entry])
@@ -86,7 +86,7 @@ def history_before_import(records: Sequence[Step]) -> list[Entry]:
 
 
 def dump_run(run: Run, now: Time, version: str) -> str:
-    """Write a run as the text of its file."""
+    """Return the text of a run's file."""
     shape: Shape = {
         "kind": KIND,
         "format": FORMAT,
@@ -100,20 +100,20 @@ def dump_run(run: Run, now: Time, version: str) -> str:
     return escaped(json.dumps(shape, indent=2, ensure_ascii=False)) + "\n"
 
 
-# Out of a text.
+# From text to a run.
 
 
 def parse_run(text: str, name: str) -> Run:
-    """Read the run that a file's text holds; Invalid says what is wrong with it."""
+    """Parse the text of a run's file. Raises Invalid, which says what is wrong."""
     try:
         shape = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"{name}: not JSON ({error}); give a file that holdfast export wrote") from None
+        raise Invalid(f"{name}: not valid JSON ({error}); give a file written by holdfast export") from None
     if not isinstance(shape, dict) or shape.get("kind") != KIND:
-        raise Invalid(f"{name}: not an exported run; give a file that holdfast export wrote")
+        raise Invalid(f"{name}: not an exported run; give a file written by holdfast export")
     if shape.get("format") != FORMAT:
         raise Invalid(
-            f"{name}: its format is {shape.get('format')!r}, this version reads {FORMAT}; update this installation"
+            f"{name}: has format {shape.get('format')!r}, but this version of Holdfast reads {FORMAT}; upgrade Holdfast"
         )
     try:
         return _run_of(shape)
@@ -121,7 +121,7 @@ def parse_run(text: str, name: str) -> Run:
         raise Invalid(f"{name}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise Invalid(f"{name}: not a whole run: {what}; export it again") from None
+        raise Invalid(f"{name}: incomplete or damaged: {what}; export the run again") from None
 
 
 def _run_of(shape: Shape) -> Run:
@@ -176,7 +176,7 @@ def _step_of(shape: Shape, job: str) -> Step:
     state = StepState(shape["state"])
     started_at = parse_time(shape["started_at"])
     if started_at is None or str(shape["path"]).startswith("~"):
-        raise Invalid(f"step {shape['path']!r} is not one that a job records")
+        raise Invalid(f"step {shape['path']!r} isn't a step that a job could record")
     return Step(
         job=job,
         epoch=msgspec.convert(shape["epoch"], int),
@@ -195,24 +195,26 @@ def _entry_of(shape: Shape, job: str) -> Entry:
     return msgspec.convert({**shape, "job": job, "at": parse_time(shape["at"])}, Entry)
 
 
-# Into a store.
+# From a run to a store.
 
 
 async def insert_run(jobs: Jobs, run: Run, by: str, *, review: bool = False) -> Job:
-    """Insert a run into a store, where its id must be free. With `review`, one that has ended can be replayed, too."""
+    """Import a run into a store that doesn't have its id yet. With `review`, even an ended run can be replayed."""
     new = replace(run.job, state=State.PENDING, waits=(Wait(WaitKind.ACTIVATION),), result=None, error=None, inbox=())
     (inserted,) = await jobs.engine.insert([new])
     if not inserted.new:
-        raise Refused(f"job {new.id} is in this store already; import it into another one: --url sqlite:///look.db")
+        raise Refused(f"job {new.id} is already in this store; import it into another one: --url sqlite:///look.db")
     changes = _changes(run, new, await jobs.engine.now(), by, review)
     answers = await jobs.engine.commit(changes)
     if refused := [answer for answer in answers if isinstance(answer, Conflict)]:
-        raise Refused(f"job {new.id}: came in half, {refused[0].reason}; cancel it, and import it elsewhere")
+        raise Refused(
+            f"job {new.id} was imported only in part: {refused[0].reason}; cancel it, and import it into another store"
+        )
     return await jobs.get(new.id)
 
 
 def _changes(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Change]:
-    """The changes that lead a new job to where the run was, each deciding from the one before."""
+    """Return the changes that bring a new job to the run's state. Each is decided on the job after the one before."""
     changes: list[Change] = []
     state, job = run.job.state, new
 
@@ -223,7 +225,7 @@ def _changes(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Chang
 
     for signal in run.job.inbox:
         go(deliver(job, signal.name, signal.value, now, by=signal.by))
-    note = {"imported": f"it was {state}, with {plural(len(run.steps), 'recorded step')}"}
+    note = {"imported": f"was {state}, with {plural(len(run.steps), 'recorded step')}"}
     records = _records(run, now)
     if state is State.CANCELLED and not review:
         go(cancel(job, now, by=by, steps=records, note=note))
@@ -234,7 +236,7 @@ def _changes(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Chang
         go(complete(job, now, by=IMPORTER, result=run.job.result))
         return changes
     error = run.job.error if state in (State.REVIEW, State.DISCARDED) else None
-    error = error or Error("Imported", f"it was {state} when it was exported; replay it to go on, or discard it")
+    error = error or Error("Imported", f"the job was exported while {state}; replay it to continue, or discard it")
     go(abandon(job, now, by=IMPORTER, error=error))
     if state is State.DISCARDED and not review:
         go(discard(job, now, by=by))
@@ -242,7 +244,7 @@ def _changes(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Chang
 
 
 def _records(run: Run, now: Time) -> tuple[Step, ...]:
-    """The run's steps, its log, and the history that it had before, to go with the first change."""
+    """Return the run's steps, its log and its earlier history, which are stored with the first change."""
     kept = {LOG_PATH: canonical(list(run.log)) if run.log else None}
     kept[BEFORE_PATH] = msgspec.json.encode(run.history).decode() if run.history else None
     own = tuple(

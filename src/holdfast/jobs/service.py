@@ -1,7 +1,7 @@
-"""What callers may ask of jobs: submit, look, and the changes that need no lease.
+"""What callers may ask of jobs: submit them, read them, and make the changes that need no lease.
 
-Must not know a concrete store, and must not decide what a change is: each call looks, lets `lifecycle` decide, and
-commits; when somebody else was faster, it looks again.
+Must not know a concrete store, and must not decide what a change is: each call reads the job, lets `lifecycle` decide,
+and commits. If another caller changed the job in between, the call starts over.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -33,6 +33,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.outcome import in_doubt
+from holdfast.core.suggestions import suggest
 from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import PAUSE, WORKER, worker_in
@@ -81,14 +82,14 @@ class Jobs:
         now: Time | None = None,
         connection: Any = None,
     ) -> list[Inserted]:
-        """Accept jobs, all or none. A key that is known gives the job that has it.
+        """Submit jobs, all or none. For a key that is already known, return the job that has it.
 
-        `now` is the store's time, if the caller has asked for it. With `connection` the jobs are part of the
-        transaction that the caller has begun there.
+        `now` is the store's time, if the caller has it already. With `connection`, the jobs become part of the caller's
+        open transaction.
 
-        With `parent` they are children of the job that holds this lease, each in its group; their derived `ids`
-        make it safe to submit them again. Raises KeyConflict when a key stands for other arguments, and LeaseLost when
-        the parent lost its lease.
+        With `parent`, the jobs are children of the job that holds this lease, each in its group; their derived `ids`
+        make it safe to submit them again. Raises KeyConflict if a key is in use with other arguments, and LeaseLost if
+        the parent has lost its lease.
         """
         jobs = self.new(orders, await self.engine.now() if now is None else now, ids)
         if parent is not None:
@@ -98,27 +99,27 @@ class Jobs:
         return await self.engine.insert(jobs, parent)
 
     def new(self, orders: Sequence[JobRequest], now: Time, ids: Sequence[str] | None = None) -> list[Job]:
-        """The jobs that orders make, checked. The store knows nothing of them yet."""
+        """Build the jobs for these requests and check them. Stores nothing."""
         return [
             new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
         ]
 
     def alike(self, order: JobRequest, args: Sequence[str], now: Time) -> list[Job]:
-        """The jobs that one order makes with each of these arguments, which are encoded already."""
+        """Build one job of the same request for each of these arguments, which are already encoded."""
         job = new_job(order, "", now)
         return [replace(job, id=self._ids(now), args=text, digest=digest(order.type, text)) for text in args]
 
-    # Looking.
+    # Reading.
 
     async def get(self, id: str) -> Job:
-        """One job, or NotFound."""
+        """Return one job, or raise NotFound."""
         (job,) = await self.engine.get([_known(id)])
         if job is None:
-            raise NotFound(f"there is no job {id} in this store; it may have been pruned, or the store is another one")
+            raise NotFound(f"there is no job {id} in this store; it may have been pruned, or it is in another store")
         return job
 
     async def status(self, id: str) -> Status:
-        """Where a job stands, for a person."""
+        """Return the status of a job: its progress, worker, waits and trouble."""
         job = await self.get(id)
         now = await self.engine.now()
         presence = await presence_of(self.engine, job)
@@ -128,7 +129,7 @@ class Jobs:
         return status_of(job, summary, records[id], running_of(presence, job), now, trouble)
 
     async def statuses(self, jobs: Sequence[Job]) -> list[Status]:
-        """Where each of these jobs stands, by a few reads for each page of them. No result of a step is read."""
+        """Return the status of each of these jobs, with a few reads per page. Reads no results of steps."""
         now = await self.engine.now()
         workers = await self.workers() if any(job.worker for job in jobs) else []
         running = {(one.job, one.epoch): one for presence in workers for one in presence.running}
@@ -144,11 +145,11 @@ class Jobs:
         return found
 
     async def workers(self) -> list[Presence]:
-        """All workers that have shown themselves and not left, by name; the dead are marked as gone."""
+        """Return all workers that have registered and not signed off, by name. Dead ones are marked as gone."""
         return [worker_in(record) for record in await self.engine.records(WORKER)]
 
     async def log(self, id: str) -> list[str]:
-        """The log lines that are kept with a job, or NotFound."""
+        """Return the log lines that are kept with a job, or raise NotFound."""
         for step in await self.engine.steps_under(_known(id), LOG_PATH):
             if step.path == LOG_PATH:
                 return log_lines(step)
@@ -156,7 +157,7 @@ class Jobs:
         return []
 
     async def walk(self, where: Where) -> AsyncIterator[Job]:
-        """All jobs of a kind, page by page."""
+        """Iterate over all jobs that match, page by page."""
         after = ""
         while page := await self.engine.find(where, after):
             for job in page:
@@ -166,16 +167,16 @@ class Jobs:
             after = page[-1].id
 
     async def history(self, id: str) -> list[Entry]:
-        """The whole history of a job, or NotFound."""
+        """Return the whole history of a job, or raise NotFound."""
         entries = await history_of(self.engine, _known(id))
         if not entries:
             await self.get(id)
         return entries
 
-    # Changes that need no lease. `by` names who asked, `reason` why; both are kept in the history.
+    # Changes that need no lease. `by` says who asked, `reason` why; the history keeps both.
 
     async def cancel(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
-        """Stop a job for good, and its children. A running one loses its lease at once; what it made is undone."""
+        """Cancel a job and its children. A running job loses its lease at once. What the job made is undone."""
         job = await self._change(
             id, lambda job, now: end_change(self.engine, job, Event.CANCEL, now, by=by, note=_note(reason))
         )
@@ -183,11 +184,11 @@ class Jobs:
         return job
 
     async def activate(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
-        """Let a pending job go on, whatever it waited for."""
+        """Let a pending job continue, whatever it waits for."""
         return await self._change(id, lambda job, now: activate(job, now, by=by, note=_note(reason)))
 
     async def signal(self, id: str, name: str, value: object = None, *, by: str = "caller") -> Job:
-        """Send a job a named value. It wakes one that waits for it, and else waits in the inbox."""
+        """Send a job a named value. If the job waits for it, it wakes; otherwise the value stays in its inbox."""
         text = signal_text(name, value)
 
         async def sent(job: Job, now: Time) -> Change:
@@ -196,16 +197,16 @@ class Jobs:
             is_awaited = any(info["name"] == name for _, info in open_waits(job, waits))
             left = {one.version: one for one in untaken(job, waits)}
             change = deliver(job, name, text, now, by=by, untaken=tuple(left.values()), is_awaited=is_awaited)
-            # A job that stays in its slot commits nothing: what it has taken leaves its inbox with what comes.
+            # A job that waits in its slot commits nothing, so this change also removes what the job has already taken.
             return replace(change, takes=tuple(one.version for one in job.inbox if one.version not in left))
 
         return await self._change(id, sent)
 
     async def questions(self, id: str | None = None) -> list[Question]:
-        """The open questions of all jobs that wait, with or without a slot; or of one job."""
+        """Return the open questions of one job, or of all jobs that wait, whether they hold a slot or not."""
         found: list[Question] = []
         jobs = [await self.get(id)] if id is not None else [job async for job in self.walk(_ASKING)]
-        # A parked job names its questions itself: those that ask nothing may be many.
+        # A suspended job lists its waits itself, so those without a question cost no read.
         asking = [one for one in jobs if one.epoch and (one.state is not State.PENDING or _asks(one))]
         for page in pages_of(asking):
             waits = by_job(page, await self.engine.steps_under_each([job.id for job in page], WAIT_PATH))
@@ -213,25 +214,25 @@ class Jobs:
         return found
 
     async def _waits(self, job: Job) -> list[Step]:
-        """The records of a job's waits. One that never ran has none, nor has one that waits for no signal."""
+        """Read the records of a job's waits. A job that never ran, or that waits for no signal, has none."""
         waits_for_none = job.state is State.PENDING and all(wait.kind is not WaitKind.SIGNAL for wait in job.waits)
         return [] if not job.epoch or waits_for_none else await self.engine.steps_under(job.id, WAIT_PATH)
 
     async def answer(self, id: str, value: object, *, name: str | None = None, by: str = "person") -> Job:
-        """Answer a job's open question; with several, `name` tells which."""
+        """Answer a job's open question. If it has several, `name` says which."""
         asked = [question for question in await self.questions(id) if name in (None, question.name)]
         if not asked:
             which = "no open question" if name is None else f"no open question {name!r}"
-            raise NotFound(f"job {id} has {which}; holdfast ask lists them")
+            raise NotFound(f"job {id} has {which}; to list open questions, run holdfast ask")
         if len(asked) > 1:
             names = ", ".join(one.name for one in asked)
-            raise Invalid(f"job {id} asks {len(asked)} questions: say which by --name (name=): {names}")
+            raise Invalid(f"job {id} has {len(asked)} open questions; choose one with --name (name=): {names}")
         return await self.signal(id, asked[0].name, value, by=by)
 
     async def replay(self, id: str, *, args: str | None = None, by: str = "person", reason: str = "") -> Job:
-        """Run a job in review again, from what it has recorded, with its own arguments or with edited ones.
+        """Run a job in review again, with its own arguments or edited ones. Recorded steps keep their results.
 
-        What failed is tried again: its steps, and its children that are in review. A wait that was late begins anew.
+        Everything that failed is tried again: its steps, and its children in review. A wait that timed out starts over.
         """
         text = None if args is None else canonical(parse(args))
 
@@ -243,14 +244,14 @@ class Jobs:
         return await self._change(id, again)
 
     async def _replayed(self, change: Change, said: Mapping[str, Said], reason: str) -> Change:
-        """A replay with all that goes with it. The children go first: a job that runs before them would fail again."""
+        """Complete a replay. Replays the children first: a parent that runs before them would fail again."""
         job, steps = change.job, {step.path: step for step in await self.engine.steps(change.job.id)}
         failures = recorded_failures(steps.values())
         for start in range(0, len(failures.children), PAGE_LIMIT):
             for child in await self.engine.get(failures.children[start : start + PAGE_LIMIT]):
                 if child is not None and child.parent == job.id and child.state is State.REVIEW:
-                    why = f"job {job.id}, which waits for it, is replayed" + (f": {reason}" if reason else "")
-                    with suppress(NotAllowed):  # somebody else has taken care of it
+                    why = f"its parent {job.id} was replayed" + (f": {reason}" if reason else "")
+                    with suppress(NotAllowed):  # somebody else has already replayed or ended it
                         await self.replay(child.id, by=change.by, reason=why)
         return with_words(replace(change, drops=failures.paths), said, steps)
 
@@ -262,18 +263,18 @@ class Jobs:
     async def resolve_step(
         self, id: str, path: str, result: object = None, *, again: bool = False, by: str = "person", reason: str = ""
     ) -> Job:
-        """Say of a step in doubt that it happened, with its result, or that it shall be done again.
+        """Settle a step in doubt: it happened, with this result, or it is to run again.
 
-        The job must be in review, and the step begun and not recorded. After the last of its steps in doubt it goes on.
+        The job must be in review, and the step started but not recorded. Once no step is in doubt, the job runs again.
         """
         said = Said(path, again, canonical(result))
         steps = {step.path: step for step in await self.engine.steps(_known(id))}
         doubts = in_doubt(steps.values())
-        # What a person said of it before may be corrected: it may not have fitted the step's type.
+        # An earlier decision can be corrected: its result may not have matched the step's type.
         before = words_spoken(await self.history(id))
         if path not in doubts and not (path in before and path in steps):
-            known = f"in doubt: {', '.join(doubts)}" if doubts else "no step of it is in doubt"
-            raise NotFound(f"job {id}: step {path!r} is not in doubt; {known}")
+            known = f"; steps in doubt: {', '.join(doubts)}" if doubts else "; no step of this job is"
+            raise NotFound(f"job {id}: step {path!r} is not in doubt{suggest(path, doubts) or known}")
         note = {**_note(reason), "step": path, "said": said.words}
 
         async def go_on(job: Job, now: Time) -> Change:
@@ -289,13 +290,13 @@ class Jobs:
         return await self._change(id, go_on)
 
     async def discard(self, id: str, *, by: str = "person", reason: str = "") -> Job:
-        """Give up a job in review for good."""
+        """Discard a job in review. It never runs again."""
         return await self._change(
             id, lambda job, now: end_change(self.engine, job, Event.DISCARD, now, by=by, note=_note(reason))
         )
 
     async def _change(self, id: str, choose: Callable[[Job, Time], Change | Awaitable[Change]]) -> Job:
-        """Look, decide, commit; again when somebody else was faster."""
+        """Read, decide and commit a change. Start over if somebody else changed the job in between."""
         for _ in range(CHANGE_TRIES):
             job = await self.get(id)
             chosen = choose(job, await self.engine.now())
@@ -305,31 +306,32 @@ class Jobs:
                 await notify_others(self.engine, change, answer, by=change.by)
                 return await self.get(id)
         raise Outrun(
-            f"job {id}: changed by others {CHANGE_TRIES} times while we tried; look what drives it, then repeat"
+            f"job {id}: other callers changed it {CHANGE_TRIES} times during this call, so nothing was done; "
+            "find out what keeps changing it, then try again"
         )
 
     # Queues.
 
     async def pause(self, queue: str, *, by: str = "caller", reason: str = "") -> None:
-        """Hand out nothing of a queue until it is resumed. Jobs in flight go on, and no job changes its state."""
+        """Stop workers from claiming jobs of a queue until it is resumed. Running jobs continue; no state changes."""
         text = pause_text(by, _note(reason).get("reason", ""))
         await self.engine.put_record(PAUSE + check_queue(queue), text)
 
     async def resume(self, queue: str) -> None:
-        """Hand out a paused queue's jobs again."""
+        """Let workers claim a paused queue's jobs again."""
         await self.engine.put_record(PAUSE + check_queue(queue), None)
 
     async def paused(self) -> list[str]:
-        """The queues that are paused."""
+        """Return the names of the paused queues."""
         return [record.name.removeprefix(PAUSE) for record in await self.engine.records(PAUSE)]
 
     async def pauses(self) -> dict[str, Pause]:
-        """The queues that are paused, with who paused them, when and why."""
+        """Return the paused queues, with who paused them, when and why."""
         return read_pauses(await self.engine.records(PAUSE))
 
 
 async def history_of(engine: Engine, id: str) -> list[Entry]:
-    """The whole history of a job; nothing of one that is not there."""
+    """Read the whole history of a job; an empty list if there is no such job."""
     entries: list[Entry] = []
     while page := await engine.history(id, after=len(entries)):
         entries += page
@@ -339,12 +341,12 @@ async def history_of(engine: Engine, id: str) -> list[Entry]:
 
 
 def _asks(job: Job) -> bool:
-    """Whether a parked job waits for the answer to a question."""
+    """Whether a suspended job waits for the answer to a question."""
     return any(wait.name.startswith(ASK) for wait in job.waits)
 
 
 def _known(id: str) -> str:
-    """An id as it is; NotFound where no job can have it."""
+    """Return a valid id as it is; raise NotFound for a text that can't be a job's id."""
     try:
         return check_id(id)
     except (Invalid, TypeError) as error:
@@ -353,5 +355,7 @@ def _known(id: str) -> str:
 
 def _note(reason: str) -> dict[str, str]:
     if len(reason) > REASON_CHARACTERS:
-        raise Invalid(f"reason: {len(reason):,} characters; give at most {REASON_CHARACTERS:,}, or a link to more")
+        raise Invalid(
+            f"reason has {len(reason):,} characters, but the limit is {REASON_CHARACTERS:,}; shorten it, or give a link"
+        )
     return {"reason": reason} if reason else {}

@@ -1,4 +1,8 @@
-"""Where a job stands, for a person: put together from its row, its steps' counts and its worker's word. Pure."""
+"""Where a job stands, for a person, as facts and as one sentence. Must not ask a store.
+
+The facts come from the job's row, its steps' counts and its worker's last heartbeat. `str(status)` is the sentence that
+every caller shows: "draw, stage 3 of 7, 11 of 30, about 21 min left".
+"""
 
 from collections.abc import Sequence
 
@@ -8,16 +12,25 @@ from holdfast.core.durations import in_words
 from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait
 from holdfast.core.summaries import StepSummary
 from holdfast.jobs.questions import waits_now
+from holdfast.jobs.views.text import MOMENT_MS, ago, error_line, one_line, plural, span
+from holdfast.jobs.views.waits import wait_words
+from holdfast.safe_text import clean
 
 PROGRESS_PATH = "~progress"
-"""How far a job was when it last stopped running is kept under this, beside the records of its steps."""
+"""The record, next to a job's steps, of how far the job was when it last stopped running."""
+
+TEXT_SHOWN = 60
+"""How many characters of a job's own words about its progress are shown."""
+
+RETRY_SHOWN = 300
+"""How long the part about a step that is being retried may be."""
 
 SOON_MS = 500
-"""What comes so soon is told as if it were here."""
+"""A shorter wait is shown as if it were over."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job stands, for a person. Times are milliseconds: `…_at` since 1970, `…_ms` a duration."""
+    """A job's status, for a person. Times are milliseconds: `…_at` since 1970, `…_ms` a duration."""
 
     id: str
     type: str
@@ -43,28 +56,30 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: Time | None
     running_ms: int | None
     stage_ms: int | None
+    read_at: Time
+    """When it was read, by the store's clock."""
     trouble: str = ""
-    """Why its worker can't write what it does, such as a full disk: until that is over, the job stands still."""
+    """Why its worker can't write, such as a full disk. Until that is fixed, the job makes no progress."""
     retrying: Retrying | None = None
-    """The step that failed last and is tried again, as its worker last said."""
+    """The step that failed last and is being retried, as reported by its worker."""
     retry_ms: int | None = None
-    """How long it is until its next try; 0 when that has begun, or is about to."""
+    """The time until its next try; 0 if that has started or is about to."""
 
     @property
     def remaining_ms(self) -> int | None:
-        """An estimate of what is left of this stage: as long for each item as those took that this attempt made."""
+        """An estimate of the time left in this stage, from the average time per item in this attempt."""
         if self.trouble or not self.made or self.done is None or self.total is None or self.stage_ms is None:
             return None
         return round(self.stage_ms / self.made * max(0, self.total - self.done))
 
     def progress(self) -> tuple[object, ...]:
-        """What changes when the job gets on."""
+        """Return the values that change when the job makes progress."""
         tries = None if self.retrying is None else (self.retrying.step, self.retrying.try_number)
         return self.state, self.stage, self.done, self.total, self.text, self.steps, tries
 
     @property
     def retry_words(self) -> str:
-        """What is tried again, in words: "try 2 of 4 of draw#13 after ProviderError: 429, next try in 8 s"."""
+        """The retry in words: "try 2 of 4 of draw#13 after ProviderError: 429, next try in 8 s"."""
         one = self.retrying
         if one is None:
             return ""
@@ -72,31 +87,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         if self.retry_ms:
             words += f", next try in {in_words(self.retry_ms)}"
         are = "is" if one.others == 1 else "are"
-        return words + (f", and {one.others} more {are} tried again" if one.others else "")
+        return words + (f", and {one.others} more {are} being retried" if one.others else "")
 
     def __str__(self) -> str:
-        """In words: "drawing, stage 3 of 7, 12 of 30, for 2 min"."""
-        words = [str(self.state)]
-        if self.stage and self.state is State.ACTIVE:
-            place = f"stage {self.stage_number} of {len(self.stages)}" if self.stage_number else "stage"
-            words.append(f"{place}: {self.stage}")
-        if self.done is not None and self.total is not None:
-            words.append(f"{self.done} of {self.total}")
-        if self.text:
-            words.append(self.text)
-        if self.retrying is not None:
-            words.append(self.retry_words)
-        if self.stage_ms is not None:
-            words.append(f"for {in_words(self.stage_ms)}")
-        if self.remaining_ms is not None:
-            words.append(f"about {in_words(self.remaining_ms)} left")
-        if self.trouble:
-            words.append(f"stands still: {self.trouble}")
-        return ", ".join(words)
+        """Say in one sentence where the job stands: "draw, stage 3 of 7, 11 of 30, about 21 min left"."""
+        return ", ".join(part for part in _sentence_parts(self) if part)
 
 
 def progress_record(job: Job, running: Running | None, now: Time) -> tuple[Step, ...]:
-    """How far a job is, as a record that goes with the change by which it stops running; none if nobody said."""
+    """Return a record of how far a job is, for the change that stops it; none if its worker reported nothing."""
     if running is None or (running.done is None and running.total is None):
         return ()
     told = msgspec.json.encode({"done": running.done, "total": running.total}).decode()
@@ -105,7 +104,7 @@ def progress_record(job: Job, running: Running | None, now: Time) -> tuple[Step,
         epoch=job.epoch,
         path=PROGRESS_PATH,
         name=PROGRESS_PATH,
-        state=StepState.STARTED,  # so that the next one may take its place
+        state=StepState.STARTED,  # so that the next record can replace it
         result=told,
         started_at=now,
     )
@@ -115,11 +114,11 @@ def progress_record(job: Job, running: Running | None, now: Time) -> tuple[Step,
 def status_of(
     job: Job, summary: StepSummary, records: Sequence[Step], running: Running | None, now: Time, trouble: str = ""
 ) -> Status:
-    """Put together where a job stands from its row, its steps' counts, and what its worker last said.
+    """Build a job's status from its row, the counts of its steps, and its worker's last report.
 
-    `records` are its open waits while it is active, and its progress when it is not (`record_reads.status_records`).
-    The worker's word ends with the job. Then counts how far it was when it stopped running. Of a job that completed
-    and said nothing in its last attempt, each step or item that was run counts.
+    `records` are the open waits of an active job, and the progress of any other (`record_reads.status_records`). A
+    worker's report counts only while the job is active. Afterwards, the progress recorded when it stopped counts. For a
+    completed job whose last attempt reported no progress, every step or item that ran counts.
     """
     steps = summary.total
     stage = running.stage if running is not None else ""
@@ -160,6 +159,7 @@ def status_of(
         finished_at=job.finished_at,
         running_ms=None if job.claimed_at is None else max(0, now - job.claimed_at),
         stage_ms=None if since is None or job.state is not State.ACTIVE else max(0, now - since),
+        read_at=now,
         trouble=trouble if job.state is State.ACTIVE else "",
         retrying=retrying,
         retry_ms=None if retrying is None else _until(retrying.next_at, now),
@@ -167,7 +167,7 @@ def status_of(
 
 
 def _read(kept: Step) -> tuple[int | None, int | None]:
-    """What a record of progress says. A damaged one says nothing: it must not hide the rest of a status."""
+    """Read a record of progress. A damaged one gives nothing: it must not hide the rest of a status."""
     try:
         told = msgspec.json.decode(kept.result or "{}", type=dict[str, int | None])
     except msgspec.MsgspecError:
@@ -176,5 +176,60 @@ def _read(kept: Step) -> tuple[int | None, int | None]:
 
 
 def _until(at: Time, now: Time) -> int:
-    """How long it is until then. A worker's clock is ahead of its store's by the time that its claim took."""
+    """Return the time from now until then. A worker's clock is ahead of its store's by the duration of its claim."""
     return at - now if at - now >= SOON_MS else 0
+
+
+# In words.
+
+
+def _sentence_parts(one: Status) -> list[str]:
+    waits = [wait_words(wait, one.read_at) for wait in one.waits]
+    match one.state:
+        case State.ACTIVE:
+            return [stage_words(one) or "running", *progress_words(one), *waits, retry_line(one)]
+        case State.REVIEW:
+            return ["needs a person", error_line(one.error)]
+        case State.PENDING:
+            return waits or ["waiting"]
+        case State.SCHEDULED | State.RETRYABLE:
+            due = waits or [f"due {ago(one.run_at, one.read_at)}"]
+            return [str(one.state), *due, error_line(one.error)]
+        case State.AVAILABLE:
+            return ["waiting for a worker", *progress_words(one)]
+        case _:
+            return [f"{one.state} {ago(one.finished_at, one.read_at)}", error_line(one.error)]
+
+
+def stage_words(one: Status) -> str:
+    """Say what an active job does: "draw, stage 3 of 7". Empty before its first step."""
+    place = f", stage {one.stage_number} of {len(one.stages)}" if one.stage_number else ""
+    return f"{clean(one.stage)}{place}" if one.stage else ""
+
+
+def progress_words(one: Status) -> list[str]:
+    """Say how far a job is: "11 of 30", its own words, "about 21 min left", and whether it is stalled."""
+    parts = [count_of_done(one), one_line(one.text, TEXT_SHOWN), remaining_words(one) or _elapsed_words(one)]
+    return [part for part in (*parts, f"stalled: {one_line(one.trouble)}" if one.trouble else "") if part]
+
+
+def count_of_done(one: Status) -> str:
+    """Say how much is done: "11 of 30", or "3 steps recorded" if the total is unknown."""
+    if one.done is not None and one.total:
+        return f"{one.done:,} of {one.total:,}"
+    return f"{plural(one.steps, 'step')} recorded" if one.steps else ""
+
+
+def remaining_words(one: Status) -> str:
+    """Say about how long the stage will take: "about 21 min left"."""
+    return f"about {span(one.remaining_ms)} left" if one.remaining_ms else ""
+
+
+def _elapsed_words(one: Status) -> str:
+    """Say for how long the stage has been running, if that is a moment or longer."""
+    return f"for {span(one.stage_ms)}" if one.stage_ms is not None and one.stage_ms >= MOMENT_MS else ""
+
+
+def retry_line(one: Status) -> str:
+    """Say which step is being retried, after which error, and when."""
+    return one_line(one.retry_words, RETRY_SHOWN)

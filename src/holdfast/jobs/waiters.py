@@ -1,8 +1,8 @@
-"""Jobs that wait for a job which is not their child: each is noted with that one, and notified of its end.
+"""Jobs that wait for a job that isn't their child: each is registered with that job and notified when it ends.
 
-Must not decide what an end is (`lifecycle`). Both notes are signals. The waiting job puts one into the other's inbox,
-before it looks at it for the last time. Whoever commits that job's end puts one into the waiting job's inbox. It wakes
-the job, or makes the store refuse a suspend that was decided before. Should nobody live to do that, upkeep does.
+Must not decide what an end is (`lifecycle`). Both messages are signals. The waiting job puts one into the other job's
+inbox before it reads that job for the last time. Whoever commits that job's end puts one into the waiting job's inbox:
+it wakes the job, or makes the store refuse a suspend decided before. If the notifier dies first, upkeep does its part.
 """
 
 from collections.abc import Iterable
@@ -19,31 +19,31 @@ from holdfast.core.model import PAGE_LIMIT, Applied, Change, Conflict, Job, Stat
 from holdfast.engines.contract import Engine
 
 CHANGE_TRIES = 50
-"""How often a change is decided anew when somebody else was faster. Only a bug or a storm needs more."""
+"""How often a change is decided again because somebody else changed the job first. Only a bug or a storm needs more."""
 
 WAITER = "~waiter"
-"""Signals of this name, in the inbox of a job, hold the ids of jobs that wait for its end."""
+"""The name of the signals, in a job's inbox, that hold the ids of jobs that wait for its end."""
 
 ENDED = "~ended/"
-"""A signal of this name and the id of a job says that the job has settled. It is a hint to look."""
+"""The prefix of a signal's name, followed by a job's id: that job has settled. It is only a hint to read the job."""
 
 CHAIN_LIMIT = 10_000
-"""How many jobs are looked at in a search for jobs that wait for each other."""
+"""How many jobs are read, at most, to find jobs that wait for each other."""
 
 
 def wait_for_end(id: str, until: Time | None = None) -> Wait:
-    """What a job waits for that waits for the end of another one."""
+    """Return the wait for the end of another job."""
     return Wait(WaitKind.SIGNAL, ENDED + id, until)
 
 
 def awaited_job(wait: Wait) -> str | None:
-    """The id of the job for whose end this is a wait, if it is one."""
+    """Return the id of the job whose end this waits for, or None if it is another kind of wait."""
     is_one = wait.kind is WaitKind.SIGNAL and wait.name.startswith(ENDED)
     return wait.name.removeprefix(ENDED) if is_one else None
 
 
 def waiters_of(job: Job) -> list[str]:
-    """The ids of the jobs that wait for this one's end, or once did. A damaged id is nobody's."""
+    """Return the ids of the jobs that wait for this job's end, or once did. Damaged ids are skipped."""
     return [id for signal in job.inbox if signal.name == WAITER and (id := _text(signal.value)) is not None]
 
 
@@ -56,27 +56,29 @@ def _text(value: str) -> str | None:
 
 
 async def note_waiter(engine: Engine, id: str, waiter: str, *, by: str) -> Job | None:
-    """Note with a job who waits for its end. The job as it was found: if it has settled, nothing was noted."""
+    """Register a job as waiting for another job's end. Returns that job; if it has settled, nothing was stored."""
     for _ in range(CHANGE_TRIES):
         (job,) = await engine.get([id])
         if job is None or job.state in SETTLED or waiter in waiters_of(job):
             return job
         if len(waiters_of(job)) >= WAITERS:
             raise NotAllowed(
-                f"job {waiter} can't wait for job {id}: {WAITERS:,} other jobs wait for it already; "
-                "let one job wait and submit the others with its result"
+                f"job {waiter} can't wait for job {id}: {WAITERS:,} other jobs already do; "
+                "let one job wait for it, and submit the others with its result"
             )
         change = deliver(job, WAITER, canonical(waiter), await engine.now(), by=by)
         (answer,) = await engine.commit([replace(change, note={"waiter": waiter})])
         if isinstance(answer, Applied):
             return job
-    raise Outrun(f"job {id}: changed by others {CHANGE_TRIES} times while job {waiter} tried to wait for it")
+    raise Outrun(
+        f"job {waiter} couldn't start to wait for job {id}: other callers changed it {CHANGE_TRIES} times meanwhile"
+    )
 
 
 def has_waiters(change: Change, answer: Applied | Conflict) -> bool:
-    """Whether somebody may wait for the job that this change has settled. Costs no call to the store.
+    """Whether somebody may wait for the job that this change has settled. Makes no call to the store.
 
-    If nobody else changed the job since it was read, its inbox is known. Else there may be somebody.
+    If nobody else changed the job since it was read, its inbox is known. Otherwise the answer is yes.
     """
     if change.job.state not in SETTLED:
         return False
@@ -85,7 +87,7 @@ def has_waiters(change: Change, answer: Applied | Conflict) -> bool:
 
 
 async def notify_waiters(engine: Engine, id: str, *, by: str) -> None:
-    """Notify the jobs that wait for a job which has settled. May be repeated."""
+    """Notify the jobs that wait for a job that has settled. Safe to repeat."""
     (job,) = await engine.get([id])
     if job is None or job.state not in SETTLED:
         return
@@ -107,17 +109,17 @@ async def _notify(engine: Engine, id: str, waiters: list[str], by: str) -> None:
 
 
 def _needs_notice(job: Job, ended: str) -> bool:
-    """Whether a job waits for the end of this one, or may be about to. A job that is yet to run finds out by itself."""
+    """Whether a job waits for the end of this one, or may be about to. A job that hasn't run yet will check itself."""
     if job.state is State.PENDING:
         return any(awaited_job(wait) == ended for wait in job.waits)
     return job.state is State.ACTIVE
 
 
-# For upkeep, should whoever had to notify them have died.
+# For upkeep, in case the process that had to notify them died.
 
 
 async def wake_if_ended(engine: Engine, job: Job, *, by: str) -> bool:
-    """Wake a job that waits for the end of one that has settled, or is gone; whether it was woken."""
+    """Wake a job that waits for one that has settled or is gone; return whether it was woken."""
     ids = [id for id in map(awaited_job, job.waits) if id is not None]
     for id, one in zip(ids, await engine.get(ids) if ids else (), strict=True):
         if one is None or one.state in SETTLED:
@@ -131,9 +133,9 @@ async def wake_if_ended(engine: Engine, job: Job, *, by: str) -> bool:
 
 
 async def chain_between(engine: Engine, first: str, last: str) -> list[Job]:
-    """The jobs by which the first waits for the last, each for the next one and without an end; empty if it doesn't.
+    """Return the chain of jobs through which the first waits for the last without a time limit; empty if it doesn't.
 
-    Looked for from the end: a job knows its parent and who waits for it, and these are few.
+    The search starts at the last job: a job knows its parent and its waiters, and these are few.
     """
     (job,) = await engine.get([last])
     if job is None:
@@ -155,9 +157,9 @@ async def chain_between(engine: Engine, first: str, last: str) -> list[Job]:
 
 
 async def break_circle(engine: Engine, id: str, *, by: str) -> bool:
-    """Wake one of the jobs that wait for each other, if this job is one of them: it then looks, and is refused.
+    """If this job is part of a cycle of waiting jobs, wake one of them. It then checks, and its wait is refused.
 
-    All who find a circle wake the same one, so that the others still wait when it looks.
+    Everybody who finds the cycle wakes the same job, so the others still wait when it checks.
     """
     (job,) = await engine.get([id])
     if job is None or job.state is not State.PENDING:
@@ -175,7 +177,7 @@ async def break_circle(engine: Engine, id: str, *, by: str) -> bool:
 
 
 def circle_in_words(chain: list[Job]) -> str:
-    """Which jobs wait for each other, for a person."""
+    """Describe the cycle of waiting jobs for a person."""
     return " waits for ".join(f"job {job.id} ({job.type})" for job in [*chain, chain[0]])
 
 
@@ -184,7 +186,7 @@ def _may_wait(job: Job) -> Iterable[str]:
 
 
 def _is_stuck(job: Job, target: Job) -> bool:
-    """Whether a job waits for the end of the other one, and not only for a time."""
+    """Whether a job waits for the end of the other one without a time limit."""
     if job.state is not State.PENDING:
         return False
     group = (target.group or "") if target.parent == job.id else None

@@ -139,7 +139,7 @@ def test_an_archive_has_one_source_and_a_working_store_becomes_none(tmp_path: Pa
     assert called("archive", "--from", one, "--to", history).exit_code == 0
     refused = called("archive", "--from", other, "--to", history)
     assert refused.exit_code == 1
-    assert "name another one" in refused.output
+    assert "name another archive" in refused.output
     working = called("archive", "--from", one, "--to", other)
     assert working.exit_code == 1
     assert "name a new store for the archive" in working.output

@@ -176,7 +176,7 @@ def test_the_old_store_says_where_its_jobs_are(tmp_path: Path):
         command = [sys.executable, "-m", "holdfast.cli", "move", "--from", old, "--to", new]
         await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=PROCESS_SECONDS)
         before = await in_engine(new, contents)
-        with pytest.raises(Moved, match=r"were moved to sqlite:///.*/new\.db; use that one"):
+        with pytest.raises(Moved, match=r"were moved to sqlite:///.*/new\.db; use that store"):
             await late.submit()
         await app.close()
         with pytest.raises(Moved, match=r"new\.db"):
@@ -215,8 +215,8 @@ def test_the_doctor_tells_of_a_drain_that_was_cut_off(tmp_path: Path):
     some(url)
     asyncio.run(in_engine(url, lambda engine: engine.put_record("quiet/w-1", OURS, 0)))
     result = CliRunner().invoke(main, ["doctor", "--url", url], prog_name="holdfast")
-    assert "drained: 1 worker was told to claim nothing for a move (w-1)" in result.stdout
-    assert "take it back: holdfast move --from THIS-STORE --give-up" in result.stdout
+    assert "drained: 1 worker has stopped claiming because of a move (w-1)" in result.stdout
+    assert "give it up: holdfast move --from THIS-STORE --give-up" in result.stdout
 
 
 def test_the_doctor_says_that_jobs_were_moved(tmp_path: Path):
@@ -239,7 +239,7 @@ def test_a_store_with_jobs_in_it_is_no_target(tmp_path: Path):
     result = called("--from", old, "--to", new)
 
     assert result.exit_code == 1
-    assert f"sqlite:///{tmp_path}/new.db is not empty: it has 3 jobs; nothing was moved" in result.stderr
+    assert f"sqlite:///{tmp_path}/new.db isn't empty: it has 3 jobs; nothing was moved" in result.stderr
     assert (read(old), read(new)) == before
     some(old)  # it goes on
 
@@ -253,7 +253,7 @@ def test_a_store_is_not_moved_to_itself(tmp_path: Path):
     for other in (url, f"sqlite:///{link}"):
         result = called("--from", url, "--to", other)
         assert result.exit_code == 2, result.output
-        assert "are one store" in result.stderr
+        assert "are the same store" in result.stderr
     some(url)
 
 
@@ -380,7 +380,7 @@ def test_a_move_that_was_cut_off_can_be_given_up(tmp_path: Path):
     assert f"remove what there is of them in sqlite:///{tmp_path}/new.db" in " ".join(result.stdout.split())
     some(old)
     # What is half there must not be filled up with what is newer, nor be worked on.
-    assert "half filled by another move" in called("--from", old, "--to", new).stderr
+    assert "holds part of another move" in called("--from", old, "--to", new).stderr
     with pytest.raises(Moved):
         some(new)
     assert moved(old, f"sqlite:///{tmp_path}/third.db")["jobs"] == 12 + 4  # of those with a key there is one each
@@ -391,8 +391,8 @@ def test_a_move_that_ended_is_given_up_only_by_who_is_sure(tmp_path: Path):
     some(old)
     moved(old, new)
 
-    assert "say so with --yes" in called("--from", old, "--give-up").stderr
-    assert "give up over there" not in called("--from", new, "--give-up").stderr
+    assert "confirm with --yes" in called("--from", old, "--give-up").stderr
+    assert "give up the move there" not in called("--from", new, "--give-up").stderr
     assert moved(old, new)["already"]
     assert called("--from", old, "--give-up", "--yes").exit_code == 0
     some(old)
@@ -508,7 +508,7 @@ def test_a_store_is_not_moved_while_workers_run(folder: Path):
         worker.wait(PROCESS_SECONDS)
 
     assert result.exit_code == 1
-    assert f"1 worker is at work on sqlite:///{folder}/old.db" in result.stderr
+    assert f"1 worker is running on sqlite:///{folder}/old.db" in result.stderr
     assert "--drain" in result.stderr
     assert not (folder / "new.db").exists()
     assert moved(old, new)["jobs"] == 1

@@ -16,7 +16,7 @@ def doubt_lines(steps: Sequence[StepInDoubt]) -> Iterator[Text]:
     if len(steps) > STEPS_SHOWN:
         yield Text(f"and {len(steps) - STEPS_SHOWN:,} more in doubt: --json", style="dim")
     if len(steps) > 1:
-        yield Text("say it of each: the job goes on after the last", style="dim")
+        yield Text("resolve each of them: the job continues after the last", style="dim")
 
 
 def step_lines(steps: Sequence[StepInDoubt]) -> Iterator[Text]:

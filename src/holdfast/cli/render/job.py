@@ -3,38 +3,31 @@
 Must not ask a store: it draws what `jobs.views` tells.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from holdfast.cli.render.in_doubt import doubt_lines, step_lines
-from holdfast.cli.render.screen import STYLES, bar, last_cell, plain_table, state_text
-from holdfast.core.lifecycle import STATE_ROWS
-from holdfast.core.model import Entry, Job, State, Step, StepState, Time
+from holdfast.cli.render.screen import STYLES, Hanging, bar, last_cell, plain_table, state_text
+from holdfast.core.model import Entry, Job, State, StepState, Time
 from holdfast.jobs.questions import ASK, Refusal
-from holdfast.jobs.status import Status
+from holdfast.jobs.status import TEXT_SHOWN, Status, count_of_done, remaining_words
 from holdfast.jobs.views.job import JobView, facts_of, stages_of, step_line
-from holdfast.jobs.views.sentence import (
-    STANDS_STILL,
-    TEXT_SHOWN,
-    count_of_done,
-    life_words,
-    refusal_words,
-    remaining_words,
-    retry_line,
-    stage_words,
-    wait_words,
-)
+from holdfast.jobs.views.remarks import life_words, refusal_words
+from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.story import tell_entry
-from holdfast.jobs.views.text import ago, error_line, one_line, plural, short_id, span
+from holdfast.jobs.views.text import one_line, plural, short_id
 from holdfast.safe_text import clean
 
 STEPS_SHOWN = 40
 LOG_SHOWN = 40
 CHILDREN_SHOWN = 20
 """How much of each a person is shown; `--json` has all of it."""
+
+TABLE_WIDTH = 60
+"""A screen with fewer columns gets steps as lines instead of a table."""
 
 STEP_STYLES = {StepState.DONE: "green", StepState.FAILED: "red", StepState.STARTED: "yellow"}
 STAGE_STYLES = {"passed": ("✓ ", "green"), "current": ("▶ ", "bold"), "ahead": ("", "dim")}
@@ -46,28 +39,22 @@ STAGE_STYLES = {"passed": ("✓ ", "green"), "current": ("▶ ", "bold"), "ahead
 def status_lines(one: Status, history: Sequence[Entry], now: Time) -> Iterator[RenderableType]:
     """Where one job stands. Its history tells how long it took, and how many workers were lost over it."""
     yield Text() + Text(one.type, style="bold") + Text(f" {one.id}", style="cyan")
-    meaning = STATE_ROWS[one.state].meaning.split(":")[0]
-    yield Text("  ") + state_text(one.state) + Text(f": {meaning}", style="dim")
-    if one.state is State.ACTIVE:
-        yield Text(f"  {stage_words(one) or 'running'}, for {span(one.running_ms or 0)}")
+    yield Padding(_sentence(one), (0, 0, 0, 2))
     if one.stages:
-        yield Text("  ") + stage_strip(one)
-    progress = progress_line(one)
-    if progress.plain:
-        yield Text("  ") + progress
-    if one.trouble:
-        yield Padding(Text(f"its worker can't write: {one_line(one.trouble)}", "bold red"), (0, 0, 0, 2))
-    if one.retrying is not None:
-        yield Padding(Text(retry_line(one), "yellow"), (0, 0, 0, 2))
-    for wait in one.waits:
-        yield Text(f"  {wait_words(wait, now)}")
+        yield Padding(stage_strip(one), (0, 0, 0, 2))
+    if one.done is not None and one.total and one.state is not State.COMPLETED:
+        yield Text("  ") + bar(one.done, one.total) + Text(f" {100 * one.done // one.total} %")
     if any(wait.name.startswith(ASK) for wait in one.waits):
         yield Text(f"  answer it: holdfast ask {short_id(one.id)}")
-    if one.state in (State.SCHEDULED, State.RETRYABLE) and not one.waits:
-        yield Text(f"  due {ago(one.run_at, now)}")
-    if one.error is not None:
-        yield Padding(Text(error_line(one.error), "red"), (0, 0, 0, 2))
-    yield Text(f"  {life_words(one, history, now)}", style="dim")
+    yield Padding(Text(life_words(one, history, now), "dim"), (0, 0, 0, 2))
+
+
+def _sentence(one: Status) -> Text:
+    """The state and the sentence of a job, without saying the state twice."""
+    words = str(one)
+    if words.startswith(one.state):
+        return state_text(one.state) + Text(words.removeprefix(one.state))
+    return state_text(one.state) + Text(f": {words}", "bold red" if one.trouble else "")
 
 
 def progress_line(one: Status) -> Text:
@@ -81,7 +68,7 @@ def progress_line(one: Status) -> Text:
     if one.remaining_ms:
         line += Text(f"  {remaining_words(one)}", style="dim")
     if one.trouble:
-        line += Text(("  " if line else "") + STANDS_STILL, style="bold red")
+        line += Text(("  " if line else "") + "stalled: nothing can be written", style="bold red")
     return line
 
 
@@ -109,14 +96,15 @@ def print_job(out: Console, view: JobView) -> None:
         out.print(line)
     out.print()
     for name, text in facts_of(job, now).items():
-        out.print(Text() + Text(f"  {name:10} ", style="dim") + Text(text), soft_wrap=True)
+        out.print(Hanging(Text(text), 13, Text(f"  {name}", "dim")))
     if view.undo:
-        out.print(Text(f"\n{view.undo}"), soft_wrap=True)
+        out.print()
+        out.print(Hanging(Text(view.undo), 0, hang=2))
     for one in view.refused:
         out.print()
-        out.print(refusal_line(one), soft_wrap=True)
+        out.print(Hanging(refusal_line(one), 0, hang=2))
     _print_story(out, view)
-    _print_steps(out, view.steps, {one.path for one in view.in_doubt})
+    _print_steps(out, view)
     _print_children(out, view.children)
     _print_log(out, view.log)
     _print_error(out, job)
@@ -128,33 +116,41 @@ def _print_story(out: Console, view: JobView) -> None:
     if view.before_import:
         _print_heading(out, "Before it was imported")
         for entry in view.before_import:
-            out.print(_entry_line(entry, view.now))
+            _print_entry(out, entry, view.now)
     _print_heading(out, "What happened, in UTC")
     for entry in view.history:
-        out.print(_entry_line(entry, view.now))
+        _print_entry(out, entry, view.now)
 
 
-def _entry_line(entry: Entry, now: Time) -> Text:
+def _print_entry(out: Console, entry: Entry, now: Time) -> None:
     told = tell_entry(entry, now)
-    line = Text() + Text(f"  {told.clock}  ", style="dim") + Text(told.words, style=STYLES[told.after])
-    line += Text(told.who) + Text(f"  {told.ago}", style="dim")
+    line = Text() + Text(told.words, style=STYLES[told.after]) + Text(told.who) + Text(f"  {told.ago}", style="dim")
+    lead = Text(f"  {told.clock}  ", "dim")
+    out.print(Hanging(line, lead.cell_len, lead))
     for note in told.notes:
-        line += Text(f"\n            {note}", style="dim")
-    return line
+        out.print(Hanging(Text(note, "dim"), lead.cell_len, hang=2))
 
 
-def _print_steps(out: Console, steps: Sequence[Step], in_doubt: Collection[str]) -> None:
+def _print_steps(out: Console, view: JobView) -> None:
+    steps, in_doubt = view.steps, {one.path for one in view.in_doubt}
     if not steps:
         return
     done = sum(step.state is StepState.DONE for step in steps)
-    _print_heading(out, f"Steps: {done:,} done of {len(steps):,} recorded")
-    table = plain_table("", "step", "state", "took", "result", right=["took"])
-    # The last ones tell most: they are where it is, or where it went wrong.
-    for step in steps[-STEPS_SHOWN:]:
-        one = step_line(step, is_in_doubt=step.path in in_doubt)
-        table.add_row("", one.path, Text(one.words, style=STEP_STYLES[one.state]), one.took, last_cell(one.result))
+    _print_heading(out, f"Steps: {done:,} of {len(steps):,} done")
     if len(steps) > STEPS_SHOWN:
         out.print(f"  the last {STEPS_SHOWN}; all of them: --json", style="dim")
+    names = name_steps(view.job, steps)
+    # The last ones tell most: they are where the job is, or where it failed.
+    lines = [step_line(step, names[step.path], is_in_doubt=step.path in in_doubt) for step in steps[-STEPS_SHOWN:]]
+    if out.width < TABLE_WIDTH:
+        for one in lines:
+            words = Text() + Text(one.words, STEP_STYLES[one.state]) + Text(f" {one.took}  {one.result}".rstrip())
+            out.print(Hanging(Text(f"{one.name}  ") + words, 2, hang=2))
+        return
+    table = plain_table("", "step", "state", "took", "result", right=["took"])
+    for one in lines:
+        state = Text(one.words, style=STEP_STYLES[one.state])
+        table.add_row("", one_line(one.name, out.width // 3), state, one.took, last_cell(one.result))
     out.print(table)
 
 
@@ -178,35 +174,34 @@ def _print_log(out: Console, log: Sequence[str]) -> None:
     if len(log) > LOG_SHOWN:
         out.print(f"  the last {LOG_SHOWN}; all of them: --json", style="dim")
     for line in log[-LOG_SHOWN:]:
-        out.print(Text(f"  {clean(line)}"), soft_wrap=True)
+        out.print(Hanging(Text(clean(line)), 2, hang=2))
 
 
 def _print_error(out: Console, job: Job) -> None:
     if job.error is None:
         return
     _print_heading(out, "Error")
-    out.print(Text(_indent(f"{job.error.type}: {job.error.message}"), style="red"), soft_wrap=True)
-    if job.error.traceback:
-        out.print(Text(_indent(job.error.traceback), style="dim"), soft_wrap=True)
+    summary = f"{job.error.type}: {job.error.message}"
+    out.print(Hanging(Text(clean(summary), "red"), 2, hang=2))
+    trace = job.error.traceback.rstrip().removesuffix(summary).rstrip()  # it ends with the line above
+    for line in clean(trace).splitlines():
+        depth = 2 + len(line) - len(line.lstrip())
+        out.print(Hanging(Text(line.lstrip(), "dim"), depth, hang=2))
 
 
 def _print_next(out: Console, view: JobView) -> None:
     id = short_id(view.job.id)
     if view.may_not_fit:
-        _print_heading(out, "Said of it: look whether that is right, or say it again")
+        _print_heading(out, "Resolved by a person: check whether that is right, or resolve it again")
         for line in step_lines(view.may_not_fit):
             out.print(Text("  ") + line, soft_wrap=True)
     if not view.in_doubt:
         out.print(f"\nnext: holdfast replay {id}, or resolve, or discard", style="dim")
         return
-    _print_heading(out, "In doubt: look whether it happened, then")
+    _print_heading(out, "In doubt: check whether it happened, then run")
     for line in doubt_lines(view.in_doubt):
         out.print(Text("  ") + line, soft_wrap=True)  # a command to copy stays on one line
-    out.print(f"\nor, of the whole job: holdfast resolve {id} --result JSON, or discard", style="dim")
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}" for line in clean(text).splitlines())
+    out.print(f"\nor, for the whole job: holdfast resolve {id} --result JSON, or discard", style="dim")
 
 
 def _print_heading(out: Console, text: str) -> None:

@@ -18,10 +18,10 @@ FEW_SOURCES = 2
 """An event with more sources than this is told in a line of its own, not as an edge in the small drawing."""
 
 LEASE_WORDS: dict[LeaseRule, str] = {
-    LeaseRule.NONE: "no lease is involved: nobody holds the job",
-    LeaseRule.TAKES: "takes the lease: its epoch grows by one, and the job has an owner",
-    LeaseRule.NEEDS: "needs the lease: only the owner, with the current epoch",
-    LeaseRule.BREAKS: "breaks the lease, if there is one: the owner is not asked, and its later writes are refused",
+    LeaseRule.NONE: "no lease is involved: no worker holds the job",
+    LeaseRule.TAKES: "takes the lease: the epoch grows by one, and the job has an owner",
+    LeaseRule.NEEDS: "needs the lease: only the owner can do this, with the current epoch",
+    LeaseRule.BREAKS: "breaks the lease, if there is one: the store refuses the owner's later writes",
 }
 
 

@@ -14,7 +14,7 @@ from holdfast.cli.render.job import progress_line
 from holdfast.cli.render.screen import STYLES, bar
 from holdfast.core.lifecycle import STATE_ROWS
 from holdfast.core.model import Job, Presence, Running, State, Time
-from holdfast.jobs.status import Status
+from holdfast.jobs.status import Status, retry_line, stage_words
 from holdfast.jobs.views.overview import (
     ALIVE,
     GONE,
@@ -26,7 +26,7 @@ from holdfast.jobs.views.overview import (
     type_words,
     worker_state,
 )
-from holdfast.jobs.views.sentence import owner_words, retry_line, stage_words
+from holdfast.jobs.views.remarks import owner_words
 from holdfast.jobs.views.text import ago, error_line, one_line, plural, short_id, span
 from holdfast.safe_text import clean
 
@@ -53,7 +53,7 @@ def draw_overview(overview: Overview) -> RenderableType:
             parts += _review_lines(job, overview.now)
         more = overview.total(State.REVIEW) - len(overview.review)
         rest = f"and {more:,} more; " if more > 0 else ""
-        parts.append(Text(f"  {rest}what can be done: holdfast review", style="dim"))
+        parts.append(Text(f"  {rest}to decide: holdfast review", style="dim"))
     return Group(*parts)
 
 
@@ -111,7 +111,7 @@ def _running_lines(one: Status, *, is_lost: bool) -> Iterator[RenderableType]:
     if one.retrying is not None:
         yield Padding(Text(retry_line(one), "yellow"), (0, 0, 0, 4))
     owner = Text(f"    {', '.join(owner_words(one))}", style="dim")
-    yield Text() + owner + Text(", which is not heard of" if is_lost else "", style="yellow")
+    yield Text() + owner + Text(", which is not responding" if is_lost else "", style="yellow")
 
 
 def _review_lines(job: Job, now: Time) -> Iterator[RenderableType]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -31,6 +31,9 @@ STYLES: dict[State, str] = {
 }
 
 BAR_WIDTH = 20
+
+LEAST_WIDTH = 20
+"""Text is wrapped to no fewer columns; a smaller screen wraps it once more."""
 
 
 def console() -> Console:
@@ -77,6 +80,26 @@ def plain_table(*headings: str, right: Iterable[str] = ()) -> Table:
         table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True, overflow="ellipsis")
     table.add_column(headings[-1])
     return table
+
+
+class Hanging:
+    """Text that wraps under itself: a lead, then the text from column `indent` on, its further lines `hang` deeper."""
+
+    def __init__(self, text: Text, indent: int, lead: Text | None = None, *, hang: int = 0) -> None:
+        self._text, self._indent, self._hang = text, indent, hang
+        self._lead = Text() if lead is None else lead
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Wrap to the width of the screen; see rich."""
+        indent = self._indent if options.max_width >= self._indent + LEAST_WIDTH else 4
+        lead = self._lead
+        if lead.cell_len > indent:
+            yield lead
+            lead = Text()
+        width = max(LEAST_WIDTH, options.max_width - indent - self._hang)
+        for number, line in enumerate(self._text.wrap(console, width)):
+            before = Text(" " * (indent + self._hang)) if number else lead + Text(" " * (indent - lead.cell_len))
+            yield before + line
 
 
 def last_cell(text: str) -> Text:

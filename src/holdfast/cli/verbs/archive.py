@@ -33,7 +33,7 @@ takes work from an archive. Repeating it copies what is new.
 @click.option("--every", metavar="DURATION", help="Again and again, with so long a pause, until it is stopped.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys for each round.")
 def archive(source_url: str, target_url: str, every: str | None, as_json: bool) -> None:
-    """Keep ended jobs for longer, in another store."""
+    """Keep ended jobs longer, in another store."""
     pause = None if every is None else milliseconds(every) / 1_000
     source, target = engine_at(source_url), engine_at(target_url, create=True)
     sides = Side(source, named(source_url)), Side(target, named(target_url))

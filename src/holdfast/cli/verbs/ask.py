@@ -79,7 +79,7 @@ def _list(as_json: bool, url: str | None) -> None:
         return
     out = console()
     if not questions:
-        out.print("no job asks anything")
+        out.print("no open questions")
         return
     out.print(f"{plural(len(questions), 'open question')}\n")
     for one in questions[:SHOWN]:
@@ -90,7 +90,7 @@ def _list(as_json: bool, url: str | None) -> None:
         out.print(Padding(Text(f"takes {form_words(fields_of(one.schema))}", style="dim"), (0, 0, 0, 10)))
     if len(questions) > SHOWN:
         out.print(f"\nand {len(questions) - SHOWN:,} more: --json", style="dim")
-    out.print("\nlook and answer with holdfast ask ID", style="dim")
+    out.print("\nshow or answer one: holdfast ask ID", style="dim")
 
 
 def _head(out: Console, one: Question, now: Time) -> None:
@@ -154,5 +154,5 @@ def _answer(id: str, value: object, name: str | None, as_json: bool, url: str | 
         say_json(status_shape(status))
     else:
         goes_on = status.state in (State.AVAILABLE, State.ACTIVE)
-        told = "it goes on" if goes_on else f"it is {standing(status.state)}"
+        told = "it continues" if goes_on else f"it is {standing(status.state)}"
         console().print(f"answered {short_id(status.id)}: {told}")

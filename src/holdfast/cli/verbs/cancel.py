@@ -13,6 +13,7 @@ from holdfast.jobs.cancel_many import CANCELLABLE, CancelAnswer, cancel_many
 from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.ids import find_ids
 from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.names import suggest_names
 from holdfast.jobs.views.text import plural, short_id
 
 REFUSALS_SHOWN = 10
@@ -53,7 +54,7 @@ def cancel(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Stop jobs for good: by id, or all that fit."""
+    """Cancel jobs by id, or all that match."""
     picked = bool(queue or kind or states)
     if bool(ids) == picked:
         raise click.UsageError("give ids, or --queue, --type or --state, and not both")
@@ -72,6 +73,8 @@ def cancel(
 
     async def work(jobs: Jobs) -> list[CancelAnswer]:
         found = await choose(jobs) if chosen is None else chosen
+        if not found and (hint := await suggest_names(jobs, queue, kind)):
+            echo(f"note: no such jobs{hint}", err=True)
         return await cancel_many(jobs, found, by=whoami(), reason=reason)
 
     chosen: list[str] | None = None

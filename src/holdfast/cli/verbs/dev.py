@@ -14,6 +14,7 @@ import click
 from holdfast.cli.errors import echo
 from holdfast.cli.job_news import JobNews
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
+from holdfast.cli.log_format import log_format_option, log_level_option
 from holdfast.cli.source_files import changed_files, files_below, folder_of
 
 POLL_SECONDS = 0.5
@@ -39,11 +40,13 @@ and so does a closed terminal.
 @click.option("--queues", help="Which queues, in this order, separated by commas. Default: those of the App's jobs.")
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots.")
 @click.option("--url", metavar="URL", help="The store, instead of the App's own.")
-def dev(target: str, queues: str | None, at_once: int, url: str | None) -> None:
+@log_level_option
+@log_format_option
+def dev(target: str, queues: str | None, at_once: int, url: str | None, log_level: str, log_format: str) -> None:
     """Run the jobs of MODULE:APP, and start anew when its code changes."""
     folder = folder_of(target)
     command = [sys.executable, "-m", "holdfast.cli", "worker", target, "--at-once", str(at_once)]
-    command += ["--log-level", "warning"]
+    command += ["--log-level", log_level, "--log-format", log_format]
     command += ["--queues", queues] if queues else []
     command += ["--url", url] if url else []
     echo(f"watching the .py files in {folder}; Ctrl-C ends")

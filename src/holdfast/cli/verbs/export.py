@@ -2,11 +2,11 @@
 
 import os
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import click
 
+from holdfast import __version__
 from holdfast.cli.errors import echo
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import job_ids, url_option
@@ -41,7 +41,7 @@ def export_run(id: str, output: Path | None, url: str | None) -> None:
 
     async def work(jobs: Jobs) -> str:
         run = await collect_run(jobs, await find_id(jobs, id))
-        return dump_run(run, await jobs.engine.now(), version("holdfast"))
+        return dump_run(run, await jobs.engine.now(), __version__)
 
     text = run_in_store(url, work)
     if output is None:

@@ -9,7 +9,8 @@ from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.jobs.ids import find_id
 from holdfast.jobs.service import Jobs as Store
-from holdfast.jobs.views.sentence import remark, when_words
+from holdfast.jobs.views.names import suggest_names
+from holdfast.jobs.views.remarks import remark, when_words
 from holdfast.jobs.views.shapes import job_shape
 from holdfast.jobs.views.text import short_id
 
@@ -34,7 +35,7 @@ The short ids are the last characters of the whole ones; every verb takes them.
 @click.option("--type", "kind", help="Only jobs of this type.")
 @click.option("--limit", type=click.IntRange(1, PAGE_LIMIT), default=20, show_default=True, help="How many at most.")
 @click.option("--newest/--oldest", "newest", default=True, help="From which end.  [default: newest]")
-@click.option("--after", metavar="ID", help="Go on behind this job: the next page.")
+@click.option("--after", metavar="ID", help="Start after this job: the next page.")
 @json_option
 @url_option
 def jobs(
@@ -55,23 +56,24 @@ def jobs(
         newest_first=newest,
     )
 
-    async def work(store: Store) -> tuple[list[Job], bool, Time]:
+    async def work(store: Store) -> tuple[list[Job], bool, Time, str]:
         behind = "" if after is None else await find_id(store, after)
         page = await store.engine.find(where, behind, min(limit + 1, PAGE_LIMIT))
         more = len(page) > limit or (limit == PAGE_LIMIT and len(page) == limit)
-        return page[:limit], more, await store.engine.now()
+        hint = "" if page else await suggest_names(store, queue, kind)
+        return page[:limit], more, await store.engine.now(), hint
 
-    page, more, now = run_in_store(url, work)
+    page, more, now, hint = run_in_store(url, work)
     if as_json:
         say_json({"jobs": [job_shape(job) for job in page], "next": page[-1].id if more else None})
     else:
-        _show(page, more, now)
+        _show(page, more, now, hint)
 
 
-def _show(page: list[Job], more: bool, now: Time) -> None:
+def _show(page: list[Job], more: bool, now: Time, hint: str) -> None:
     out = console()
     if not page:
-        out.print("no such jobs")
+        out.print(f"no such jobs{hint}")
         return
     table = plain_table("id", "type", "queue", "state", "when", "")
     for job in page:

@@ -38,7 +38,7 @@ Examples:
 \b
 Every job goes along as it is: history, steps, keys, waits, signals, children, pauses. The new
 store must be empty; the old one is closed from then on and says where its jobs are. A move
-that was cut off is repeated with the same call, and goes on where it was. Times stay as they
+that was interrupted continues when you repeat the same command. Times stay as they
 are: with a server's clock, what is due comes by that one. Mind the password in a URL: your
 shell may keep it; $PGPASSFILE and the like are read as usual.
 """
@@ -52,7 +52,7 @@ shell may keep it; $PGPASSFILE and the like are read as usual.
     flag_value=DRAIN,
     help=f"Let workers finish what they run and claim nothing more; for so long at most ({DRAIN}).",
 )
-@click.option("--give-up", "gives_up", is_flag=True, help="Take a move back that was cut off: the old store goes on.")
+@click.option("--give-up", "gives_up", is_flag=True, help="Undo an interrupted move and use the old store again.")
 @click.option("--yes", is_flag=True, help="With --give-up: even if all jobs had been moved.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys.")
 def move(source_url: str, target_url: str | None, drain: str | None, gives_up: bool, yes: bool, as_json: bool) -> None:
@@ -69,7 +69,7 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
     began = time.monotonic()
     source, target = engine_at(source_url, write=True), engine_at(target_url, create=True)
     if named(source_url) == named(target_url):
-        raise Invalid(f"--from and --to are one store, {named(source_url)}; name another one with --to")
+        raise Invalid(f"--from and --to are the same store, {named(source_url)}; name another one with --to")
 
     async def work(_: Jobs) -> Report:
         async def both(_: Jobs) -> Report:
@@ -112,7 +112,7 @@ def _run(work: Awaitable[T]) -> T:
         return asyncio.run(awaited())
     except KeyboardInterrupt:
         raise Refused(
-            "stopped; nothing is lost: the same call goes on where it was, or --give-up takes it back"
+            "stopped; nothing is lost: repeat the command to continue, or undo the move with --give-up"
         ) from None
 
 

@@ -11,6 +11,7 @@ from holdfast.cli.render.screen import console, say_json
 from holdfast.core.errors import NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.model import State
+from holdfast.core.suggestions import suggest
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import view_queues
 from holdfast.jobs.views.text import ago, one_line, plural
@@ -42,7 +43,7 @@ def queues(ctx: click.Context, as_json: bool, url: str | None) -> None:
             say_json({"queues": [queue.shape() for queue in found]})
             return
         out = console()
-        out.print(queue_table(found) if found else "no queues yet: a queue is there with its first job")
+        out.print(queue_table(found) if found else "no queues yet: a queue appears with its first job")
         for line in unknown_lines(found):
             out.print(line)
         for queue in found:
@@ -69,7 +70,7 @@ resumed.
 @url_option
 @click.pass_context
 def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
-    """Hand out nothing more of a queue."""
+    """Pause a queue: workers claim no more of its jobs."""
     check_queue(name)
 
     async def work(jobs: Jobs) -> None:
@@ -80,8 +81,8 @@ def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
         out = console()
         out.print(f"paused {name}" + (f"; {plural(active, 'job')} in flight may finish" if active else ""))
         if queue is None:
-            others = f"; there is {', '.join(known)}" if known else ""
-            echo(f"note: no queue of this name has had a job yet{others}", err=True)
+            others = suggest(name, known) or (f"; there are {', '.join(known)}" if known else "")
+            echo(f"note: no queue of this name has jobs yet{others}", err=True)
 
     run_in_store(_url(ctx, url), work, write=True)
 
@@ -96,7 +97,7 @@ Examples:
 @url_option
 @click.pass_context
 def resume(ctx: click.Context, name: str, url: str | None) -> None:
-    """Hand out a paused queue's jobs again."""
+    """Resume a paused queue."""
     check_queue(name)
 
     async def work(jobs: Jobs) -> None:

@@ -24,8 +24,8 @@ from holdfast.jobs.ids import find_ids
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import Status
 from holdfast.jobs.views.in_doubt import steps_in_doubt
+from holdfast.jobs.views.remarks import owner_words
 from holdfast.jobs.views.review import POSSIBLE, ReviewView, view_reviews
-from holdfast.jobs.views.sentence import owner_words
 from holdfast.jobs.views.shapes import status_shape
 from holdfast.jobs.views.text import error_line, one_line, plural, short_id, span
 
@@ -70,7 +70,7 @@ def review(as_json: bool, url: str | None) -> None:
         _print_view(out, view, now)
     if total > len(views):
         out.print(f"\nand {total - len(views):,} more: holdfast jobs --state review", style="dim")
-    out.print(f"\nlook with holdfast show ID, then: {', '.join(POSSIBLE)}", style="dim")
+    out.print(f"\ninspect one with holdfast show ID, then: {', '.join(POSSIBLE)}", style="dim")
 
 
 def _print_view(out: Console, view: ReviewView, now: Time) -> None:
@@ -134,7 +134,7 @@ The job completes with this result, as if it had returned it. Without --app type
 not known here: any JSON is taken, and what doesn't fit fails where the result is read.
 With --step it is about a step in doubt, by the path that `holdfast show` prints: an effect that
 was begun and not recorded. With --result it happened, and this came of it; with --again it did
-not. After the last of its steps in doubt the job goes on.
+not. When the last step in doubt is resolved, the job continues.
 --json is the job's new status.
 """
 )
@@ -189,8 +189,9 @@ def _resolve_step(call: "Call", path: str, result: object, again: bool, reason: 
     async def act(jobs: Jobs, id: str) -> Job:
         await jobs.get(id)  # a job that isn't there is told as such
         if call.target is not None and not again:
-            names = [step.name for step in await jobs.engine.steps(id) if step.path == path]
-            check_step_result(call.target, names[0] if names else path, result)
+            for step in await jobs.engine.steps(id):
+                if step.path == path:  # an unknown path is refused below
+                    check_step_result(call.target, step.name, result)
         return await jobs.resolve_step(id, path, result, again=again, by=whoami(), reason=reason)
 
     _each(call, act)
@@ -213,9 +214,9 @@ For good: nothing leads out of there, and what the job made is undone. Several i
 @json_option
 @url_option
 def discard(ids: tuple[str, ...], yes: bool, reason: str, as_json: bool, url: str | None) -> None:
-    """Give up jobs in review for good."""
+    """Give up jobs in review permanently."""
     if len(ids) > 1 and not yes:
-        confirm(f"discard {plural(len(ids), 'job')} for good?")
+        confirm(f"discard {plural(len(ids), 'job')} permanently?")
     _each(
         Call(ids, "discarded", as_json, url),
         lambda jobs, id: jobs.discard(id, by=whoami(), reason=reason),

@@ -24,7 +24,7 @@ Examples:
   holdfast signal 4f2a91bc approved --json '{"by": "Ada", "ok": true}'
 
 \b
-A job that waits for this signal goes on; any other keeps it until it asks. A value that can't
+A job that waits for this signal continues; any other keeps it until it asks. A value that can't
 be what the job waits for is refused. Questions are answered with holdfast ask.
 """
 )
@@ -50,7 +50,7 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
     kept = "it keeps it" if any(one.version == job.version for one in job.inbox) else "taken"
     others = [one_line(wait.name, 60) for wait in job.waits if wait.kind is WaitKind.SIGNAL and wait.name != name]
     waits = f"; it waits for {', '.join(others)}" if others and job.state == State.PENDING else ""
-    woke = "it goes on" if job.state == State.AVAILABLE else f"it is {standing(job.state)}{waits}; {kept}"
+    woke = "it continues" if job.state == State.AVAILABLE else f"it is {standing(job.state)}{waits}; {kept}"
     console().print(f"sent {one_line(name, 60)} to {short_id(job.id)}: {woke}", soft_wrap=True)
 
 

@@ -43,13 +43,13 @@ With an ID, --watch ends when the job has settled. Ctrl-C ends it, too.
 """
 )
 @click.argument("id", required=False, shell_complete=job_ids())
-@click.option("--watch", is_flag=True, help="Go on showing it, live.")
+@click.option("--watch", is_flag=True, help="Keep showing it, live.")
 @json_option
 @url_option
 def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
     """Show what is going on, or where one job stands."""
     if watch and as_json:
-        raise click.UsageError("--watch and --json don't go together: ask for --json again and again")
+        raise click.UsageError("--watch and --json can't be combined: repeat it with --json instead")
     engine = engine_at(url)
     place = place_of_store(engine, url)
 

@@ -1,7 +1,6 @@
 """`holdfast worker`: run the jobs of an App until told to stop. Must not do what a worker does (`app.worker`)."""
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ from holdfast.cli import lifeline
 from holdfast.cli.errors import LostStore
 from holdfast.cli.lifeline import say, stop_signals
 from holdfast.cli.load_app import load_app
+from holdfast.cli.log_format import log_format_option, log_level_option, set_up_logging
 from holdfast.cli.supervise import supervise
 from holdfast.cli.worker_process import run_worker
 from holdfast.core.errors import Invalid, Moved, StoreLost
@@ -26,6 +26,7 @@ Examples:
   holdfast worker video:app
   holdfast worker examples/video.py:app --at-once 4
   holdfast worker video:app --queues urgent,video --processes 4
+  holdfast worker video:app --log-format json
 
 \b
 SIGTERM, Ctrl-C or a closed terminal: claims nothing more, lets work finish within the grace,
@@ -43,13 +44,14 @@ its jobs were moved elsewhere. It has written nothing more. Look before you star
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots in each process.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
 @click.option("--url", help="The store, instead of the App's own.")
-@click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
-def worker(target: str, queues: str | None, at_once: int, processes: int, url: str | None, log_level: str) -> None:
+@log_level_option
+@log_format_option
+def worker(
+    target: str, queues: str | None, at_once: int, processes: int, url: str | None, log_level: str, log_format: str
+) -> None:
     """Run the jobs of MODULE:APP until told to stop."""
     line = lifeline.inherited_line()
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    set_up_logging(log_level, log_format)
     if url is not None:
         # Checked here, so that a wrong one is told as such, and not as an App that can't be imported.
         _check_shared(engine_for(url), processes)

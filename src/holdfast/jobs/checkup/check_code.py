@@ -1,6 +1,6 @@
-"""Whether the code fits the jobs: steps that code no longer asks for, types and steps that an App doesn't know.
+"""Whether the code fits the jobs: recorded steps that the code no longer asks for, types and steps unknown to an App.
 
-Must not mend anything.
+Must not repair anything.
 """
 
 from collections import Counter
@@ -16,29 +16,29 @@ from holdfast.jobs.views.overview import is_alive, list_types
 from holdfast.jobs.views.text import NAMED, one_line, plural
 
 RECENT_MS = 24 * 60 * 60_000
-"""What was never asked for is told for so long after it was seen."""
+"""For how long a record that was never asked for is reported."""
 
 WAITING = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING, State.ACTIVE)
 
 
 async def check_app(jobs: Jobs, types: Sequence[str], steps: Collection[str]) -> list[Finding]:
-    """Whether an App that defines these types and steps knows the jobs that wait, and the steps that they recorded."""
+    """Check that an App with these types and steps knows the waiting jobs and the steps they have recorded."""
     known = {*types, UNDO_TYPE}
     page = await jobs.engine.find(Where(states=WAITING, newest_first=True))
     strange = Counter((job.type, job.queue) for job in page if job.type not in known)
     more = f" (of the newest {PAGE_LIMIT:,})" if len(page) == PAGE_LIMIT else ""
     findings = [await _check_steps(jobs, known, steps)]
     if not strange:
-        text = f"knows the types of all waiting jobs{more}: {', '.join(types)}"
+        text = f"this App knows the types of all waiting jobs{more}: {', '.join(types)}"
         return [Finding("app", Level.OK, text), *findings]
     for (type, queue), number in sorted(strange.items()):
         text = f"{plural(number, 'waiting job')} of type {type} in queue {queue}, which this App doesn't know"
-        findings.append(Finding("app", Level.WARN, f"{text}{more}; its workers leave them to an App that does"))
+        findings.append(Finding("app", Level.WARN, f"{text}{more}; only a worker with an App that knows it runs them"))
     return findings
 
 
 async def _check_steps(jobs: Jobs, types: Collection[str], known: Collection[str]) -> Finding:
-    """Jobs that have begun and not ended, with records of steps that the App doesn't define: it would run them anew."""
+    """Find unfinished jobs with records of steps that the App doesn't define. It would run these steps again."""
     counts: Counter[str] = Counter()
     named: list[Job] = []
     async for job in (walk := Walk(jobs, Where(states=(*WAITING, State.REVIEW)))):
@@ -52,32 +52,32 @@ async def _check_steps(jobs: Jobs, types: Collection[str], known: Collection[str
             counts.update(strange)
             named.append(job)
     if not named:
-        text = "this App defines every step that a job which has begun has recorded"
+        text = "this App defines every step that unfinished jobs have recorded"
         return Finding("steps", Level.OK, f"{text}{walk.scope}")
-    text = f"{plural(len(named), 'unended job')} ({name_jobs(named)}) recorded {_step_counts(counts)}"
+    text = f"{plural(len(named), 'unfinished job')} ({name_jobs(named)}) recorded {_step_counts(counts)}"
     return Finding("steps", Level.WARN, f"{text}, which this App doesn't define{_rename_hint(counts)}{walk.scope}")
 
 
 async def check_resumed(jobs: Jobs, now: Time) -> Finding:
-    """Jobs that went on with code which never asked for what they had recorded."""
+    """Find jobs that resumed with code that never asked for some of their records."""
     counts: Counter[str] = Counter()
     named: list[Job] = []
     async for job in (walk := Walk(jobs, Where())):
         if job.epoch < 2 or (job.finished_at is not None and now - job.finished_at > RECENT_MS):
             continue
-        history = await history_of(jobs.engine, job.id)  # it may be pruned meanwhile
+        history = await history_of(jobs.engine, job.id)  # the job may be pruned meanwhile
         notes = [one.note for one in history if NEVER_ASKED in one.note and now - one.at < RECENT_MS]
         if notes:
             counts.update(notes[-1][NEVER_ASKED])
             named.append(job)
     if not named:
-        return Finding("resumed", Level.OK, f"jobs that went on asked for all that they had recorded{walk.scope}")
-    text = f"{plural(len(named), 'job')} ({name_jobs(named)}) went on lately, and {_step_counts(counts)}"
+        return Finding("resumed", Level.OK, f"resumed jobs asked for everything they had recorded{walk.scope}")
+    text = f"{plural(len(named), 'job')} ({name_jobs(named)}) resumed recently, and {_step_counts(counts)}"
     return Finding("resumed", Level.WARN, f"{text} were recorded and never asked for{_rename_hint(counts)}{walk.scope}")
 
 
 async def check_undos(jobs: Jobs, now: Time) -> Finding:
-    """Undo jobs that their workers have put to rest, and no living worker knows the type of the job to undo."""
+    """Find undo jobs that workers have put back, if no living worker knows the type of the job to undo."""
     alive = [worker for worker in await jobs.workers() if is_alive(worker, now)]
     page = await jobs.engine.find(Where(states=(State.AVAILABLE, State.SCHEDULED), type=UNDO_TYPE))
     rested = [job for job in page if job.epoch]
@@ -90,20 +90,20 @@ async def check_undos(jobs: Jobs, now: Time) -> Finding:
             left.append(undo)
             types.add(job.type)
     if not left:
-        return Finding("undo", Level.OK, "every undo job that waits has a worker with the code, or needs none")
+        return Finding("undo", Level.OK, "every waiting undo job has a worker with its code, or needs none")
     text = (
-        f"{plural(len(left), 'undo job waits', 'undo jobs wait')} ({name_jobs(left)}), and no living worker knows the "
-        f"type of the job to undo ({list_types(sorted(types))}): start a worker whose App has the code; one that "
-        "hasn't runs an undo when it is an hour old, and names what is left in review"
+        f"{plural(len(left), 'undo job waits', 'undo jobs wait')} ({name_jobs(left)}), but no living worker knows the "
+        f"type of the job to undo ({list_types(sorted(types))}): start a worker whose App has the code; after an hour, "
+        "any worker runs the undo without the code and lists in review what it couldn't undo"
     )
     return Finding("undo", Level.WARN, text)
 
 
 def _step_counts(counts: Counter[str]) -> str:
-    more = f" and {len(counts) - NAMED:,} names more" if len(counts) > NAMED else ""
+    more = f" and {len(counts) - NAMED:,} more names" if len(counts) > NAMED else ""
     return ", ".join(f"{one_line(name, 60)} ({number:,})" for name, number in counts.most_common(NAMED)) + more
 
 
 def _rename_hint(counts: Counter[str]) -> str:
     ((name, _),) = counts.most_common(1)
-    return f": if a step was renamed, @step(was={name!r}) finds its records again"
+    return f": if you renamed a step, @step(was={name!r}) makes it use the old records"

@@ -1,6 +1,6 @@
-"""Whether the jobs of a store add up, and which of them nobody moves. Must not mend anything.
+"""Whether the jobs of a store are consistent, and which of them are stuck. Must not repair anything.
 
-Every walk is bounded, so that a look at a large store stays a look.
+Every walk is bounded, so checking a large store stays quick.
 """
 
 from collections import Counter
@@ -20,23 +20,23 @@ from holdfast.jobs.views.overview import QueueSummary, is_alive, view_queues
 from holdfast.jobs.views.text import NAMED, name_some, plural, short_id, span
 
 RECOUNT_LIMIT = 100_000
-"""Stores with more jobs than this are not recounted."""
+"""Stores with more jobs than this aren't recounted."""
 
 RECOUNT_TRIES = 3
-"""A store that is at work changes under a recount; then it is counted again."""
+"""How often a busy store, whose jobs change during a recount, is counted again."""
 
 SLOW_MS = 60 * 60_000
-"""A job that has waited for a worker for so long is worth a word."""
+"""A job that has waited longer than this for a worker is worth a warning."""
 
 LATE_MS = 60_000
-"""Upkeep comes around every few seconds; what is overdue by this much has nobody to see to it."""
+"""Upkeep runs every few seconds. If something is overdue by this much, no upkeep runs."""
 
 AHEAD_MS = 10_000
-"""A job from further in the future than this: the clock was set back, or another machine's differs."""
+"""If a job is from further in the future than this, a clock was set back or two machines' clocks differ."""
 
 
 async def check_jobs(jobs: Jobs) -> list[Finding]:
-    """Check all that can be told from the store's jobs, queues and workers."""
+    """Check everything that the store's jobs, queues and workers show."""
     now, queues = await jobs.engine.now(), await view_queues(jobs)
     if marked := await mark_in(jobs.engine):
         return [_counts(queues), Finding("moved", Level.FAIL, marked[0].words())]
@@ -65,7 +65,7 @@ def _counts(queues: Sequence[QueueSummary]) -> Finding:
 
 
 async def _check_counters(jobs: Jobs) -> list[Finding]:
-    """Compare the counters that the store keeps with the jobs that are there, and see whether those can be read."""
+    """Compare the store's counters with the jobs in it, and check that every job can be read."""
     kept = dict(await jobs.engine.count())
     if sum(kept.values()) > RECOUNT_LIMIT:
         return [Finding("counters", Level.OK, f"not recounted: more than {RECOUNT_LIMIT:,} jobs")]
@@ -78,18 +78,18 @@ async def _check_counters(jobs: Jobs) -> list[Finding]:
             if found.total() > 2 * RECOUNT_LIMIT:
                 break
         if dict(found) == kept:
-            return [Finding("counters", Level.OK, "equal to a recount"), *_check_rows(damaged)]
+            return [Finding("counters", Level.OK, "match a recount"), *_check_rows(damaged)]
         before, kept = kept, dict(await jobs.engine.count())
         if before == kept:
             wrong = sorted(name for name in kept.keys() | found.keys() if kept.get(name, 0) != found[name])
             told = ", ".join(f"{q}/{s}: kept {kept.get((q, s), 0)}, found {found[q, s]}" for q, s in wrong[:NAMED])
-            text = f"differ from a recount ({told}); status and queues are misleading"
+            text = f"differ from a recount ({told}); the numbers in status and queues are wrong"
             return [Finding("counters", Level.FAIL, text), *_check_rows(damaged)]
-    return [Finding("counters", Level.OK, "not compared: the jobs change too fast just now"), *_check_rows(damaged)]
+    return [Finding("counters", Level.OK, "not compared: the jobs change too fast"), *_check_rows(damaged)]
 
 
 def _check_rows(damaged: Sequence[Job]) -> list[Finding]:
-    """Jobs that are damaged in the store: what a person can do about each kind."""
+    """Report jobs that are damaged in the store, with what a person can do about each kind."""
     if not damaged:
         return [Finding("rows", Level.OK, "every job can be read")]
     findings: list[Finding] = []
@@ -97,13 +97,13 @@ def _check_rows(damaged: Sequence[Job]) -> list[Finding]:
     review = [job for job in damaged if job.state is State.REVIEW]
     ended = [job for job in damaged if job.state in TERMINAL]
     for level, some, what in (
-        (Level.FAIL, waiting, "the worker that claims one puts it into review; cancel it if none does"),
-        (Level.WARN, review, "holdfast replay ID goes on without the damaged part; or resolve or discard it"),
-        (Level.WARN, ended, "they have ended, so that nothing more comes of it"),
+        (Level.FAIL, waiting, "the worker that claims one puts it into review; if no worker does, cancel it"),
+        (Level.WARN, review, "holdfast replay ID continues without the damaged part; or resolve or discard it"),
+        (Level.WARN, ended, "they have ended, so nothing needs to be done"),
     ):
         if some:
             named = name_some([f"{short_id(job.id)}: {' and '.join(unreadable_parts(job))}" for job in some])
-            text = f"{plural(len(some), 'job')} can't be read whole ({named}); {what}"
+            text = f"{plural(len(some), 'job')} can't be read completely ({named}); {what}"
             findings.append(Finding("rows", level, text))
     return findings
 
@@ -111,38 +111,38 @@ def _check_rows(damaged: Sequence[Job]) -> list[Finding]:
 async def _check_time(jobs: Jobs) -> Finding:
     page = await jobs.engine.find(Where(newest_first=True), limit=1)
     beats = [worker.beat_at for worker in await jobs.workers()]
-    now = await jobs.engine.now()  # after what was read: a recount may have taken long
+    now = await jobs.engine.now()  # after the reads, because a recount may have taken long
     newest = max([job.created_at for job in page] + beats, default=now)
     if jobs.engine.guarantees.clock == "this machine's" and abs(off := now - system_clock()) > AHEAD_MS:
         text = (
             f"the store's time is {span(abs(off))} {'ahead of' if off > 0 else 'behind'} this machine's clock, which "
-            f"was set; it approaches it by {60 // SLEW} s a minute, and until then at= and expires= come "
+            f"was changed; it catches up by {60 // SLEW} s a minute, and until then jobs with at= or expires= are "
             f"{'early' if off > 0 else 'late'}"
         )
         return Finding("time", Level.WARN, text)
     if newest > now + AHEAD_MS:
-        text = f"the store holds times that are {span(newest - now)} ahead of the clock; was it set back?"
+        text = f"the store has times that are {span(newest - now)} ahead of the clock; was the clock set back?"
         return Finding("time", Level.WARN, text)
-    return Finding("time", Level.OK, "nothing is from the future")
+    return Finding("time", Level.OK, "no times in the future")
 
 
 async def _check_oldest(jobs: Jobs, now: Time) -> Finding:
     page = await jobs.engine.find(Where(states=(State.AVAILABLE,)))
     if not page:
-        return Finding("oldest", Level.OK, "no job waits for a worker")
+        return Finding("oldest", Level.OK, "no job is waiting for a worker")
     job = min(page, key=lambda one: one.run_at or one.created_at)
     since = job.run_at or job.created_at
     waited = span(max(0, now - since))
-    text = f"job {short_id(job.id)} ({job.type}, queue {job.queue}) has waited for a worker for {waited}"
+    text = f"job {short_id(job.id)} ({job.type}, queue {job.queue}) has been waiting for a worker for {waited}"
     return Finding("oldest", Level.WARN if now - since > SLOW_MS else Level.OK, text)
 
 
 async def _check_owners(jobs: Jobs) -> Finding:
-    """Active jobs whose worker is gone, silent, or has left no trace."""
+    """Find active jobs whose worker is dead, silent or unknown."""
     now, workers = await jobs.engine.now(), await jobs.workers()
     alive = {worker.worker for worker in workers if is_alive(worker, now)}
     dead = {worker.worker for worker in workers if worker.gone}
-    late = now - LATE_MS // 4  # who has just begun may not have shown itself yet
+    late = now - LATE_MS // 4  # a worker that has just started may not have sent a heartbeat yet
     lost: list[Job] = []
     active = 0
     async for job in (walk := Walk(jobs, Where(states=(State.ACTIVE,)))):
@@ -150,7 +150,7 @@ async def _check_owners(jobs: Jobs) -> Finding:
         if job.worker in dead or (job.worker not in alive and (job.claimed_at or now) < late):
             lost.append(job)
     if lost:
-        what = "another worker takes them over in a moment" if alive else "start a worker, which takes them over"
+        what = "another worker will take them over shortly" if alive else "start a worker, which will take them over"
         text = f"{plural(len(lost), 'active job')} without a living worker ({name_jobs(lost)}): {what}{walk.scope}"
         return Finding("owners", Level.FAIL, text)
     text = "every active job has a living worker" if active else "no job is active"
@@ -161,17 +161,17 @@ async def _check_expired(jobs: Jobs, now: Time) -> Finding:
     page = await jobs.engine.find(Where(expires_before=now - LATE_MS))
     if page:
         some = ("at least " if len(page) == PAGE_LIMIT else "") + plural(len(page), "job")
-        text = f"{some} expired and not yet put away ({name_jobs(page)}); a running worker does that"
+        text = f"{some} expired but not yet discarded ({name_jobs(page)}): start a worker, which will discard them"
         return Finding("expired", Level.WARN, text)
-    return Finding("expired", Level.OK, "none is overdue")
+    return Finding("expired", Level.OK, "no expired job is left over")
 
 
 async def _check_overdue(jobs: Jobs, now: Time) -> Finding:
-    """Jobs whose time came long ago. A claim in their queue would take them along, so nobody claims there."""
+    """Find jobs that were due long ago. A claim in their queue would take them, so no worker claims there."""
     walk = Walk(jobs, Where(states=(State.SCHEDULED, State.RETRYABLE)))
     late = [job async for job in walk if job.run_at is not None and now - job.run_at > LATE_MS]
     if late:
-        text = f"{plural(len(late), 'job')} due since long and not taken up ({name_jobs(late)}): no worker claims there"
+        text = f"{plural(len(late), 'job')} long overdue ({name_jobs(late)}): no worker claims from their queues"
         text += walk.scope
         return Finding("due", Level.WARN, text)
-    return Finding("due", Level.OK, f"nothing is overdue{walk.scope}")
+    return Finding("due", Level.OK, f"no job is overdue{walk.scope}")

@@ -1,4 +1,4 @@
-"""A finding of the checkup, and a bounded walk over jobs. Must not know what is looked for."""
+"""A finding of the checkup, and a bounded walk over jobs. Must not know what is checked."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -13,11 +13,11 @@ from holdfast.jobs.views.shapes import Shape
 from holdfast.jobs.views.text import name_some, short_id
 
 WALK_SECONDS = 5.0
-"""How long one question may walk over the jobs. A finding says so where that was too short for all of them."""
+"""How long one check may walk over the jobs. If that wasn't enough for all of them, its finding says so."""
 
 
 class Level(StrEnum):
-    """How bad it is: nothing, worth a look, or broken."""
+    """How bad a finding is: fine, worth a look, or broken."""
 
     OK = "ok"
     WARN = "warn"
@@ -25,19 +25,19 @@ class Level(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """One line of the doctor's."""
+    """One line of the doctor's report."""
 
     name: str
     level: Level
     text: str
 
     def shape(self) -> Shape:
-        """As JSON."""
+        """Return the finding as JSON."""
         return {"name": self.name, "level": self.level.value, "text": self.text}
 
 
 class Walk:
-    """The jobs of a kind, the newest first, for WALK_SECONDS at most. Then `scope` says how far it came."""
+    """Iterates over matching jobs, newest first, for at most WALK_SECONDS. `scope` then says how far it got."""
 
     def __init__(self, jobs: Jobs, where: Where) -> None:
         self._jobs, self._where = jobs, replace(where, newest_first=True)
@@ -48,12 +48,12 @@ class Walk:
         async for job in self._jobs.walk(self._where):
             if seen and time.monotonic() >= end:
                 which = "job" if seen == 1 else f"{seen:,} jobs"
-                self.scope = f" (of the newest {which} only: the look at them took too long)"
+                self.scope = f" (only the newest {which} checked: the walk took too long)"
                 return
             seen += 1
             yield job
 
 
 def name_jobs(jobs: Sequence[Job]) -> str:
-    """Jobs in a row by their short ids, but not too many."""
+    """Name some of these jobs by their short ids."""
     return name_some([short_id(job.id) for job in jobs])

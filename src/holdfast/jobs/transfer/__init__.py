@@ -1,1 +1,1 @@
-"""Jobs that go from one store to another: move, drain, archive."""
+"""Transferring jobs from one store to another: move, drain, archive."""

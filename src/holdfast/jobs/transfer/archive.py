@@ -1,7 +1,7 @@
-"""Archiving: jobs that have ended are copied to another store, which keeps them for longer than their own does.
+"""Archiving: ended jobs are copied to another store, which keeps them longer than their own store does.
 
-Must not take anything away from where they ran: their retention does that. An archive bears the mark of a move for
-good, so that no worker ever takes work from it.
+Must not remove anything from the store where the jobs ran: their retention does that. An archive keeps the mark of a
+move forever, so no worker ever claims jobs from it.
 """
 
 from msgspec.structs import replace
@@ -14,11 +14,11 @@ from holdfast.engines.traits import Movable
 from holdfast.jobs.transfer.move import Side, mark_in
 
 ARCHIVE = "archive"
-"""What the mark of an archive has for the name of a move."""
+"""The value of `move` in the mark of an archive."""
 
 
 async def archive(source: Side, target: Side) -> int:
-    """Copy the ended jobs that the archive has not got yet, each whole; answer how many. Safe to repeat."""
+    """Copy the ended jobs that the archive doesn't have yet; return how many. Safe to repeat."""
     kept, store = _movable(target), _movable(source)
     await _claim_archive(source, target)
     copied, after = 0, ""
@@ -35,28 +35,28 @@ async def archive(source: Side, target: Side) -> int:
 
 async def _copy(store: Movable, kept: Movable, jobs: list[Job]) -> int:
     wholes = [whole for whole in await store.wholes(jobs) if len(whole.entries) == whole.job.version]
-    # One that was pruned meanwhile has lost its history: it was to be copied earlier. Here nothing is ever pruned.
+    # A job pruned during the copy has lost its history; it can't be archived any more. An archive never prunes.
     return await kept.load([replace(whole, job=replace(whole.job, prune_at=None)) for whole in wholes])
 
 
 async def _claim_archive(source: Side, target: Side) -> None:
-    """See that the other store is the archive of this one; an empty store becomes it."""
+    """Check that the target is the archive of this store. An empty store becomes one."""
     marked = await mark_in(target.engine)
     if marked is None:
         if await target.engine.find(Where(), limit=1):
-            raise Refused(f"{target.name}: there are jobs in it that run there; name a new store for the archive")
+            raise Refused(f"{target.name} is in use: it has jobs that run there; name a new store for the archive")
         mark = Mark(move=ARCHIVE, away=False, store=source.name, archive=True)
         await target.engine.put_record(MOVED, mark.text(), 0)
         marked = await mark_in(target.engine)
     if marked is None or not marked[0].archive:
         raise Refused(
-            f"{target.name}: it is no archive; {marked[0].words() if marked else 'somebody took its mark away'}"
+            f"{target.name} isn't an archive: {marked[0].words() if marked else 'its mark was removed meanwhile'}"
         )
     if marked[0].store != source.name:
-        raise Refused(f"{target.name}: {marked[0].words()}; name another one for {source.name}")
+        raise Refused(f"{target.name}: {marked[0].words()}; name another archive for {source.name}")
 
 
 def _movable(side: Side) -> Movable:
     if not isinstance(side.engine, Movable):
-        raise Refused(f"{side.name}: the jobs of this store can't be archived; use another one")
+        raise Refused(f"{side.name}: jobs can't be archived from or to this kind of store; use another one")
     return side.engine

@@ -1,4 +1,4 @@
-"""Draining a store: its workers finish what they run, and claim nothing more. Must not stop a worker or touch a job."""
+"""Draining a store: its workers finish their jobs and claim no more. Must not stop a worker or touch a job."""
 
 import asyncio
 import time
@@ -12,24 +12,24 @@ from holdfast.engines.records import QUIET, WORKER, worker_in
 from holdfast.jobs.views.text import name_some, plural
 
 LOOK_SECONDS = 0.2
-"""How often a drain looks whether the workers still hold something."""
+"""How often a drain checks whether the workers still hold jobs."""
 
 OURS = '{"by":"drain"}'
-"""What a record says that makes a worker quiet for the time of a drain: by this it is found and taken back."""
+"""The value of a record with which a drain stops a worker from claiming. The drain finds its own records by it."""
 
 Tell = Callable[[str, int, int], None]
-"""Hears how far something is: what, how much of it is done, and of how much."""
+"""Receives progress: what is being done, how much of it is done, and the total."""
 
 
 async def living_workers(engine: Engine) -> list[Presence]:
-    """The workers of a store that are not known to be dead: neither seen to die, nor silent for longer than a lease."""
+    """Return the workers of a store that aren't known to be dead: not seen to die, and not silent for a whole lease."""
     now = await engine.now()
     found = [worker_in(record) for record in await engine.records(WORKER)]
     return [one for one in found if not one.gone and now - one.beat_at <= one.lease_ms]
 
 
 async def held_jobs(engine: Engine, workers: Sequence[Presence]) -> list[Job]:
-    """The jobs that these workers hold."""
+    """Return the jobs that these workers hold."""
     names, jobs, after = {worker.worker for worker in workers}, list[Job](), ""
     while names and (page := await engine.find(Where(states=(State.ACTIVE,)), after)):
         jobs += [job for job in page if job.worker in names]
@@ -40,17 +40,17 @@ async def held_jobs(engine: Engine, workers: Sequence[Presence]) -> list[Job]:
 
 
 async def drain(engine: Engine, name: str, seconds: float | None, tell: Tell) -> None:
-    """Let the workers of a store hold nothing, within a bound; without one, refuse if there are any.
+    """Wait until the workers of a store hold no jobs, for a limited time. Without a limit, refuse if there are workers.
 
-    They stay quiet afterwards, until `lift`. When the bound is over they go on as if nothing had been.
+    Afterwards the workers claim nothing until `lift`. If the time runs out, they continue as before.
     """
     workers = await living_workers(engine)
     if workers and seconds is None:
         named = name_some([one.worker for one in workers])
         raise Refused(
-            f"{plural(len(workers), 'worker is', 'workers are')} at work on {name} ({named}); stop them, or let "
-            "them finish what they run: --drain. Nothing was moved; one that was just killed counts for "
-            "some seconds more"
+            f"{plural(len(workers), 'worker is', 'workers are')} running on {name} ({named}); nothing was moved: "
+            "stop them, or let them finish their jobs first with --drain. A worker that was just killed still "
+            "counts for a few seconds"
         )
     try:
         await _wait_for(engine, name, seconds or 0.0, tell)
@@ -62,27 +62,27 @@ async def drain(engine: Engine, name: str, seconds: float | None, tell: Tell) ->
 async def _wait_for(engine: Engine, name: str, seconds: float, tell: Tell) -> None:
     end, most, told = time.monotonic() + seconds, 0, dict[str, int]()
     while workers := await living_workers(engine):
-        for worker in workers:  # also one that has just started
+        for worker in workers:  # including one that has just started
             if worker.worker not in told:
                 told[worker.worker] = await engine.now()
-                await engine.put_record(QUIET + worker.worker, OURS, 0)  # refused where a person made it quiet
+                await engine.put_record(QUIET + worker.worker, OURS, 0)  # refused if a person has quieted it already
         jobs = await held_jobs(engine, workers)
         most = max(most, len(jobs))
         tell(f"draining {name}", most - len(jobs), most)
-        # A claim under way when it was told may still bring something: the next beat is the answer that it has heard.
+        # A claim may still be under way. The next heartbeat after the record shows that the worker has read it.
         if not jobs and all(worker.beat_at > told[worker.worker] for worker in workers):
             return
         if time.monotonic() > end:
             what = f"{plural(len(jobs), 'job is', 'jobs are')} still running ({name_some([job.id for job in jobs])})"
             raise Refused(
-                f"{name}: {what} after {in_words(round(seconds * 1_000))}; nothing was moved, and its workers go on: "
-                "wait longer (--drain 2h), or stop them, which hands over what they run"
+                f"{name}: {what} after {in_words(round(seconds * 1_000))}; nothing was moved, and workers claim again: "
+                "wait longer (--drain 2h), or stop the workers, which releases their jobs"
             )
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def lift(engine: Engine) -> int:
-    """Let the workers claim again that a drain has made quiet, and no others; answer how many there were."""
+    """Let the workers that a drain has quieted claim again, and no others; return how many there were."""
     ours = [record for record in await engine.records(QUIET) if record.value == OURS]
     for record in ours:
         await engine.put_record(record.name, None, record.version)

@@ -1,14 +1,14 @@
-"""Moving all jobs of a store to another one: the order of it, so that it can be killed anywhere and repeated.
+"""Moving all jobs of a store to another store, in an order that makes it safe to kill and repeat at any point.
 
-    both      no worker is at work, or each has finished what it ran (`draining`)
-    source    is marked: from now on it takes nothing, and says where its jobs go
-    target    is marked: it takes nothing but what is loaded
-              whole jobs, in the order of their insertion, page by page; then keys, then records; then all is compared
+    both      no worker runs, or each has finished its jobs (`drain`)
+    source    is marked: it accepts no more work and says where its jobs go
+    target    is marked: it accepts only what the move loads
+              whole jobs in the order of insertion, page by page; then keys, then records; then everything is compared
     source    its mark says "done": from now on only the target counts
-    target    its mark goes: workers may begin
+    target    its mark is removed: workers can start
 
-At no moment do both take work. Must not decide anything about a job: it is moved as it is, an active one too, whose
-worker is dead; the target's upkeep takes care of it as it would have here.
+The two stores never accept work at the same time. Must not decide anything about a job: it is moved unchanged, even an
+active job of a dead worker, which the target's upkeep then rescues as the source's would have.
 """
 
 import asyncio
@@ -33,24 +33,24 @@ PAGE_JOBS = 100
 """How many jobs are read, and loaded in one act, at most."""
 
 LOAD_CHARS = 8 << 20
-"""Beyond so many characters of arguments, results and steps a page is loaded as it is: memory stays small."""
+"""A page with more characters of arguments, results and steps than this is loaded early, to bound memory."""
 
 READS_AT_ONCE = 16
-"""Of how many jobs the history and the steps are read at once."""
+"""For how many jobs the history and the steps are read at once."""
 
 DRAIN_TRIES = 5
-"""How often a store is drained again in which a worker claimed something just before it was marked."""
+"""How often a store is drained again because a worker claimed something just before the store was marked."""
 
 
 class Side(Struct, frozen=True):
-    """A store and how it is called: a name that may be shown, and kept in the other store."""
+    """A store and its display name, which is shown to people and kept in the other store."""
 
     engine: Engine
     name: str
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What was moved. `digest` is of all jobs with their histories and steps, and the same on both sides."""
+    """What was moved. `digest` covers all jobs with their histories and steps, and is the same on both sides."""
 
     jobs: int = 0
     entries: int = 0
@@ -60,11 +60,11 @@ class Report(Struct, frozen=True, kw_only=True):
     digest: str = ""
     resumed: bool = False
     already: bool = False
-    """All had been moved before this call."""
+    """Everything had already been moved before this call."""
 
 
 async def mark_in(engine: Engine) -> tuple[Mark, int] | None:
-    """The mark that a store bears, and the version of its record."""
+    """Return a store's mark and the version of its record."""
     for record in await engine.records(MOVED):
         if record.name == MOVED:
             return mark_of(record.value), record.version
@@ -72,7 +72,7 @@ async def mark_in(engine: Engine) -> tuple[Mark, int] | None:
 
 
 async def check_here(engine: Engine) -> None:
-    """Refuse a store whose jobs are elsewhere, or on their way."""
+    """Raise Moved if the store's jobs were moved, or are being moved."""
     if marked := await mark_in(engine):
         raise Moved(marked[0].words())
 
@@ -80,35 +80,35 @@ async def check_here(engine: Engine) -> None:
 async def move(
     source: Side, target: Side, *, by: str = "", drain_seconds: float | None = None, tell: Tell = lambda *_: None
 ) -> Report:
-    """Move all jobs, or go on with a move that was cut off. Refused with nothing changed, or done and compared."""
+    """Move all jobs, or continue an interrupted move. Either refuses and changes nothing, or moves and compares all."""
     for side in (source, target):
         if not isinstance(side.engine, Movable):
-            raise Invalid(f"{side.name}: jobs kept in {side.engine.guarantees.name} can't be moved yet")
+            raise Invalid(f"{side.name}: Holdfast can't move jobs to or from {side.engine.guarantees.name} yet")
     return await _Move(source, target, by, drain_seconds, tell).run()
 
 
 async def give_up(source: Side, *, sure: bool = False) -> Mark:
-    """Open a store again whose move was cut off; with `sure`, also one whose jobs were moved to the end.
+    """Open a store again whose move was interrupted; with `sure`, even one whose jobs were all moved.
 
-    Answers with the mark that it bore, which names no store where it was cut off before anything was moved.
+    Returns the mark that it had. The mark names no store if the move stopped before anything was moved.
     """
     marked = await mark_in(source.engine)
     if marked is None and await lift(source.engine):
-        return Mark(move="", away=True, store="")  # cut off in its drain: nothing was moved
+        return Mark(move="", away=True, store="")  # interrupted while draining: nothing was moved
     if marked is None:
-        raise NotFound(f"{source.name} is not being moved; there is nothing to give up")
+        raise NotFound(f"{source.name} isn't being moved, so there is nothing to give up")
     mark, version = marked
     if not mark.away:
         raise Refused(
-            f"{source.name}: jobs are being moved into it, from {mark.store}; give up over there, then remove this one"
+            f"{source.name} is the target of a move from {mark.store}; give up the move there, then remove this store"
         )
     if mark.done and not sure:
         raise Refused(
-            f"{source.name}: all its jobs were moved to {mark.store}, and may have run there; if that store is lost, "
-            "and they shall run here again from where they were, say so with --yes"
+            f"{source.name}: all its jobs were moved to {mark.store} and may have run there; if that store is lost and "
+            "the jobs should run here again from the state they had, confirm with --yes"
         )
     if isinstance(await source.engine.put_record(MOVED, None, version), Conflict):
-        raise Refused(f"{source.name}: its move goes on just now, in another process; stop that one first")
+        raise Refused(f"{source.name}: another process is moving it right now; stop that process first")
     await lift(source.engine)
     return mark
 
@@ -148,14 +148,14 @@ class _Move:
     # Beginning.
 
     async def _begin(self) -> tuple[Mark, int]:
-        """Mark the source, once no living worker holds anything there."""
+        """Mark the source, once no living worker holds any of its jobs."""
         if marked := await mark_in(self._target):
             raise Refused(self._strange(marked[0]))
         await self._check_empty()
         jobs = sum((await self._source.count()).values())
         if self._target.room is not None and jobs > self._target.room:
             limit = self._target.guarantees.limit
-            raise Refused(f"{self._to}: no room for {jobs:,} jobs ({limit}); nothing was moved: name another store")
+            raise Refused(f"{self._to} has no room for {jobs:,} jobs ({limit}); nothing was moved: name another store")
         mark = Mark(move=secrets.token_hex(8), away=True, store=self._to, by=self._by)
         try:
             await drain(self._target, self._to, self._drain_seconds, self._tell)
@@ -166,7 +166,7 @@ class _Move:
                     raise self._contended()
                 if await mark_in(self._target):
                     await self._source.put_record(MOVED, None, put.version)
-                    raise Invalid(f"{self._from} and {self._to} are one store; name another one with --to")
+                    raise Invalid(f"{self._from} and {self._to} are the same store; name another one with --to")
                 if not await held_jobs(self._source, await living_workers(self._source)):
                     return mark, put.version
                 await self._source.put_record(MOVED, None, put.version)
@@ -175,10 +175,10 @@ class _Move:
                 await lift(self._target)
                 await lift(self._source)
             raise
-        raise Refused(f"{self._from}: workers go on claiming there; nothing was moved: stop them")
+        raise Refused(f"{self._from}: its workers keep claiming jobs; nothing was moved: stop them first")
 
     async def _enter(self, away: Mark) -> tuple[Mark, int] | None:
-        """Mark the target, or find it marked by this very move. None if all was moved before, and it is open."""
+        """Mark the target, or find the mark of this move there. None if everything was moved before and it is open."""
         marked = await mark_in(self._target)
         if marked is not None:
             if marked[0].move != away.move or marked[0].away:
@@ -199,8 +199,8 @@ class _Move:
     async def _check_empty(self) -> None:
         jobs = sum((await self._target.count()).values())
         if jobs or await self._target.keys(limit=1):
-            what = f"{jobs:,} {'job' if jobs == 1 else 'jobs'}" if jobs else "keys of jobs that are gone"
-            raise Refused(f"{self._to} is not empty: it has {what}; nothing was moved: name a new store with --to")
+            what = f"{jobs:,} {'job' if jobs == 1 else 'jobs'}" if jobs else "keys of deleted jobs"
+            raise Refused(f"{self._to} isn't empty: it has {what}; nothing was moved: name a new store with --to")
 
     def _strange(self, mark: Mark) -> str:
         if mark.away:
@@ -210,12 +210,12 @@ class _Move:
                 "--to, such as another schema= or app= there"
             )
         return (
-            f"{self._to} is half filled by another move, from {mark.store}; nothing was moved: remove it, "
+            f"{self._to} holds part of another move, from {mark.store}; nothing was moved: remove it, "
             "or name a new store with --to"
         )
 
     def _contended(self) -> Refused:
-        return Refused(f"another process moves the jobs of {self._from}, or gave it up; look there")
+        return Refused(f"another process is moving the jobs of {self._from}, or gave its move up; check that process")
 
     # Copying.
 
@@ -223,7 +223,7 @@ class _Move:
         total = sum((await self._source.count()).values())
         done = sum((await self._target.count()).values())
         self._tell("moving", done, total)
-        # Read ahead: while one page is on its way into the target, the next one comes out of the source.
+        # Read ahead: while the target loads one page, the source reads the next.
         pages = self._pages(self._source, into[0].after)
         reading = asyncio.ensure_future(anext(pages, None))
         try:
@@ -244,7 +244,7 @@ class _Move:
         return into
 
     async def _pages(self, engine: Movable, after: str = "") -> AsyncIterator[list[Whole]]:
-        """All jobs, whole, in the order of insertion, in pages of a bearable size."""
+        """Read all jobs completely, in the order of insertion, in pages of bounded size."""
         while jobs := await engine.in_order(after, PAGE_JOBS):
             after = jobs[-1].id
             page, size = list[Whole](), 0
@@ -268,7 +268,7 @@ class _Move:
     # Comparing.
 
     async def _verify(self) -> Report:
-        """Read both stores from end to end, and compare all that was moved. The digest is of what the target holds."""
+        """Read both stores from start to end and compare everything moved. The digest is of the target's content."""
         counts = await self._source.count(), await self._target.count()
         if dict(counts[0]) != dict(counts[1]):
             raise self._differs(f"{sum(counts[0].values()):,} jobs here, {sum(counts[1].values()):,} there")
@@ -281,7 +281,7 @@ class _Move:
                 digest.update(_encode(its))
                 sums.update(jobs=1, entries=len(mine.entries), steps=len(mine.steps))
             if len(pages[0]) != len(pages[1]):
-                raise self._differs("one has jobs that the other has not")
+                raise self._differs("one has jobs that the other doesn't have")
             if not pages[0]:
                 break
             after = [page[-1].job.id for page in pages]
@@ -301,7 +301,7 @@ class _Move:
         return await engine.wholes(await engine.in_order(after, READS_AT_ONCE))
 
     async def _verify_keys(self) -> int:
-        """Stores sort their keys each in its own way: compared by number, and by the sum of all digests."""
+        """Compare keys by number and by the sum of their digests, because each store sorts them differently."""
         found = []
         for engine in (self._source, self._target):
             number = total = 0
@@ -310,7 +310,7 @@ class _Move:
                 total += sum(int.from_bytes(sha256(_encode(key)).digest()) for key in keys)
             found.append((number, total))
         if found[0] != found[1]:
-            raise self._differs(f"{found[0][0]:,} keys here, {found[1][0]:,} there, or what they stand for")
+            raise self._differs(f"{found[0][0]:,} keys here, {found[1][0]:,} there, or different jobs behind them")
         return found[0][0]
 
     async def _verify_records(self) -> int:
@@ -324,8 +324,8 @@ class _Move:
 
     def _differs(self, what: str) -> Refused:
         return Refused(
-            f"{self._from} and {self._to} differ after the move ({what}), and neither is open for work; go back with "
-            "holdfast move --from … --give-up, remove the half, and report it"
+            f"{self._from} and {self._to} differ after the move ({what}); both are closed: reopen the source with "
+            "holdfast move --from … --give-up, remove the incomplete target, and report this as a bug"
         )
 
 
@@ -337,7 +337,7 @@ async def _key_pages(engine: Movable) -> AsyncIterator[list[HeldKey]]:
 
 
 def _travelling(records: Sequence[Record]) -> list[Record]:
-    """The records that go along: not the mark, nor what made workers quiet that stay here."""
+    """Return the records to move: not the mark, and not those with which a drain quieted workers."""
     return [one for one in records if one.name != MOVED and not (one.name.startswith(QUIET) and one.value == OURS)]
 
 

@@ -33,7 +33,9 @@ def steps_in_doubt(job: Job, records: Sequence[Step]) -> list[StepInDoubt]:
         return []
     failures = failures_of(records)
     return [
-        _in_doubt(job, path, "may have happened: it was begun and not recorded", error_line(failures.get(path)))
+        _in_doubt(
+            job, path, "may have happened: it started, and no result was recorded", error_line(failures.get(path))
+        )
         for path in doubts_left(job, records)
     ]
 

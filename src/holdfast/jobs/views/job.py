@@ -17,7 +17,7 @@ from holdfast.jobs.run_file import history_before_import
 from holdfast.jobs.service import LOG_PATH, Jobs
 from holdfast.jobs.status import Status
 from holdfast.jobs.views.in_doubt import StepInDoubt, steps_in_doubt, steps_that_may_not_fit
-from holdfast.jobs.views.sentence import count_lost_workers
+from holdfast.jobs.views.remarks import count_lost_workers
 from holdfast.jobs.views.shapes import Shape, entry_shape, job_shape, refusal_shape, step_shape, time_text
 from holdfast.jobs.views.text import ago, one_line, plural, short_id, span
 from holdfast.safe_text import clean
@@ -94,14 +94,14 @@ async def view_job(jobs: Jobs, job: Job) -> JobView:
 async def _undo_words(jobs: Jobs, job: Job, made: int, children: Sequence[Job]) -> str:
     if job.type == UNDO_TYPE:
         (undone,) = [None] if job.parent is None else await jobs.engine.get([job.parent])
-        told = "which is not kept any more" if undone is None else f"{undone.type}, which is {undone.state}"
+        told = "which is no longer stored" if undone is None else f"{undone.type}, which is {undone.state}"
         return f"undoes what job {short_id(job.parent or '')} made: {told}"
     if not made or job.state is State.COMPLETED:
         return ""
     things = plural(made, "thing")
     undo = next((child for child in children if child.type == UNDO_TYPE), None)
     if undo is None:
-        return f"{things} to undo, should it be cancelled or discarded"
+        return f"{things} to undo if it is cancelled or discarded"
     if undo.state is State.COMPLETED:
         return f"{things} undone by job {short_id(undo.id)}"
     return f"{things} to undo: job {short_id(undo.id)}, which is {undo.state}"
@@ -157,20 +157,20 @@ def stages_of(one: Status) -> list[Stage]:
 class StepLine(Struct, frozen=True):
     """A step as a person reads it in a list."""
 
-    path: str
+    name: str
     words: str
     took: str
     result: str
     state: StepState
 
 
-def step_line(step: Step, *, is_in_doubt: bool) -> StepLine:
-    """A step with its tries, how long it took, and what it returned or raised."""
+def step_line(step: Step, name: str, *, is_in_doubt: bool) -> StepLine:
+    """A step under its short name, with its tries, how long it took, and what it returned or raised."""
     # What a step writes when it begins is no result.
     result = "" if step.state is StepState.STARTED else one_line(step.result or "", 40)
     tries = f", {step.tries} tries" if step.tries > 1 else ""
     return StepLine(
-        path=one_line(step.path, 60),
+        name=name,
         words="in doubt" if is_in_doubt else f"{step.state}{tries}",
         took="" if step.finished_at is None else _took(step.finished_at - step.started_at),
         result=one_line(f"{step.error.type}: {step.error.message}", 60) if step.error else result,

@@ -8,15 +8,15 @@ from holdfast.jobs.views.text import ago, one_line
 
 WORDS: dict[str, str] = {
     Event.SUBMIT: "submitted",
-    Event.PROMOTE: "its moment came",
+    Event.PROMOTE: "became due",
     Event.ACTIVATE: "activated",
     Event.CLAIM: "claimed",
     Event.COMPLETE: "completed",
-    Event.FAIL: "failed, tries again",
-    Event.EXHAUST: "failed for good, needs a person",
+    Event.FAIL: "failed, will be retried",
+    Event.EXHAUST: "failed, needs a person",
     Event.RELEASE: "handed over",
     Event.SUSPEND: "waits",
-    Event.REST: "rests",
+    Event.REST: "put back",
     Event.LAPSE: "its worker was lost, back in its queue",
     Event.OVERRUN: "overran its timeout",
     Event.ABANDON: "given to a person",
@@ -25,7 +25,7 @@ WORDS: dict[str, str] = {
     Event.REPLAY: "replayed",
     Event.RESOLVE: "resolved",
     Event.DISCARD: "discarded",
-    SIGNAL: "a signal came",
+    SIGNAL: "got a signal",
 }
 """What happened, as a person says it."""
 
@@ -57,8 +57,24 @@ def tell_entry(entry: Entry, now: Time) -> StoryLine:
         words=WORDS.get(entry.event, entry.event),
         who=who + (f", epoch {entry.epoch}" if entry.event == Event.CLAIM else ""),
         ago=ago(entry.at, now),
-        notes=tuple(
-            f"{one_line(str(name), 40)}: {one_line(str(value), NOTE_LIMIT)}" for name, value in entry.note.items()
-        ),
+        notes=tuple(f"{_note_name(name)}: {one_line(_plain(value), NOTE_LIMIT)}" for name, value in entry.note.items()),
         after=entry.after,
     )
+
+
+def _note_name(name: str) -> str:
+    return one_line(name.replace("_", " "), 40)
+
+
+def _plain(value: object) -> str:
+    """A note's value without brackets and quotes: lists and objects as enumerations."""
+    match value:
+        case dict():
+            return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())
+        case list() | tuple():
+            return ", ".join(map(_plain, value))
+        case bool():
+            return "yes" if value else "no"
+        case None:
+            return "none"
+    return str(value)

@@ -65,8 +65,8 @@ def ago(at: Time | None, now: Time) -> str:
 
 
 def time_left(until: Time, now: Time) -> str:
-    """How much of a wait is left: "1 d left", "its time is over"."""
-    return f"{span(until - now)} left" if until > now else "its time is over"
+    """How much of a wait is left: "1 d left", "timed out"."""
+    return f"{span(until - now)} left" if until > now else "timed out"
 
 
 def utc_clock(at: Time) -> str:
