@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from holdfast.worker.context import tx as tx
     from holdfast.worker.held_job import Suspended as Suspended
 
+__version__ = "0.1.0"
+
 # Names are looked up when they are asked for, so that the command line starts without loading all of it.
 _HOMES = {
     "App": "holdfast.app.app",

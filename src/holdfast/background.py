@@ -1,4 +1,4 @@
-"""Background work: a coroutine in a thread of its own, and a log that reports repeated failures once a minute.
+"""Background work: a coroutine in its own thread, and a log that reports repeated failures once a minute.
 
 Must not know what the work is.
 """
@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 Join = Callable[[float], Awaitable[None]]
-"""Waits for the end of what was begun, at most so many seconds."""
+"""Waits for the started work to end, at most this many seconds."""
 
 Spawn = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], Join]
-"""Begins, under a name, work that goes on beside everything else."""
+"""Starts named work that runs in the background."""
 
 
 def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join:
-    """Run a coroutine in a thread and on an event loop of its own, which never keep the process from ending."""
+    """Run a coroutine in its own thread and event loop, which never keep the process from exiting."""
     ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def run() -> None:
@@ -31,7 +31,7 @@ def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join
     threading.Thread(target=run, name=name, daemon=True).start()
 
     async def join(seconds: float) -> None:
-        # Not in a thread of the loop's pool: jobs may hold all of them.
+        # Not in a thread of the loop's pool: jobs may occupy all of them.
         await asyncio.wait([asyncio.wrap_future(ended)], timeout=seconds)
 
     return join
@@ -40,11 +40,11 @@ def own_thread(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> Join
 REPEAT_SECONDS = 60.0
 
 STANDING_SECONDS = 10.0
-"""Trouble that nobody has met for so long no longer stands in the way of anything."""
+"""An error that hasn't occurred for this long counts as resolved."""
 
 
 class LogOnce:
-    """One kind of trouble, as a log tells it. `over` is what it says when that has passed."""
+    """Logs one kind of trouble. `over` is the line to log when it has passed."""
 
     def __init__(self, log: logging.Logger, what: str, over: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -56,12 +56,12 @@ class LogOnce:
         self._last: tuple[float, str] | None = None
 
     def standing(self) -> str:
-        """What goes wrong now, or nothing. From any thread."""
+        """What is failing now, or nothing. From any thread."""
         last = self._last
         return "" if last is None or self._clock() - last[0] > STANDING_SECONDS else last[1]
 
     def say(self, error: Exception) -> None:
-        """It went wrong. Each kind of error is told once a minute, also when it comes and goes."""
+        """Report a failure. Each kind of error is logged once a minute, even if it comes and goes."""
         now, kind = self._clock(), type(error)
         self._last = (now, f"{kind.__name__}: {error}")
         if self._began is None:
@@ -72,7 +72,7 @@ class LogOnce:
             self._has_spoken = True
 
     def recovered(self) -> None:
-        """It went well."""
+        """Report a success."""
         self._last = None
         if self._began is not None:
             if self._has_spoken:

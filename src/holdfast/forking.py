@@ -1,12 +1,12 @@
-"""Forks: what stands still while this process forks, and what a forked child leaves behind. Knows none of its users.
+"""Forks: what pauses while this process forks, and what a forked child drops. Must not know its users.
 
 A fork copies one thread and the whole memory. A lock that another thread holds at that moment stays locked in the child
-for ever, and files and sockets that the parent closes stay open there. So whoever has a lock or a descriptor that a
-child must not inherit takes part here. This is the only place with fork handlers: Python calls those of several modules
-in an order that depends on imports.
+forever, and files and sockets that the parent closes stay open in the child. So everything that has a lock or a
+descriptor that a child must not inherit registers here. This is the only place with fork handlers: Python calls those
+of several modules in an order that depends on imports.
 
-Threads that fork at once take turns, from before the fork until after it. Lock order: the turn, then what `hold_up`
-takes, then `opening`. Nobody may fork, or wait for a thread that forks, while holding one of the latter two.
+Threads that fork at the same time take turns, from before the fork until after it. Lock order: the turn, then what
+`hold_up` takes, then `opening`. Nobody may fork, or wait for a thread that forks, while holding one of the latter two.
 """
 
 import asyncio
@@ -24,30 +24,30 @@ from holdfast.safe_text import logger
 log = logger("holdfast.forking")
 
 GIVE_WAY_SECONDS = 0.02
-"""How often a thread that waits to fork looks whether something waits for that thread."""
+"""How often a thread that waits to fork checks whether something waits for it."""
 
 COPY_ENDED = 70
 """The exit code of a forked child that was ended because it returned into its parent's job."""
 
 
 class Forkable:
-    """Something that takes part in forks, once it is watched. Each method may be left out, and must not raise."""
+    """Something that takes part in forks, once it is watched. Each method is optional and must not raise."""
 
     def give_way(self) -> None:
-        """Before a fork, perhaps several times: break off what can't end before the forking thread goes on."""
+        """Before a fork, perhaps several times: abort what can't finish before the forking thread continues."""
 
     def hold_up(self) -> None:
-        """Before a fork: finish what is under way and begin nothing more. Locks are taken by `take`."""
+        """Before a fork: finish what is running and start nothing new. Take locks with `take`."""
 
     def go_on(self) -> None:
         """After a fork, in the parent: undo what `hold_up` has done, even if it was interrupted."""
 
     def leave_behind(self) -> None:
-        """After a fork, in the child: replace locks, and let go of what is the parent's. No other thread lives here."""
+        """After a fork, in the child: replace locks and drop what belongs to the parent. There are no other threads."""
 
 
 class InChild(Forkable):
-    """Calls something in each forked child, for as long as this is kept."""
+    """Calls a function in each forked child, for as long as this object is kept."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -59,31 +59,31 @@ class InChild(Forkable):
 
 
 def watch(one: Forkable) -> None:
-    """From now on this takes part in forks, for as long as it lives."""
+    """Let this object take part in forks for as long as it lives."""
     key = id(one)
     _watched[key] = weakref.ref(one, lambda _: _watched.pop(key, None))
 
 
 def forget(one: Forkable) -> None:
-    """This has nothing any more that a fork would concern."""
+    """Stop: this object no longer has anything to do around a fork."""
     _watched.pop(id(one), None)
 
 
 copies = 0
-"""How many forks lie between the first process and this one: who compares it with an earlier value knows of a fork."""
+"""How many forks lie between the first process and this one. A changed value means that the process was forked."""
 
 
 def end_copy(error: BaseException | None = None) -> NoReturn:
-    """End a forked child that has come back out of the code that forked it: the rest is for its parent to do."""
+    """End a forked child that has returned from the code that forked it: the rest is its parent's work."""
     lines = [] if error is None else traceback.format_exception(error)
-    lines.append("holdfast: a forked child returned into its parent's job and was ended; end it with os._exit()\n")
-    with suppress(OSError):  # not by sys.stderr: another thread may have held its lock
+    lines.append("holdfast: a forked child returned into its parent's job and was stopped; end it with os._exit()\n")
+    with suppress(OSError):  # not through sys.stderr: another thread may have held its lock
         os.write(2, "".join(lines).encode(errors="replace"))
     os._exit(COPY_ENDED)
 
 
 class OwnLoop(Forkable):
-    """The event loop that runs here, for as long as this is kept: a forked child that comes back to it ends there."""
+    """The event loop that runs here, for as long as this object is kept: a forked child that returns to it is ended."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -92,13 +92,13 @@ class OwnLoop(Forkable):
 
     def leave_behind(self) -> None:
         """See Forkable."""
-        signal.set_wakeup_fd(-1)  # as Python 3.12 does: or the parent's loop would read of a signal to the child
+        signal.set_wakeup_fd(-1)  # as Python 3.12 does; otherwise the parent's loop would read the child's signals
         if self._thread == threading.get_ident() and not self._loop.is_closed():
             self._loop.call_soon(end_copy)
 
 
 def take(lock: threading.Lock) -> None:
-    """Wait for a lock, in a thread that is about to fork. Whoever waits for this thread gives way."""
+    """Wait for a lock, in a thread that is about to fork. Whatever waits for this thread gives way."""
     if lock.acquire(blocking=False):
         return
     while True:
@@ -109,7 +109,7 @@ def take(lock: threading.Lock) -> None:
 
 @contextmanager
 def opening() -> Iterator[set[int]]:
-    """While descriptors are opened that no forked child may keep: no fork comes in between. Put them into the set."""
+    """Open descriptors that no forked child may keep: no fork happens meanwhile. Put the descriptors into the set."""
     with _opening:
         yield _descriptors
 
@@ -122,19 +122,19 @@ def close(descriptor: int) -> None:
 
 
 _watched: dict[int, "weakref.ref[Forkable]"] = {}
-"""A dict and not a WeakSet: other threads may add to it while it is copied, and then a WeakSet fails."""
+"""A dict and not a WeakSet, because a WeakSet fails if another thread adds to it while it is copied."""
 
 _turn = threading.Lock()
 _forker: int | None = None
 """The thread whose turn it is."""
 _depth = 0
-"""More than one when a signal handler or a finalizer forks while its thread is about to fork."""
+"""More than one if a signal handler or a finalizer forks while its thread is about to fork."""
 _held_up: list[Forkable] = []
 _mask: set[int] | None = None
-"""The signals that the forking thread had blocked, while it blocks those of ENDING too."""
+"""The signals that the forking thread had blocked, while it also blocks those of ENDING."""
 
 ENDING = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
-"""What ends a process. Python drops a signal that reaches a child before its own code runs, so it waits until then."""
+"""Signals that end a process. Python drops a signal that reaches a child before its own code runs, so we delay them."""
 
 _opening = threading.Lock()
 _has_opening = False

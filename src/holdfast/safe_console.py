@@ -1,4 +1,4 @@
-"""A console whose text is safe, whatever users wrote into it. Must not know what is shown."""
+"""A console that shows only safe text, whatever users wrote. Must not know what it shows."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from holdfast.safe_text import MARK, UNSAFE
 
 
 class SafeConsole(Console):
-    """Replaces what a terminal would obey in every piece of text, after styles were told from text, and no markup."""
+    """Replaces everything a terminal would obey, in every piece of text, after styles were applied; ignores markup."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)

@@ -1,7 +1,7 @@
-"""Text from users and stores, made safe for a terminal and a log. The one place for it.
+"""Makes text from users and stores safe for a terminal and a log. The only place that does.
 
-A terminal obeys what it is shown: escapes recolour it, move the cursor or set its title, and marks of direction show a
-text other than it is. Must not know anything of ours.
+A terminal obeys what it prints: escape sequences change colours, move the cursor or set its title, and direction marks
+make a text look different from what it is. Must not know anything else of ours.
 """
 
 import logging
@@ -10,23 +10,23 @@ import re
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]"
 )
-"""Controls but tab and newline (C0, DEL, C1), marks of direction, and separators of lines that are none."""
+"""Control characters other than tab and newline (C0, DEL, C1), direction marks, and unusual line separators."""
 
 MARK = "\N{REPLACEMENT CHARACTER}"
 
 
 def clean(text: str) -> str:
-    """Text as it may be shown: each unsafe character replaced by a mark, tabs by spaces."""
+    """Text that is safe to show: a mark replaces each unsafe character, spaces replace tabs."""
     return UNSAFE.sub(MARK, text.replace("\r\n", "\n").replace("\t", "    "))
 
 
 def escaped(json_text: str) -> str:
-    """JSON that is safe to show and means the same: unsafe characters stand only in its strings, as escapes."""
+    """JSON that is safe to show and means the same: unsafe characters appear only in its strings, as escapes."""
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)
 
 
 def logger(name: str) -> logging.Logger:
-    """A logger of ours, whose lines are safe wherever they are shown: what is filled into them, and tracebacks."""
+    """A logger whose lines are safe to show anywhere, including their arguments and tracebacks."""
     found = logging.getLogger(name)
     if not any(isinstance(one, _Cleaning) for one in found.filters):
         found.addFilter(_Cleaning())
@@ -35,7 +35,7 @@ def logger(name: str) -> logging.Logger:
 
 class _Cleaning(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, cleaned. One that is filled into a line stays one line."""
+        """Let every record pass, cleaned. Each argument is put on one line."""
         if isinstance(record.args, tuple):
             record.args = tuple(_filled_in(one) for one in record.args)
         if isinstance(record.msg, str):

@@ -311,22 +311,22 @@ def test_what_the_type_accepts_always_passes(hint: Any, value: Any):
 @pytest.mark.parametrize(
     ("hint", "value", "why"),
     [
-        (Verdict, {"decision": "publish", "stars": 9}, "stars: must be less than or equal to 5, and is 9"),
+        (Verdict, {"decision": "publish", "stars": 9}, "stars: must be less than or equal to 5, but is 9"),
         (Verdict, {"decision": "burn"}, "decision: must be one of 'publish', 'rewrite'"),
         (Verdict, {}, "'decision' is missing; give it"),
         (Verdict, {"decision": "publish", "title": "THE LIGHTHOUSE"}, "title: string should have at most 8 characters"),
         (
             Verdict,
             {"decision": "publish", "title": "the"},
-            "title: string should match pattern '^[A-Z ]', and is 'the'",
+            "title: string should match pattern '^[A-Z ]', but is 'the'",
         ),
-        (Verdict, [], "must be of type object, and is []"),
+        (Verdict, [], "must be of type object, but is []"),
         (list[Verdict], [{"decision": 1}], "[0].decision: must be one of"),
         (Closed, {"name": "a", "nmae": "b"}, "'nmae' is unknown; it takes name, share"),
-        (int | list[int], "x", "must be of type integer or array, and is 'x'"),
+        (int | list[int], "x", "must be of type integer or array, but is 'x'"),
         (Annotated[Cat | Dog, Field(discriminator="kind")], {"kind": "cow"}, "input tag 'cow'"),
         (Annotated[list[int], Field(max_length=2)], [1, 2, 3], "should have at most 2 items"),
-        (bool, "maybe", "must be of type boolean, and is 'maybe'"),
+        (bool, "maybe", "must be of type boolean, but is 'maybe'"),
     ],
 )
 def test_the_reason_says_where_and_what(hint: Any, value: Any, why: str):

@@ -138,21 +138,21 @@ def test_a_sensible_policy_is_returned(strategy):
 @pytest.mark.parametrize(
     ("retry", "message"),
     [
-        (Retry(retries=-1), "retries=-1: give 0 for no retry"),
+        (Retry(retries=-1), "retries=-1 is invalid; give the number of retries, or 0"),
         (Retry(strategy="fibonacci"), "'fibonacci' is unknown; choose one of none, constant, linear, exponential"),
         (Retry(strategy=""), "'' is unknown"),
         (Retry(initial_ms=-1), "can't be negative"),
         (Retry(cap_ms=-1), "can't be negative"),
-        (Retry(initial_ms=1.5), "initial_ms=1.5: give a whole number of milliseconds"),  # type: ignore[arg-type]
-        (Retry(initial_ms="1"), "initial_ms='1': give a whole number of milliseconds"),  # type: ignore[arg-type]
-        (Retry(cap_ms=True), "cap_ms=True: give a whole number of milliseconds"),
-        (Retry(factor="2"), "factor '2': must be 1 or more"),  # type: ignore[arg-type]
-        (Retry(jitter="no"), "jitter='no': give True or False"),  # type: ignore[arg-type]
-        (Retry(never=5), "never=5: give a list of types of errors"),  # type: ignore[arg-type]
-        (Retry(never=("ValueError", 5)), "never=('ValueError', 5): give a list of types of errors"),  # type: ignore[arg-type]
-        (Retry(factor=0.99), "factor 0.99: must be 1 or more"),
-        (Retry(factor=-2.0), "factor -2.0: must be 1 or more"),
-        (Retry(factor=math.nan), "factor nan: must be 1 or more"),
+        (Retry(initial_ms=1.5), "initial_ms=1.5 is invalid; give a whole number of milliseconds"),  # type: ignore[arg-type]
+        (Retry(initial_ms="1"), "initial_ms='1' is invalid; give a whole number of milliseconds"),  # type: ignore[arg-type]
+        (Retry(cap_ms=True), "cap_ms=True is invalid; give a whole number of milliseconds"),
+        (Retry(factor="2"), "factor '2' is invalid; give a finite number of 1 or more"),  # type: ignore[arg-type]
+        (Retry(jitter="no"), "jitter='no' is invalid; give True or False"),  # type: ignore[arg-type]
+        (Retry(never=5), "never=5 is invalid; give a list of error type names"),  # type: ignore[arg-type]
+        (Retry(never=("ValueError", 5)), "never=('ValueError', 5) is invalid; give a list of error type names"),  # type: ignore[arg-type]
+        (Retry(factor=0.99), "factor 0.99 is invalid; give a finite number of 1 or more"),
+        (Retry(factor=-2.0), "factor -2.0 is invalid; give a finite number of 1 or more"),
+        (Retry(factor=math.nan), "factor nan is invalid; give a finite number of 1 or more"),
         (Retry(factor=math.inf), "factor inf"),
     ],
 )
@@ -219,8 +219,10 @@ def test_a_final_error_leaves_no_try_at_the_first_attempt(job, retryable):
 
 def test_one_effect_in_doubt_and_several_are_told_in_whole_sentences():
     assert doubt_text("j-1", ["pay#k1"]).startswith(
-        "pay#k1 was begun and not recorded: it may have happened; look, then holdfast resolve j-1 --step 'pay#k1' with"
+        "pay#k1 started, and no result was recorded, so it may have happened; check whether it did, then run "
+        "holdfast resolve j-1 --step 'pay#k1' with"
     )
     assert doubt_text("j-1", ["pay#k1", "pay#k2"]).startswith(
-        "pay#k1, pay#k2 were begun and not recorded: they may have happened; look, then holdfast resolve j-1 --step"
+        "pay#k1, pay#k2 started, and no result was recorded, so they may have happened; check whether they did, then "
+        "run holdfast resolve j-1 --step"
     )

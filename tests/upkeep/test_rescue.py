@@ -83,7 +83,7 @@ def test_a_worker_that_is_silent_for_longer_than_a_lease_loses_its_jobs_and_the_
     assert (entry.event, entry.by) == (Event.LAPSE, "w-2")
     assert entry.note == {
         "lost": "w-1",
-        "why": "not heard of for 15 s",
+        "why": "no heartbeat for 15 s",
         "survived": "1 recorded step",
         "stage": "draw",
     }
@@ -120,7 +120,7 @@ def test_a_job_that_kills_its_workers_goes_to_a_person(store):
     ended = store.get(one)
     assert ended.state is State.REVIEW
     assert ended.error.type == "WorkersLost"
-    assert "4 workers in a row were lost over this job: not heard of for" in ended.error.message
+    assert "4 workers in a row were lost while they ran this job: no heartbeat for" in ended.error.message
     assert "run such a step with isolate='process'" in ended.error.message
     hints = ["hint" in entry.note for entry in store.do(store.engine.history(one.id)) if "lost" in entry.note]
     assert hints == [False, True, True, True], "one loss says nothing about the job"
@@ -189,7 +189,7 @@ def test_a_stale_stage_is_recovered_though_its_worker_lives_and_the_history_says
     assert stale.id == one.id
     entry = store.last(one)
     assert (entry.event, entry.note["stage"]) == (Event.LAPSE, "draw")
-    assert entry.note["why"] == "stage draw showed no progress for 5.1 s, longer than 5 s; its worker lives"
+    assert entry.note["why"] == "stage draw showed no progress for 5.1 s, longer than 5 s; its worker is alive"
     assert store.get(other).state is State.ACTIVE
 
 
@@ -206,7 +206,7 @@ def test_a_job_whose_worker_left_no_trace_is_rescued_after_a_lease(store):
         assert store.do(store.rescue.rescue_orphans("w-2")) == []
         store.clock.advance(LEASE // 3)
     assert [lost.id for lost in store.do(store.rescue.rescue_orphans("w-2"))] == [one.id]
-    assert store.last(one).note["why"] == "its worker left no trace"
+    assert store.last(one).note["why"] == "its worker has no status in the store"
 
 
 def test_no_job_is_taken_from_a_worker_whose_trace_was_removed_and_came_back(store):
@@ -358,7 +358,7 @@ def test_a_presence_that_an_engine_saw_die_is_dead_at_once(store):
 
     seen = store.seen(gone=True, pid=7, host="h")
     assert [lost.id for lost in store.do(store.rescue.rescue_dead("w-2", seen))] == [one.id]
-    assert store.last(one).note["why"] == "process 7 on h ended without a word; last heard of 0 ms ago"
+    assert store.last(one).note["why"] == "process 7 on h ended without notice; last heartbeat 0 ms ago"
 
 
 def test_the_undo_of_a_cancelled_job_begins_when_its_owner_is_dead_and_not_before(store):
@@ -422,7 +422,7 @@ def test_a_lapse_because_the_store_was_away_is_no_recovery_however_often(store):
         assert (lapsed.state, lapsed.recoveries, lapsed.run_at) == (State.AVAILABLE, 0, one.run_at)
         entry = store.last(one)
         assert (entry.event, entry.note["lost"]) == (Event.LAPSE, "w-1")
-        assert entry.note["excused"] == "the store was away since, so this is no recovery"
+        assert entry.note["excused"] == "the store was unreachable, so this doesn't count as a recovery"
         take(store)
     lose(store, one)
     assert store.get(one).recoveries == 1

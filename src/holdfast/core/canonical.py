@@ -1,7 +1,7 @@
-"""Canonical JSON: the text of a value, the same in every process and every Python, and a strict reader of JSON.
+"""Canonical JSON: the text of a value, the same in every process and Python version, and a strict reader of JSON.
 
-One pass over the value checks and writes it. Must not know type hints (`codec`), and must not guess: what a store could
-change or lose is refused.
+One pass over the value checks and writes it. Must not know type hints (`codec`), and must not guess: a value that a
+store could change or lose is refused.
 """
 
 import json
@@ -32,7 +32,7 @@ from holdfast.core.errors import BadValue
 from holdfast.core.limits import PAYLOAD_BYTES, size_of
 
 Writer = Callable[[Any, int, str], str]
-"""Writes a value that lies so deep, with bytes in that form: base64, hex or utf8."""
+"""Writes a value at a nesting depth, with its bytes in one of these forms: base64, hex or utf8."""
 
 PAYLOAD_LIMIT = PAYLOAD_BYTES
 """The largest text, in bytes of UTF-8."""
@@ -41,19 +41,19 @@ DEPTH_LIMIT = 64
 """How deep lists, objects and models may nest."""
 
 KINDS_KEPT = 1_024
-"""How many hints, and how many classes, are remembered with what was worked out for them."""
+"""How many hints, and how many classes, are cached."""
 
 QUOTE_LIMIT = 80
-"""An error line shows no more of a value than this."""
+"""An error message shows at most this many characters of a value."""
 
 
 def canonical(value: Any) -> str:
-    """The canonical JSON text of anything that may be stored, with no hint to check it by."""
+    """The canonical JSON text of any value that can be stored, without a type hint."""
     return sized(written(value, "the value"), "the value")
 
 
 def parse(text: str | bytes) -> Any:
-    """Plain values from JSON that was written elsewhere: a command line, HTTP, a file. Stricter than `json.loads`."""
+    """Plain values from JSON that comes from outside: a command line, HTTP, a file. Stricter than `json.loads`."""
     where = "the JSON text"
     try:
         text = text.decode() if isinstance(text, bytes) else text
@@ -78,7 +78,7 @@ _TOKENS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def _check_nesting(text: str) -> None:
-    """Counted before parsing, which would answer deep nesting with a RecursionError."""
+    """Count the nesting before parsing, which would raise a RecursionError."""
     if text.count("[") + text.count("{") <= DEPTH_LIMIT:
         return
     depth = 0
@@ -92,7 +92,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise Unfit(f"the key {clipped(repr(key))} is there twice; keep one")
+            raise Unfit(f"the key {clipped(repr(key))} appears twice; keep one")
         found[key] = value
     return found
 
@@ -109,15 +109,15 @@ def _no_constant(name: str) -> None:
 
 # The walker: one pass that checks and writes.
 
-_TOO_DEEP = f"nested deeper than {DEPTH_LIMIT} levels; flatten it, unless it is a cycle"
-_TOO_LARGE = f"larger than {PAYLOAD_LIMIT >> 20} MiB as text; keep it elsewhere and pass a path or URL"
+_TOO_DEEP = f"nested deeper than {DEPTH_LIMIT} levels, or contains itself; flatten it, or remove the cycle"
+_TOO_LARGE = f"larger than {PAYLOAD_LIMIT >> 20} MiB as JSON; store it elsewhere and pass a path or URL"
 _TOO_WIDE = "a whole number beyond 64 bits; pass it as text"
 _NOT_FINITE = "is not a finite number; pass None or text"
 _AS_BASE64 = 'set ser_json_bytes="base64", val_json_bytes="base64" in its model_config'
 
 
 class Unfit(Exception):
-    """Why a value can't be written. Each container around it adds a step to the path on the way out."""
+    """Why a value can't be written. Each container around it adds its part of the path as the error propagates."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -129,25 +129,25 @@ class Unfit(Exception):
 
 
 def line(where: str, path: str, reason: str) -> str:
-    """A refusal as one line: what, where, why."""
+    """An error as one line: what, where, why."""
     return f"{where}: {clipped(path)}: {reason}" if path else f"{where}: {reason}"
 
 
 def step_to(key: object) -> str:
-    """One step of the path to a value inside another."""
+    """One part of the path to a nested value."""
     if isinstance(key, str):
         return f".{key}" if key.isidentifier() and len(key) < QUOTE_LIMIT else f"[{key[:QUOTE_LIMIT]!r}]"
     return f"[{key}]" if isinstance(key, int) and abs(key) < 1 << 64 else f"[{a_or_an(type(key).__name__)}]"
 
 
 def clipped(text: str) -> str:
-    """One line that isn't long."""
+    """A text on one line, shortened to QUOTE_LIMIT."""
     text = " ".join(text.split())
     return text if len(text) <= QUOTE_LIMIT else f"{text[: QUOTE_LIMIT - 20]}…{text[-19:]}"
 
 
 _SPOKEN_WITH_AN = re.compile(r"[aeio]|[AEFHILMNORSX](?![a-z])|[AEIO]")
-"""A vowel, or a capital that is read as a letter, because no small one follows: M, SE, HTTPError."""
+"""A vowel, or a capital that is spoken as a letter, because no lower-case letter follows: M, SE, HTTPError."""
 
 
 def a_or_an(name: str) -> str:
@@ -156,14 +156,14 @@ def a_or_an(name: str) -> str:
 
 
 def sized(text: str, where: str) -> str:
-    """The text, or BadValue when it is too large."""
+    """The text, or BadValue if it is too large."""
     if size_of(text) > PAYLOAD_LIMIT:
         raise BadValue(f"{where}: {_TOO_LARGE}")
     return text
 
 
 def written(value: Any, where: str, depth: int = 0) -> str:
-    """The text of a value that lies so deep in a larger one; its size is left to the caller."""
+    """The text of a value nested `depth` levels deep in a larger one, whose size the caller checks."""
     try:
         return _writer(type(value))(value, depth, "base64")
     except Unfit as unfit:
@@ -214,7 +214,7 @@ def _members(value: Iterable[Any], depth: int, form: str) -> list[str]:
     if depth >= DEPTH_LIMIT:
         raise Unfit(_TOO_DEEP)
     texts: list[str] = []
-    room = PAYLOAD_LIMIT  # Counted on the way, because a small value that holds itself many times is endless as text.
+    room = PAYLOAD_LIMIT  # Counted while writing, because a small value that contains itself often can be huge as text.
     try:
         for item in value:
             text = _writer(type(item))(item, depth + 1, form)
@@ -238,7 +238,7 @@ def _object(value: Mapping[Any, Any], depth: int, form: str) -> str:
         for key, item in value.items():
             name = key if type(key) is str else _key(key)
             if name in texts:
-                raise Unfit(f"two keys become {clipped(repr(name))}; make all keys text")
+                raise Unfit(f"two keys become {clipped(repr(name))} as text; use only strings as keys")
             text = f"{_str(name)}:{_writer(type(item))(item, depth + 1, form)}"
             room -= len(text) + 1
             if room < 1:
@@ -261,7 +261,7 @@ def _key(key: Any) -> str:
     for kind, text_of in _TEXTS:
         if isinstance(key, kind) and kind not in (time, timedelta):
             return text_of(key)
-    raise Unfit(f"{a_or_an(type(key).__name__)} can't be a key; make it text")
+    raise Unfit(f"{a_or_an(type(key).__name__)} can't be a key; use a string")
 
 
 def _datetime(value: datetime) -> str:
@@ -270,12 +270,12 @@ def _datetime(value: datetime) -> str:
     try:
         return datetime.isoformat(value.astimezone(UTC)).replace("+00:00", "Z")
     except OverflowError:
-        raise Unfit("a time that lies outside the years 1 to 9999 in UTC; pass it as text") from None
+        raise Unfit("a time outside the years 1 to 9999 in UTC; pass it as text") from None
 
 
 def _time(value: time) -> str:
     if value.tzinfo is not None and value.utcoffset() is None:
-        raise Unfit("a time of day whose zone has no fixed offset; pass a datetime, or the zone's name beside it")
+        raise Unfit("a time of day whose zone has no fixed offset; pass a datetime, or pass the zone's name separately")
     return time.isoformat(value)
 
 
@@ -321,11 +321,11 @@ _TEXTS: tuple[tuple[type, Callable[[Any], str]], ...] = (
 _REFUSED: tuple[tuple[Any, str], ...] = (
     (
         (pydantic.Secret, pydantic.SecretStr, pydantic.SecretBytes),
-        "{} must not be kept in history; pass its name and look it up where it is used",
+        "{} must not be stored; pass the secret's name, and look the secret up where you use it",
     ),
     (IOBase, "{} is an open file; pass its path"),
     ((Iterator, AsyncIterable), "{} can be read only once; pass a list"),
-    (Awaitable, "{} is not there yet; await it and pass the outcome"),
+    (Awaitable, "{} has no value yet; await it and pass the result"),
     (BaseException, "{} can't be stored; pass its text"),
     (memoryview, "{} can't be stored; pass bytes"),
     (type, "{} can't be stored; pass its name"),
@@ -335,7 +335,7 @@ _REFUSED: tuple[tuple[Any, str], ...] = (
 
 
 def _found(kind: Any) -> Writer:
-    """How the values of a class are written."""
+    """The writer for the values of a class."""
     if kind in _EXACT:
         return _EXACT[kind]
     if any(issubclass(kind, refused) for refused, _ in _REFUSED[:-1]):
@@ -344,7 +344,7 @@ def _found(kind: Any) -> Writer:
         return _model_writer(kind)
     if is_dataclass(kind):
         config = getattr(kind, "__pydantic_config__", None)
-        # Fields that __init__ doesn't take are written too: if they don't come back as they were, that is seen.
+        # Fields that __init__ doesn't take are written too: the codec notices if they come back different.
         names = {field.name: field.name for field in fields(kind)}
         return _record_writer(names, {}, config.get("val_json_bytes", "utf8") if config else "")
     if issubclass(kind, msgspec.Struct):
@@ -372,7 +372,7 @@ def _refuse(kind: type, value: Any, depth: int, form: str) -> str:
     raise Unfit(reason_against(kind))
 
 
-# Objects with fields, and what only pydantic knows.
+# Objects with fields, and types that only pydantic knows.
 
 _REWRITERS: tuple[Any, ...] = (
     pydantic.PlainSerializer,
@@ -392,7 +392,7 @@ def _record_writer(names: Mapping[str, str], fixed: Mapping[str, Any], own_form:
 
 
 def _model_writer(kind: Any) -> Writer:
-    """Fields by name; those that the class has serializers of its own for, as these say."""
+    """Write the fields by name, and use the class's own serializers where it has them."""
     is_model = issubclass(kind, pydantic.BaseModel)
     config = (kind.model_config if is_model else kind.__pydantic_config__) or {}
     own_form = config.get("val_json_bytes", "utf8")
@@ -416,24 +416,24 @@ def _model_writer(kind: Any) -> Writer:
             was_set = isinstance(items[name], set | frozenset) and isinstance(plain, list)
             items[name] = json.loads(_set(plain, depth, own_form)) if was_set else plain
         if issubclass(kind, pydantic.RootModel):
-            if depth >= DEPTH_LIMIT:  # Counts as a level, so that one around itself comes to an end.
+            if depth >= DEPTH_LIMIT:  # Counts as a level, so that a model that contains itself is refused.
                 raise Unfit(_TOO_DEEP)
             return _writer(type(items["root"]))(items["root"], depth + 1, own_form)
         extra = getattr(value, "__pydantic_extra__", None) or {}
         if clash := items.keys() & extra.keys():
-            raise Unfit(f"the extra field {clipped(min(clash))!r} has the name of a declared one; rename it")
+            raise Unfit(f"the extra field {clipped(min(clash))!r} has the name of a declared field; rename it")
         return _object(items | extra, depth, own_form)
 
     return write
 
 
 def _is_rewritten(*notes: Any) -> bool:
-    """Whether a hint, or a note in it, makes pydantic write a value in a way of its own."""
+    """Whether a hint, or an annotation in it, makes pydantic serialize a value in a special way."""
     return any(isinstance(n, _REWRITERS) or n is pydantic.Json or _is_rewritten(*get_args(n)) for n in notes)
 
 
 def _leaf_writer(kind: Any) -> Writer:
-    """Addresses, patterns, URLs: what pydantic knows how to write."""
+    """The writer for types that pydantic can serialize: addresses, patterns, URLs."""
     try:
         serializer = pydantic.TypeAdapter(kind).serializer
     except (pydantic.errors.PydanticUserError, NameError):
@@ -454,4 +454,4 @@ def _dumped(serializer: SchemaSerializer, value: Any, include: set[str] | None =
     try:
         return serializer.to_python(value, include=include, **options)
     except (ValueError, RecursionError) as error:
-        raise Unfit(f"its serializer failed: {clipped(str(error))}; correct the serializer or the value") from error
+        raise Unfit(f"its serializer failed: {clipped(str(error))}; fix the serializer or the value") from error

@@ -1,7 +1,7 @@
-"""The changes that a job may go through: a thin constructor for each event of the lifecycle.
+"""One thin constructor of a Change for each event of the lifecycle.
 
-Must not decide anything (`lifecycle.decide`). Each names the facts that its event needs; what goes with any change is
-its Cargo. So a caller says `complete(job, now, by=…, result=…)` and can't leave out what the event needs.
+Must not decide anything (`lifecycle.decide`). Each constructor takes the arguments that its event needs, so a caller
+writes `complete(job, now, by=…, result=…)` and can't forget one. Cargo is what any change can carry.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from holdfast.core.model import Change, Error, Event, Job, Step, Time, Wait
 
 
 class Cargo(TypedDict, total=False):
-    """What goes with any change as it is: a note for the history, records, dropped ones, signals taken, new jobs."""
+    """What any change can carry: a history note, step records, dropped steps, signals taken, new jobs."""
 
     note: Mapping[str, Any]
     steps: tuple[Step, ...]
@@ -40,12 +40,12 @@ def exhaust(job: Job, now: Time, *, by: str, error: Error, **cargo: Unpack[Cargo
 
 
 def release(job: Job, now: Time, *, by: str, **cargo: Unpack[Cargo]) -> Change:
-    """The job is handed over to other workers."""
+    """The worker gives the job back, and others can claim it."""
     return decide(job, Event.RELEASE, now, by=by, **cargo)
 
 
 def suspend(job: Job, now: Time, *, by: str, waits: tuple[Wait, ...], **cargo: Unpack[Cargo]) -> Change:
-    """The job waits for something other than time."""
+    """The job waits for a person, a signal or child jobs."""
     return decide(job, Event.SUSPEND, now, by=by, waits=waits, **cargo)
 
 
@@ -54,23 +54,23 @@ def rest(job: Job, now: Time, *, by: str, run_at: Time, waits: tuple[Wait, ...] 
     return decide(job, Event.REST, now, by=by, run_at=run_at, waits=waits, **cargo)
 
 
-# By others, whoever holds the lease.
+# By others, whether or not a worker holds the lease.
 
 
 def lapse(
     job: Job, now: Time, *, by: str, progressed: bool = False, recovery: bool = True, **cargo: Unpack[Cargo]
 ) -> Change:
-    """The job's worker is lost, and others may claim the job. See `lost_event` for the facts."""
+    """The job's worker is lost, and others can claim the job. `decide` describes the arguments."""
     return decide(job, Event.LAPSE, now, by=by, progressed=progressed, recovery=recovery, **cargo)
 
 
 def overrun(job: Job, now: Time, *, by: str, error: Error, run_at: Time, **cargo: Unpack[Cargo]) -> Change:
-    """The job's timeout has passed and its owner did nothing: it tries again at `run_at`."""
+    """The job's timeout has passed and its owner didn't stop it: the job tries again at `run_at`."""
     return decide(job, Event.OVERRUN, now, by=by, error=error, run_at=run_at, **cargo)
 
 
 def abandon(job: Job, now: Time, *, by: str, error: Error, **cargo: Unpack[Cargo]) -> Change:
-    """The job's worker is lost or did nothing in time, and the job needs a person."""
+    """The job's worker is lost or didn't stop in time, and the job needs a person."""
     return decide(job, Event.ABANDON, now, by=by, error=error, **cargo)
 
 
@@ -88,12 +88,12 @@ def claim(job: Job, now: Time, *, by: str, **cargo: Unpack[Cargo]) -> Change:
 
 
 def promote(job: Job, now: Time, *, by: str, **cargo: Unpack[Cargo]) -> Change:
-    """The time has come for which the job waited."""
+    """The job's delay or backoff is over."""
     return decide(job, Event.PROMOTE, now, by=by, **cargo)
 
 
 def activate(job: Job, now: Time, *, by: str, **cargo: Unpack[Cargo]) -> Change:
-    """What the job waited for is here."""
+    """What the job waited for has arrived."""
     return decide(job, Event.ACTIVATE, now, by=by, **cargo)
 
 
@@ -103,7 +103,7 @@ def expire(job: Job, now: Time, *, by: str, **cargo: Unpack[Cargo]) -> Change:
 
 
 def replay(job: Job, now: Time, *, by: str, args: tuple[str, str] | None = None, **cargo: Unpack[Cargo]) -> Change:
-    """A person lets the job run again, perhaps with edited arguments: `args` and their digest."""
+    """A person makes the job run again, perhaps with edited arguments: `args` and their digest."""
     return decide(job, Event.REPLAY, now, by=by, args=args, **cargo)
 
 

@@ -1,8 +1,8 @@
-"""The one border for values: arguments and results become canonical JSON text by their type hints, and come back.
+"""Encoding and decoding of values: arguments and results become canonical JSON text by their type hints, and back.
 
-Must not know jobs or stores, must not run what it reads, and must not guess: a value that would come back as another
-is refused, in one line that says what, where and what now. Equal values give the same text in every process and every
-Python, because keys are hashes of it.
+Must not know jobs or stores, must not run what it reads, and must not guess: a value that would come back different is
+refused with a one-line error. Equal values give the same text in every process and every Python version, because
+idempotency keys are hashes of it.
 
     encode   value → pydantic checks it by its hint → the walker writes it → does it come back the same? → text
     decode   text → pydantic reads it by its hint → value
@@ -53,13 +53,14 @@ from holdfast.core.canonical import (
 from holdfast.core.errors import BadValue
 from holdfast.core.open_hints import change_in, leaves_open, with_tuples
 from holdfast.core.schemas import FormSchema
+from holdfast.core.suggestions import suggest
 
 __all__ = ["DEPTH_LIMIT", "PAYLOAD_LIMIT", "Codec", "Signature", "canonical", "decode", "encode", "parse"]
 
 T = TypeVar("T")
 
 ARGUMENT_DEPTH = 3
-"""An argument lies up to this deep in the text of its call: `[{"**":{"name":…}}]`."""
+"""An argument is nested up to this deep in the text of its call: `[{"**":{"name":…}}]`."""
 
 
 def encode(value: Any, hint: Any = Any) -> str:
@@ -68,16 +69,16 @@ def encode(value: Any, hint: Any = Any) -> str:
 
 
 def decode(text: str | bytes, hint: Any = Any) -> Any:
-    """The value that a text stands for, by a type hint."""
+    """The value of a text, read by a type hint."""
     return Codec[Any](hint).decode(text)
 
 
 class Changed(NamedTuple):
-    """An argument that JSON gives back as another type, where no hint names its own."""
+    """An argument that comes back from JSON as another type, because no hint names its own."""
 
     refusal: BadValue
     only_tuples: bool
-    """Whether only tuples are changed, into lists: who gets a copy from us, and not from a store, gets tuples."""
+    """Whether only tuples change, into lists. A copy that was never in a store keeps its tuples."""
 
 
 _PLAIN = frozenset({bool, float, int, str, NoneType})
@@ -85,10 +86,10 @@ _PLAIN = frozenset({bool, float, int, str, NoneType})
 
 
 class Codec(Generic[T]):
-    """Writes and reads the values of one type hint. `where` opens its error lines.
+    """Writes and reads the values of one type hint. Its error messages start with `where`.
 
     Where the hint leaves a type open, as `Any` and `dict` do, JSON decides what comes back: a datetime becomes a text.
-    With `exact` such a value is refused, because somebody will read it again and expect what was written.
+    With `exact`, such a value is refused, because its reader expects the type that was written.
     """
 
     def __init__(self, hint: Any = Any, where: str = "the value", *, exact: bool = False) -> None:
@@ -102,19 +103,19 @@ class Codec(Generic[T]):
         return self.copied(value)[0]
 
     def decode(self, text: str | bytes) -> T:
-        """The value that a text stands for, or BadValue. Fields may go by their names or by their aliases."""
+        """The value of a text, or BadValue. Fields may use their names or their aliases."""
         return self._read(text, "the text doesn't fit the type hint")
 
     def copied(self, value: T) -> tuple[str, T]:
-        """The canonical JSON text, and the value that it stands for: a copy that shares nothing with the original."""
+        """The canonical JSON text, and the value read back from it: a copy that shares nothing with the original."""
         text, copy = self.part(value)
         return sized(text, self.where), copy
 
     def part(self, value: T, depth: int = 0, changes: list[Changed] | None = None) -> tuple[str, T]:
-        """As `copied`, for a value that lies so deep in a larger text, whose size is left to the caller.
+        """Like `copied`, for a value nested `depth` levels deep in a larger text, whose size the caller checks.
 
-        With `changes`, a value that would come back as another type is noted there and not refused, and the copy has
-        its tuples.
+        With `changes`, a value that would come back as another type is noted there instead of refused, and the copy
+        keeps its tuples.
         """
         if self.hint is Any:
             text = written(value, self.where, depth)
@@ -123,14 +124,14 @@ class Codec(Generic[T]):
         if type(value) is self.hint and self.hint in _PLAIN:  # As pydantic would, in a tenth of the time.
             return written(value, self.where, depth), value
         if hasattr(type(value), "__next__"):
-            # pydantic would read it to its end to make a list of it, and an endless one for ever.
+            # pydantic would read an iterator to its end to make a list, and an endless one forever.
             raise BadValue(f"{self.where}: {reason_against(type(value))}")
         try:
             checked = self._adapter.validate_python(value, by_alias=True, by_name=True)
         except _MISFITS as error:
-            raise _misfit(error, self.where, "give what the type hint says") from error
+            raise _misfit(error, self.where, "pass a value that fits the type hint") from error
         text = written(checked, self.where, depth)
-        # Refuse now what a worker could not read later, or would read as something else.
+        # Refuse now what a worker could not read later, or would read as a different value.
         back = self._read(text, "its text can't be read back; change the type hint or the type")
         if back != checked and (again := written(back, self.where, depth)) != text:
             path = _difference(json.loads(text), json.loads(again))
@@ -142,7 +143,7 @@ class Codec(Generic[T]):
         return text, self._same(checked, back, changes) if self._is_open else back
 
     def _same(self, value: Any, back: Any, changes: list[Changed] | None) -> Any:
-        """What is read back. Where no hint names the type, refuse or note what JSON gives back as another."""
+        """The value as read back. Refuse or note a value that comes back as another type, for lack of a hint."""
         found = change_in(value, back)
         if found is None:
             return back
@@ -161,7 +162,7 @@ class Codec(Generic[T]):
         return self._exact and leaves_open(self._adapter.core_schema)
 
     def schema(self) -> dict[str, Any]:
-        """What a value must look like, as JSON Schema, for whoever sends one; see `forms`."""
+        """The JSON Schema of the values, for those who send one; see `forms`."""
         try:
             return self._adapter.json_schema(schema_generator=FormSchema)
         except (pydantic.PydanticUserError, pydantic.errors.PydanticInvalidForJsonSchema):
@@ -175,11 +176,11 @@ class Codec(Generic[T]):
 
 
 class Signature:
-    """What a function takes and gives, as text and back. Never calls the function.
+    """Encodes and decodes the arguments and the result of a function. Never calls the function.
 
-    The text is an array of the positional parameters, up to the last one that differs from its default; keyword-only
-    ones that differ, and those of `**kwargs`, follow in one last `{"**": {…}}`. So a new parameter with a default
-    leaves the text of old calls as it was.
+    The text is an array of the positional arguments, up to the last one that differs from its default. Keyword-only
+    arguments that differ, and those of `**kwargs`, follow in one last `{"**": {…}}`. So a new parameter with a default
+    doesn't change the text of old calls.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -195,9 +196,14 @@ class Signature:
         self._given_defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._required = {*self._places, *self._names} - self._given_defaults.keys()
         self._all_required = self._required == set(self._signature.parameters) == set(self._places)
-        # A bad hint is refused here; one that names a class from further down is asked again at the first call.
+        # A bad hint is refused here. A hint that names a class defined further down is resolved at the first call.
         with suppress(_NotYet):
             _ = self._codecs
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that can be given by name."""
+        return (*self._places, *self._names)
 
     @property
     def result(self) -> Codec[Any]:
@@ -214,7 +220,7 @@ class Signature:
     def copied(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], changes: list[Changed] | None = None
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """As `encode`, and what `decode` would make of the text."""
+        """Like `encode`, with the arguments that `decode` would read from the text."""
         if self._all_required:
             if kwargs or len(args) != len(self._places):
                 given = self._bind(args, kwargs)
@@ -239,7 +245,7 @@ class Signature:
         return text, tuple([copy for _, copy in places]), {name: copy for name, (_, copy) in named.items()}
 
     def decode(self, text: str | bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, to be passed as `*args, **kwargs`, or BadValue. Defaults are left to the call."""
+        """The arguments of a call, to pass as `*args, **kwargs`, or BadValue. Defaults are left to the call."""
         if self._plain_types:
             try:
                 found = _decode_plainly(text)
@@ -250,29 +256,45 @@ class Signature:
         places, named = self._split(text)
         beyond = len(places) - len(self._places)
         if beyond > 0 and not self._more:
-            raise BadValue(f"{self.name}: the text has {beyond} more arguments than it takes; was a parameter removed?")
+            takes, more = len(self._places), len(places)
+            raise BadValue(f"{self.name}() takes {takes} arguments, but the job has {more}; was a parameter removed?")
         names = (*self._places[: len(places)], *[self._more] * beyond)
         args = tuple(self._codecs[name].decode(bytes(raw)) for name, raw in zip(names, places, strict=True))
         kwargs = {}
         for name, raw in named.items():
             known = name if name in self._names else self._others
             if not known:
-                line = f"argument {clipped(name)!r} of {self.name}: unknown to the function; was a parameter renamed?"
-                raise BadValue(line)
+                what = f"the job has an argument {clipped(name)!r}, but {self.name}() has no such parameter"
+                raise BadValue(f"{what}; was it renamed?")
             kwargs[name] = self._codecs[known].decode(bytes(raw))
         if missing := self._required.difference(names, kwargs):
-            raise BadValue(f"argument {min(missing)!r} of {self.name}: not in the text; give the parameter a default")
+            what = f"the job has no argument {min(missing)!r}, which {self.name}() requires"
+            raise BadValue(f"{what}; give the parameter a default")
         return args, kwargs
+
+    def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Make a call's arguments of plain JSON values, by the type hints, or raise BadValue. For `*args, **kwargs`."""
+        given = self._bind(args, kwargs)
+        more, others = given.pop(self._more, ()), given.pop(self._others, {})
+        read = {name: self._read_plain(name, value) for name, value in given.items()}
+        last = len(args) - len(more)
+        places = [read.pop(name) for name in self._places[:last]]
+        places += [self._read_plain(self._more, value) for value in more]
+        return tuple(places), read | {name: self._read_plain(self._others, value) for name, value in others.items()}
+
+    def _read_plain(self, name: str, value: Any) -> Any:
+        codec = self._codecs[name]
+        return codec.decode(written(value, codec.where))
 
     @cached_property
     def _codecs(self) -> dict[str, Codec[Any]]:
         try:
             hints = get_type_hints(self._function, include_extras=True)
         except (NameError, AttributeError) as error:
-            raise _NotYet(f"{self.name}: a type hint can't be resolved: {error}; define or import it") from error
+            raise _NotYet(f"{self.name}: a type hint can't be resolved: {error}; define it, or import it") from error
         for name, default in self._given_defaults.items():
             if default is None and name in hints:
-                hints[name] = hints[name] | None  # `voice: str = None` is written often, and its meaning is clear.
+                hints[name] = hints[name] | None  # People often write `voice: str = None`, and the meaning is clear.
         codecs = {
             name: Codec[Any](hints.get(name, Any), f"argument {name!r} of {self.name}", exact=True)
             for name in self._signature.parameters
@@ -286,16 +308,16 @@ class Signature:
 
     @cached_property
     def _plain_types(self) -> list[Any]:
-        """The hints of all parameters, if each must be given and is one whose values are read as they are."""
+        """The hints of all parameters, if all are required and have plain types."""
         hints = [codec.hint for codec in self._in_place]
         plain = self._all_required and all(isinstance(hint, type) and hint in _PLAIN for hint in hints)
         return hints if plain else []
 
     @cached_property
     def _defaults(self) -> dict[str, str]:
-        """The texts of the defaults. One that can't be stored, such as a sentinel, has none.
+        """The texts of the defaults. A default that can't be stored, such as a sentinel, has none.
 
-        One that JSON gives back as another type has one, so that who gives the default means the same call.
+        A default that comes back as another type has one, so that passing it explicitly makes the same call.
         """
         texts = {}
         for name, default in self._given_defaults.items():
@@ -304,7 +326,7 @@ class Signature:
         return texts
 
     def _default(self, name: str, changes: list[Changed] | None) -> tuple[str, Any]:
-        """As Codec.part, for an argument that was left to its default."""
+        """Like Codec.part, for an argument that was not passed."""
         text = self._defaults.get(name)
         if text is None:
             raise BadValue(f"argument {name!r} of {self.name}: its default can't be stored; pass a value for it")
@@ -317,7 +339,14 @@ class Signature:
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
-            raise BadValue(f"{self.name}: {clipped(str(error))}; look at its parameters") from None
+            for name in self.unknown_names(kwargs):
+                hint = suggest(name, self.names) or f"; it takes {', '.join(self.names) or 'no arguments'}"
+                raise BadValue(f"{self.name} takes no argument {clipped(name)!r}{hint}") from None
+            raise BadValue(f"{self.name}: {clipped(str(error))}; check its parameters") from None
+
+    def unknown_names(self, kwargs: Mapping[str, Any]) -> list[str]:
+        """Return the names of keyword arguments that the function doesn't take."""
+        return [] if self._others else [name for name in kwargs if name not in self._signature.parameters]
 
     def _joined(self, places: list[str], named: Mapping[str, str]) -> str:
         where = self._where
@@ -325,7 +354,7 @@ class Signature:
             items = ",".join(f"{written(name, where)}:{named[name]}" for name in sorted(named))
             places.append('{"**":{' + items + "}}")
         elif places and places[-1].startswith('{"**":'):
-            places.append('{"**":{}}')  # So that the last argument isn't taken for the names.
+            places.append('{"**":{}}')  # So that the last argument isn't mistaken for the keyword arguments.
         return sized(f"[{','.join(places)}]", where)
 
     def _split(self, text: str | bytes) -> tuple[list[msgspec.Raw], dict[str, msgspec.Raw]]:
@@ -336,7 +365,7 @@ class Signature:
                 if last.keys() == {"**"}:
                     return places[:-1], msgspec.json.decode(last["**"], type=dict[str, msgspec.Raw])
         except _UNREADABLE as error:
-            raise BadValue(f"the arguments of {self.name}: {clipped(str(error))}; give a JSON array") from error
+            raise BadValue(f"the arguments of {self.name}: {clipped(str(error))}; pass a JSON array") from error
         return places, {}
 
 
@@ -375,7 +404,7 @@ def _adapter(hint: Any, where: str) -> pydantic.TypeAdapter[Any]:
     except (pydantic.errors.PydanticUserError, NameError, TypeError, BadValue) as error:
         reason = clipped(str(error).partition("\n")[0])
         if isinstance(error, pydantic.errors.PydanticSchemaGenerationError):
-            reason = "pydantic can't read such a class; use a dataclass or a pydantic model"
+            reason = "pydantic doesn't support this class; use a dataclass or a pydantic model"
         raise BadValue(f"{where}: the type hint {clipped(repr(hint))} can't be used: {reason}") from error
 
 
@@ -386,15 +415,15 @@ def _built(hint: Any, text: str) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(hide("Value", _readable(hint)), config=_CONFIG)
 
 
-# Kept by the hint's text too: `int | str` equals `str | int`, and pydantic may prefer the first of two that fit.
+# Cached by the hint's text too: `int | str` equals `str | int`, but pydantic may prefer the first type that fits.
 _kept = lru_cache(maxsize=KINDS_KEPT)(_built)
 
 
 def _readable(hint: Any) -> Any:
-    """The hint as pydantic can read it: Structs get a reader, and what can't be stored is refused."""
+    """The hint in a form that pydantic can read: Structs get a reader, and types that can't be stored are refused."""
     origin, args = get_origin(hint) or hint, get_args(hint)
     if origin in (Iterable, Callable) or (isinstance(origin, type) and issubclass(origin, _STREAMS)):
-        raise BadValue("it can't be stored; use a list, or what it leads to")
+        raise BadValue("its values can't be stored; use a list, or the type of the result")
     if isinstance(origin, type) and issubclass(origin, msgspec.Struct):
         return Annotated[hint, _StructReader(hint)]
     if not args or origin is Literal:
@@ -409,7 +438,7 @@ def _readable(hint: Any) -> Any:
 
 def _misfit(error: Exception, where: str, what_now: str) -> BadValue:
     if isinstance(error, pydantic.errors.PydanticUserError):
-        return BadValue(f"{where}: a class that its type hint leads to isn't defined; define or import it")
+        return BadValue(f"{where}: its type hint uses a class that isn't defined; define or import it")
     if not isinstance(error, pydantic.ValidationError):
         return BadValue(f"{where}: {clipped(str(error))}; {what_now}")
     first = error.errors(include_url=False, include_context=False)[0]
@@ -419,11 +448,11 @@ def _misfit(error: Exception, where: str, what_now: str) -> BadValue:
 
 
 def _alike(one: Any, two: Any) -> bool:
-    """Whether two values are of the same types all the way down. Asked only of values that aren't equal.
+    """Whether two values have the same types at every level. Called only for values that aren't equal.
 
-    A tuple may come back as a list: where no hint says otherwise, JSON knows only one of them.
+    A tuple may come back as a list: JSON has only lists, unless a hint says otherwise.
     """
-    if one is two:  # An enum's members lead to each other, in a circle.
+    if one is two:  # An enum's members refer to each other in a cycle.
         return True
     if type(one) in (list, tuple, deque) and type(two) in (list, tuple, deque):
         return len(one) != len(two) or all(_alike(*pair) for pair in zip(one, two, strict=True))

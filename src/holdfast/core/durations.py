@@ -8,7 +8,7 @@ from holdfast.core.errors import Invalid
 Duration = int | float | timedelta | str
 
 LONGEST_MS = 100 * 365 * 86_400_000
-"""A hundred years: longer is surely a mistake in the unit."""
+"""A hundred years: a longer duration is surely a mistake in the unit."""
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|w)")
@@ -43,7 +43,7 @@ def milliseconds(duration: Duration) -> int:
 
 
 def in_words(milliseconds: int) -> str:
-    """A duration as a person says it: "12 min 5 s".
+    """A duration as a person writes it: "12 min 5 s".
 
     >>> in_words(725_000)
     '12 min 5 s'

@@ -1,34 +1,34 @@
 """Everything that can go wrong, as one small tree. Must not hold anything but error types.
 
     HoldfastError
-    ├── Invalid              what was given can't be right: a name, a duration, a URL, an option
+    ├── Invalid              the caller passed something invalid: a name, a duration, a URL, an option
     │   ├── BadValue         a value that can't be stored, or doesn't fit its type
-    │   └── UnknownOption    an option that isn't there: mistyped, or not in this version
-    ├── Refused              what was asked is not possible now; the store is unchanged
-    │   ├── NotFound         no such job
-    │   ├── NotAllowed       the lifecycle has no such edge from this state
-    │   ├── LeaseLost        the lease was taken over: this attempt stops
-    │   ├── Outrun           somebody else changed the job first, again and again
-    │   ├── KeyConflict      the idempotency key stands for other arguments
-    │   └── Moved            the store's jobs were moved to another one, or are being moved
-    ├── JobError             a job or a part of it came to no good end
-    │   ├── JobFailed        it needs a person (review) or was given up (discarded)
-    │   ├── JobCancelled     it was stopped on request
-    │   ├── StepFailed       a step failed with an error that can't be raised as itself
-    │   ├── EffectInDoubt    a step with effect="once" was begun and not recorded: did it happen?
+    │   └── UnknownOption    an option that doesn't exist: mistyped, or not in this version
+    ├── Refused              the request isn't possible now; the store is unchanged
+    │   ├── NotFound         there is no such job
+    │   ├── NotAllowed       the job's state doesn't allow this
+    │   ├── LeaseLost        another worker took the lease, or it ended: this attempt stops
+    │   ├── Outrun           others kept changing the job first
+    │   ├── KeyConflict      the idempotency key was already used with other arguments
+    │   └── Moved            the store's jobs were moved to another store, or are being moved
+    ├── JobError             a job or a part of it failed
+    │   ├── JobFailed        the job needs a person (review) or was discarded
+    │   ├── JobCancelled     the job was cancelled
+    │   ├── StepFailed       a step failed with an error whose own type can't be raised here
+    │   ├── EffectInDoubt    a step with effect="once" started, and no result was recorded: did it happen?
     │   ├── UndoFailed       something that a stopped job made could not be undone
-    │   └── ItemsFailed      fewer items of a map succeeded than were needed
-    ├── WrongColour          a step was called in a way that its function's colour doesn't allow here
-    └── StoreError           the store can't do its part
-        ├── StoreBusy        locked by somebody else for too long, or owned by another process
-        ├── StoreFull        no room left on the disk, or over the engine's limit
+    │   └── ItemsFailed      too many items of a map failed
+    ├── WrongColour          an async step was called from sync code, or the other way round
+    └── StoreError           the store failed
+        ├── StoreBusy        another process locked the store for too long, or owns it
+        ├── StoreFull        the disk is full, or the engine's limit is reached
         ├── StoreDamaged     the file can't be read; it is never overwritten
-        ├── StoreForeign     the file is somebody else's, or of a newer version
-        ├── StoreUnwritable  the file or its folder can't be written
-        ├── StoreLost        acknowledged work is gone, or files are: emptied, removed, or older than what we saw
-        └── StoreClosed      used before open, after close, or across a fork
+        ├── StoreForeign     the file belongs to another program, or to a newer version
+        ├── StoreUnwritable  the file or its folder isn't writable
+        ├── StoreLost        acknowledged work is gone: the store was emptied, deleted, or replaced by an older copy
+        └── StoreClosed      the store isn't open: used before open, after close, or across a fork
 
-A message says what, which, and what now, in one line.
+A message says in one line what happened, to which thing, why, and what to do.
 """
 
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ class HoldfastError(Exception):
 
 
 class Invalid(HoldfastError, ValueError):
-    """What was given can't be right: a name, a duration, a URL, an option."""
+    """The caller passed something invalid: a name, a duration, a URL, an option."""
 
 
 class UnknownOption(Invalid, TypeError):
-    """An option that isn't there: mistyped, or not in this version."""
+    """An option that doesn't exist: mistyped, or not in this version."""
 
 
 class BadValue(Invalid):
@@ -52,7 +52,7 @@ class BadValue(Invalid):
 
 
 class Refused(HoldfastError):
-    """What was asked is not possible now; the store is unchanged."""
+    """The request isn't possible now; the store is unchanged."""
 
 
 class NotFound(Refused, LookupError):
@@ -60,27 +60,27 @@ class NotFound(Refused, LookupError):
 
 
 class NotAllowed(Refused):
-    """The lifecycle has no such edge from this state."""
+    """The job's state doesn't allow this."""
 
 
 class LeaseLost(Refused):
-    """The lease was taken over or ended: this attempt stops and writes nothing."""
+    """Another worker took the lease, or it ended: this attempt stops and writes nothing more."""
 
 
 class Outrun(Refused):
-    """Somebody else changed the job first, as often as we tried."""
+    """Others kept changing the job first, until the retries ran out."""
 
 
 class KeyConflict(Refused):
-    """The idempotency key already stands for other arguments."""
+    """The idempotency key was already used with other arguments."""
 
 
 class Moved(Refused):
-    """The store's jobs were moved to another one, or are being moved: it takes nothing."""
+    """The store's jobs were moved to another store, or are being moved: it accepts no writes."""
 
 
 class JobError(HoldfastError):
-    """A job or a part of it came to no good end. `type`, `message` and `traceback` are data, as they were kept."""
+    """A job or a part of it failed. `type`, `message` and `traceback` are the recorded texts of the original error."""
 
     def __init__(self, line: str, *, type: str = "", message: str = "", traceback: str = "") -> None:
         super().__init__(line)
@@ -90,29 +90,30 @@ class JobError(HoldfastError):
 
 
 class JobFailed(JobError):
-    """The job needs a person (review) or was given up (discarded)."""
+    """The job needs a person (review) or was discarded."""
 
 
 class JobCancelled(JobError):
-    """The job was stopped on request."""
+    """The job was cancelled."""
 
 
 class StepFailed(JobError):
-    """A step failed with an error that can't be raised as itself: its class isn't loaded here, or is no Exception."""
+    """A step failed with an error whose own type can't be raised: it isn't loaded here, or isn't an Exception."""
 
 
 class EffectInDoubt(JobError):
-    """A step with `effect="once"` was begun and not recorded: only a person can tell whether it happened."""
+    """A step with `effect="once"` started, and no result was recorded. A person has to find out whether it happened."""
 
 
 class UndoFailed(JobError):
-    """Something that a stopped job made could not be undone. The message names what is left over."""
+    """Something that a stopped job made could not be undone. The message names it."""
 
 
 class ItemsFailed(JobError):
-    """Fewer items of a map succeeded than were needed.
+    """Too many items of a map failed.
 
-    `results` has the items' places, None where one failed; `failures` tells which failed and why.
+    `results` has one entry per item, in order, None for a failed one; `failures` lists the failed items with their
+    errors.
     """
 
     def __init__(self, line: str, results: list[Any], failures: list["ItemFailure"]) -> None:
@@ -123,7 +124,7 @@ class ItemsFailed(JobError):
 
 @dataclass(frozen=True)
 class ItemFailure:
-    """One item of a map that failed: its place, the item, and the error."""
+    """One failed item of a map: its index, the item, and the error."""
 
     index: int
     item: Any
@@ -131,19 +132,19 @@ class ItemFailure:
 
 
 class WrongColour(HoldfastError, TypeError):
-    """A step was called in a way that its function's colour doesn't allow here. The message names the view to use."""
+    """An async step was called from sync code, or the other way round. The message says how to call it."""
 
 
 class StoreError(HoldfastError):
-    """The store can't do its part. What was under way may or may not have been written."""
+    """The store failed. A write that was in progress may or may not be stored."""
 
 
 class StoreBusy(StoreError):
-    """Locked by somebody else for too long, or owned by another process."""
+    """Another process locked the store for too long, or owns it."""
 
 
 class StoreFull(StoreError):
-    """No room is left on the disk, or the engine's own limit is reached."""
+    """The disk is full, or the engine's own limit is reached."""
 
 
 class StoreDamaged(StoreError):
@@ -151,16 +152,16 @@ class StoreDamaged(StoreError):
 
 
 class StoreForeign(StoreError):
-    """The file is somebody else's, or written by a newer version. It is never written."""
+    """The file belongs to another program, or to a newer version. Holdfast never writes to it."""
 
 
 class StoreUnwritable(StoreError):
-    """The file or its folder can't be written."""
+    """The file or its folder isn't writable."""
 
 
 class StoreLost(StoreError):
-    """Acknowledged work is gone: the store was emptied, or is older than what we saw. Nothing more is written."""
+    """Acknowledged work is gone: the store was emptied, deleted or replaced by an older copy. Writing stops."""
 
 
 class StoreClosed(StoreError):
-    """Used before open, after close, or in a forked child."""
+    """The store isn't open: it was used before open, after close, or in a forked child."""

@@ -1,8 +1,8 @@
 """The check of a value against a form: the JSON Schema of what a job waits for. Pure.
 
-Whoever sends a value has only the schema, not the type. So the check rebuilds pydantic's validator from the schema: it
-never refuses what the type accepts, and it refuses what the type refuses, as far as the schema says it. Validators that
-the user wrote are known to the job alone.
+The sender of a value has only the schema, not the type. So the check rebuilds pydantic's validator from the schema. It
+never refuses a value that the type accepts, and refuses what the type refuses as far as the schema describes it. Only
+the job itself knows validators that the user wrote.
 """
 
 import math
@@ -24,18 +24,18 @@ NAMES_SHOWN = 20
 
 
 def check_form(value: Any, schema: Mapping[str, Any], where: str) -> None:
-    """Raise BadValue, in one line, when a plain JSON value is not what the schema asks for."""
+    """Raise BadValue, in one line, if a plain JSON value doesn't fit the schema."""
     try:
         validator = SchemaValidator(_Reader(schema).whole())
     except (SchemaError, TypeError, ValueError, KeyError, AttributeError, RecursionError):
-        return  # A schema that nobody can read says nothing; the job itself still checks the value.
+        return  # A schema that can't be read refuses nothing; the job itself still checks the value.
     try:
         validator.validate_json(msgspec.json.encode(value))
     except pydantic.ValidationError as error:
         raise BadValue(_line(error.errors(include_url=False), schema, where)) from None
 
 
-# What the check makes of it.
+# From JSON Schema to pydantic's schema.
 
 _BOUNDS = {
     "minimum": "ge",
@@ -70,19 +70,19 @@ _TEXTS: Mapping[str, Callable[[], CoreSchema]] = {
     "ipv4network": lambda: pydantic.TypeAdapter(IPv4Network).core_schema,
     "ipv6network": lambda: pydantic.TypeAdapter(IPv6Network).core_schema,
 }
-"""Texts that pydantic reads as something else, so that a length or pattern in the schema isn't about the text."""
+"""Texts that pydantic reads as another type, so a length or pattern in the schema doesn't apply to the text."""
 
 _ENCODED = ("binary", "base64", "base64url")
-"""Formats of bytes: the lengths in the schema are about the bytes, not the text."""
+"""Formats of bytes: the lengths in the schema apply to the bytes, not to the text."""
 
 _BRANCH = "\0"
-"""Stands in an error's path for one branch of a union."""
+"""Marks a branch of a union in an error's path."""
 
 _HASHABLE = ("string", "integer", "number", "boolean", "null")
 
 
 class _Reader:
-    """Makes pydantic's schema from JSON Schema. What it doesn't know, it lets pass."""
+    """Builds pydantic's schema from JSON Schema. It accepts anything for keywords that it doesn't know."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
@@ -102,7 +102,7 @@ class _Reader:
         return core_schema.definitions_schema(made, definitions) if definitions else made
 
     def _check_loops(self, name: str, passed: tuple[str, ...]) -> None:
-        """A definition that leads to itself before anything is read would be followed for ever."""
+        """Refuse a definition that refers to itself directly: the validator would follow it forever."""
         if name in passed:
             raise ValueError(f"{name} is defined by itself")
         schema = self._known.get(name, {})
@@ -143,7 +143,7 @@ class _Reader:
         return made if len(others) == len(several) else core_schema.nullable_schema(made)
 
     def _tags(self, discriminator: Mapping[str, Any]) -> dict[Any, Any]:
-        """The branches of a tagged union by their tags; none, where the tags aren't texts under one name."""
+        """The branches of a tagged union by their tags; none, if the tags aren't texts under one name."""
         name, mapping = discriminator.get("propertyName"), discriminator.get("mapping", {})
         for tag, place in mapping.items():
             branch = self._known.get(_last(place), {})
@@ -153,7 +153,7 @@ class _Reader:
         return {tag: self._made({"$ref": place}) for tag, place in mapping.items()}
 
     def _all(self, several: Sequence[Any]) -> CoreSchema:
-        """A value that fits each of several schemas: each sees the value as it was given."""
+        """A value that fits each of several schemas; each schema checks the original value."""
         made = [self._made(one) for one in several]
         if len(made) == 1:
             return made[0]
@@ -161,7 +161,7 @@ class _Reader:
         return core_schema.chain_schema(keep) if keep else core_schema.any_schema()
 
     def text(self, schema: Mapping[str, Any]) -> CoreSchema:
-        """A text, or what is written as one."""
+        """A text, or a type that JSON writes as text."""
         form = str(schema.get("format", ""))
         if form in _TEXTS:
             return _TEXTS[form]()
@@ -250,7 +250,7 @@ def _bounds(schema: Mapping[str, Any], made: Callable[[str, float], Any]) -> dic
 
 
 def _pattern(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The pattern of a text, for the engine that knows it."""
+    """The pattern of a text, with the regex engine that supports it."""
     pattern = schema.get("pattern")
     if pattern is None:
         return {}
@@ -286,7 +286,7 @@ def _kept(value: Any, handler: Callable[[Any], Any]) -> Any:
     return value
 
 
-# What is said of a value that doesn't fit.
+# The error message for a value that doesn't fit.
 
 _KINDS = {
     "string": "string",
@@ -314,19 +314,19 @@ def _line(errors: Sequence[ErrorDetails], schema: Mapping[str, Any], where: str)
         place, reason = place[:-1], f"{last!r} is unknown" + (f"; it takes {', '.join(names)}" if names else "")
     elif _BRANCH in error["loc"] and all(_kind(one) for one in errors):
         kinds = dict.fromkeys(_kind(one) for one in errors)
-        reason = f"must be of type {' or '.join(kinds)}, and is {clipped(repr(error['input']))}"
+        reason = f"must be of type {' or '.join(kinds)}, but is {clipped(repr(error['input']))}"
     elif kind := _kind(error):
-        reason = f"must be of type {kind}, and is {clipped(repr(error['input']))}"
+        reason = f"must be of type {kind}, but is {clipped(repr(error['input']))}"
     elif error["type"] == "choice":
         reason = error["msg"]
     else:
         said = error["msg"].replace("Input should be", "must be", 1)
-        reason = f"{said[:1].lower()}{said[1:]}, and is {clipped(repr(error['input']))}"
+        reason = f"{said[:1].lower()}{said[1:]}, but is {clipped(repr(error['input']))}"
     path = "".join(step_to(step) for step in place).lstrip(".")
     return f"{where}: {path}: {reason}" if path else f"{where}: {reason}"
 
 
 def _kind(error: ErrorDetails) -> str:
-    """The JSON type that a value isn't, when that is what an error says."""
+    """The JSON type that was expected, if an error is about the type."""
     kind, _, what = error["type"].partition("_")
     return _KINDS.get(kind, "") if what in ("type", "parsing", "from_float", "required") else ""

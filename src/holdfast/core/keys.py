@@ -1,4 +1,4 @@
-"""Names that are derived and never drawn: ids, step paths, idempotency keys, and what a name may look like.
+"""Ids, step paths, idempotency keys, and the rules for names.
 
 Must not draw random numbers itself: they are passed in, so that a simulation repeats exactly.
 """
@@ -25,13 +25,13 @@ def new_id(now: int, random_bits: int) -> str:
 
 
 def derived_id(parent: str, name: str) -> str:
-    """The id of something that belongs to a job, the same whoever works it out. Sorts beside its parent."""
+    """The id of something that belongs to a job. Every process derives the same id. It sorts next to its parent."""
     bits = int.from_bytes(sha256(f"{parent}\n{name}".encode()).digest()[:10])
     return _uuid7(int(parent[:8] + parent[9:13], 16), bits)
 
 
 def created_at_of(id: str) -> int:
-    """The moment that an id was drawn in, in milliseconds; 0 for what is none."""
+    """When an id was created, in milliseconds; 0 if the text isn't an id."""
     return int(id[:8] + id[9:13], 16) if _ID.fullmatch(id) else 0
 
 
@@ -42,19 +42,19 @@ def _uuid7(milliseconds: int, bits: int) -> str:
 
 
 def digest(*texts: str) -> str:
-    """A hash of texts, the same in every process and every Python: 32 hexadecimal digits of SHA-256."""
+    """A hash of texts, the same in every process and Python version: 32 hexadecimal digits of SHA-256."""
     return sha256("".join([f"{len(text)}:{text}" for text in texts]).encode()).hexdigest()[:32]
 
 
 def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
-    """Where a step is recorded: the enclosing step's path, its own name, its key, and which equal call it is.
+    """The path of a step's record: the enclosing step's path, its name and key, and its number among equal calls.
 
     >>> step_path("", "send", "order-42")
     'send#order-42'
     >>> step_path("chapter#7", "draw", "a/b", nth=2)
     'chapter#7/draw#a%2Fb#2'
     """
-    # A quoted key has no star, so the hash of a long key is never taken for a short one.
+    # A quoted key contains no star, so the hash of a long key never equals a short key.
     shown = key if key.isascii() and key.isalnum() else quote(key, safe=" :,=+@")
     if len(key) > KEY_LIMIT:
         shown = f"*{digest(key)}"
@@ -64,7 +64,7 @@ def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
     whole = f"{parent}/{path}" if parent else path
     if len(whole) > PATH_CHARACTERS:
         raise Invalid(
-            f"step {name[:40]!r}: its path has {len(whole):,} characters, at most {PATH_CHARACTERS:,}; "
+            f"step {name[:40]!r}: its path has {len(whole):,} characters, and at most {PATH_CHARACTERS:,} are allowed; "
             "give it and the steps around it shorter names, or nest them less deeply"
         )
     return whole
@@ -72,12 +72,12 @@ def step_path(parent: str, name: str, key: str, nth: int = 1) -> str:
 
 @lru_cache(1_000)
 def quoted_name(name: str) -> str:
-    """A step's name as it stands in paths."""
+    """A step's name as it is written in paths."""
     return quote(name, safe=" :")
 
 
 def idempotency_key(job: str, path: str) -> str:
-    """What to hand to a provider, so that it drops a second call: the same over attempts, recoveries and replays."""
+    """The key to send to a provider, so that it ignores a repeated call: the same in all attempts and replays."""
     return digest(job, path)
 
 
@@ -93,7 +93,7 @@ def check_type(text: str) -> str:
     """Return a job type, or raise Invalid."""
     if len(text) > 255 or not _TYPE.fullmatch(text):
         raise Invalid(
-            f"{text!r} can't be a job type: lower-case words of letters, digits, '_' and '-', "
+            f"{text!r} can't be a job type; use lower-case words of letters, digits, '_' and '-', "
             "joined by dots, up to 255 characters, for example video.make"
         )
     return text
@@ -104,7 +104,7 @@ def check_queue(text: str) -> str:
     """Return a queue's name, or raise Invalid."""
     if len(text) > 128 or not _QUEUE.fullmatch(text):
         raise Invalid(
-            f"{text!r} can't be a queue: lower-case letters, digits, '-' and '.', up to 128 characters, "
+            f"{text!r} can't be a queue's name; use lower-case letters, digits, '-' and '.', up to 128 characters, "
             "starting with a letter or digit, for example video"
         )
     return text

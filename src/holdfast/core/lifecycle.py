@@ -39,49 +39,43 @@ from holdfast.core.table import StateRow as StateRow
 from holdfast.core.table import check_table as check_table
 
 RECOVERY_LIMIT = 3
-"""How many workers in a row may vanish over a job before it needs a person."""
+"""How many workers in a row a job may lose before it needs a person."""
 
 RECOVERY_BACKOFF_MS = 10_000
 """The second lost worker in a row makes a job wait this long, the third twice as long."""
 
 RELEASE_LIMIT = 10
-"""How often in a row a job may be begun and released without progress: the tenth time it needs a person. A job that
-sends its own worker a signal to stop looks like a deploy, and would else never end.
+"""How often in a row a job may be started and released without progress: the tenth time, it needs a person. A job that
+sends its own worker a stop signal looks like a deploy, and would otherwise restart forever.
 """
 
 UNDO_GRACE_MS = 60_000
-"""How long an undo waits for an owner that never says it stopped."""
+"""How long an undo waits for an owner that never reports that it stopped."""
 
 
 S, E, L = State, Event, LeaseRule
 
 STATES: tuple[StateRow, ...] = (
-    StateRow(S.SCHEDULED, "waits for a time: a delay or a durable sleep", "scheduled", "PENDING", "PENDING"),
-    StateRow(S.AVAILABLE, "in its queue; any worker may claim it", "available", "PENDING", "PENDING"),
-    StateRow(
-        S.PENDING,
-        "waits for something other than time: activation, approval, a signal, children, a budget",
-        "pending",
-        "PENDING",
-        "PENDING",
-    ),
-    StateRow(S.ACTIVE, "a worker runs it under a lease", "active", "STARTED", "RUNNING", owned=True),
-    StateRow(S.RETRYABLE, "failed; tries again after its backoff", "retryable", "RETRY", "PENDING"),
+    StateRow(S.SCHEDULED, "waiting for a time: a delay or a durable sleep", "scheduled", "PENDING", "PENDING"),
+    StateRow(S.AVAILABLE, "in its queue; any worker can claim it", "available", "PENDING", "PENDING"),
+    StateRow(S.PENDING, "waiting for a person, a signal or child jobs", "pending", "PENDING", "PENDING"),
+    StateRow(S.ACTIVE, "a worker holds its lease and runs it", "active", "STARTED", "RUNNING", owned=True),
+    StateRow(S.RETRYABLE, "failed; runs again after its backoff", "retryable", "RETRY", "PENDING"),
     StateRow(
         S.REVIEW,
-        "needs a person: tries are spent, an effect is in doubt, or too many workers died on it",
+        "needs a person: no retries left, an effect in doubt, or too many lost workers",
         "discarded",
         "FAILURE",
         "NEEDS_REVIEW",
     ),
     StateRow(S.COMPLETED, "done", "completed", "SUCCESS", "DONE", terminal=True),
-    StateRow(S.DISCARDED, "given up for good", "discarded", "FAILURE", "NEEDS_REVIEW", terminal=True),
+    StateRow(S.DISCARDED, "given up by a person, or expired", "discarded", "FAILURE", "NEEDS_REVIEW", terminal=True),
     StateRow(S.CANCELLED, "stopped on request", "cancelled", "REVOKED", "NEEDS_REVIEW", terminal=True),
 )
 
 TERMINAL: frozenset[State] = frozenset(row.state for row in STATES if row.terminal)
 SETTLED: frozenset[State] = TERMINAL | {S.REVIEW}
-"""Terminal, or in review: nothing more happens by itself, and a waiting parent counts it."""
+"""Terminal, or in review: nothing more happens by itself, and a waiting parent counts the job as finished."""
 
 _LIVE = tuple(row.state for row in STATES if not row.terminal)
 _UNOWNED = (S.SCHEDULED, S.AVAILABLE, S.PENDING, S.RETRYABLE)
@@ -90,25 +84,25 @@ _REVIEW = (S.REVIEW,)
 
 EVENTS: tuple[EventRow, ...] = (
     EventRow(E.SUBMIT, (), (S.AVAILABLE, S.SCHEDULED, S.PENDING), L.NONE, "caller", "a new job"),
-    EventRow(E.PROMOTE, (S.SCHEDULED, S.RETRYABLE), (S.AVAILABLE,), L.NONE, "time", "its moment has come"),
+    EventRow(E.PROMOTE, (S.SCHEDULED, S.RETRYABLE), (S.AVAILABLE,), L.NONE, "time", "its delay or backoff is over"),
     EventRow(
         E.ACTIVATE,
         (S.PENDING,),
         (S.AVAILABLE,),
         L.NONE,
         "caller, children, signal, time",
-        "what it waited for is here, or its `within` is over",
+        "what it waited for has arrived, or its `within` has passed",
     ),
-    EventRow(E.CLAIM, (S.AVAILABLE,), _ACTIVE, L.TAKES, "worker", "takes the lease; epoch + 1"),
+    EventRow(E.CLAIM, (S.AVAILABLE,), _ACTIVE, L.TAKES, "worker", "a worker takes the lease; epoch + 1"),
     EventRow(E.COMPLETE, _ACTIVE, (S.COMPLETED,), L.NEEDS, "owner", "done, with its result"),
-    EventRow(E.FAIL, _ACTIVE, (S.RETRYABLE,), L.NEEDS, "owner", "tries are left; the error is kept"),
+    EventRow(E.FAIL, _ACTIVE, (S.RETRYABLE,), L.NEEDS, "owner", "failed, with retries left; the error is recorded"),
     EventRow(
         E.EXHAUST,
         _ACTIVE,
         _REVIEW,
         L.NEEDS,
         "owner",
-        "no tries left, the error says never to retry, or released ten times in a row without progress",
+        "no retries left, an error that is never retried, or ten releases in a row without progress",
     ),
     EventRow(
         E.RELEASE,
@@ -116,16 +110,16 @@ EVENTS: tuple[EventRow, ...] = (
         (S.AVAILABLE,),
         L.NEEDS,
         "owner",
-        "shutdown or deploy: handed over, costs no attempt",
+        "shutdown or deploy: back to the queue; uses no attempt",
     ),
-    EventRow(E.SUSPEND, _ACTIVE, (S.PENDING,), L.NEEDS, "owner", "waits for children, a signal, a person, a budget"),
+    EventRow(E.SUSPEND, _ACTIVE, (S.PENDING,), L.NEEDS, "owner", "waits for a person, a signal or child jobs"),
     EventRow(
         E.REST,
         _ACTIVE,
         (S.SCHEDULED,),
         L.NEEDS,
         "owner",
-        "durable sleep, or told to come back later; costs no attempt",
+        "a durable sleep, or put back to run later; uses no attempt",
     ),
     EventRow(
         E.LAPSE,
@@ -133,7 +127,7 @@ EVENTS: tuple[EventRow, ...] = (
         (S.AVAILABLE,),
         L.BREAKS,
         "upkeep, owner",
-        "its worker vanished, something ended its worker's event loop, or its stage went stale; recoveries + 1",
+        "its worker was lost, its worker's event loop ended, or its stage went stale; recoveries + 1",
     ),
     EventRow(
         E.OVERRUN,
@@ -141,7 +135,7 @@ EVENTS: tuple[EventRow, ...] = (
         (S.RETRYABLE,),
         L.BREAKS,
         "upkeep",
-        "its timeout has passed and its owner did nothing; counts as a failure",
+        "its timeout has passed and its worker didn't stop it; counts as a failure",
     ),
     EventRow(
         E.ABANDON,
@@ -149,7 +143,7 @@ EVENTS: tuple[EventRow, ...] = (
         _REVIEW,
         L.BREAKS,
         "upkeep, owner",
-        "recoveries or tries are spent, or an effect is in doubt",
+        "too many lost workers, no retries left, or an effect in doubt",
     ),
     EventRow(E.CANCEL, _LIVE, (S.CANCELLED,), L.BREAKS, "caller", "stopped on request"),
     EventRow(E.EXPIRE, _UNOWNED, (S.DISCARDED,), L.NONE, "time", "`expires` has passed"),
@@ -159,10 +153,10 @@ EVENTS: tuple[EventRow, ...] = (
         (S.AVAILABLE,),
         L.NONE,
         "person",
-        "again, with what was recorded, as it is or edited; attempt and recoveries start anew",
+        "runs again with its recorded steps, its arguments perhaps edited; attempt and recoveries are reset",
     ),
-    EventRow(E.RESOLVE, _REVIEW, (S.COMPLETED,), L.NONE, "person", "supplies the result"),
-    EventRow(E.DISCARD, _REVIEW, (S.DISCARDED,), L.NONE, "person", "given up"),
+    EventRow(E.RESOLVE, _REVIEW, (S.COMPLETED,), L.NONE, "person", "a person supplies the result"),
+    EventRow(E.DISCARD, _REVIEW, (S.DISCARDED,), L.NONE, "person", "a person gives it up"),
 )
 
 STATE_ROWS: Mapping[State, StateRow] = {row.state: row for row in STATES}
@@ -173,7 +167,7 @@ check_table(STATES, EVENTS)
 
 
 def allowed(event: Event, state: State) -> bool:
-    """Whether the lifecycle has an edge for this event out of this state."""
+    """Whether this event is possible in this state."""
     return state in EVENT_ROWS[event].sources
 
 
@@ -202,18 +196,18 @@ def decide(
     inserts: tuple[Job, ...] = (),
     note: Mapping[str, Any] | None = None,
 ) -> Change:
-    """Decide what `event` makes of `job`, or raise NotAllowed.
+    """Decide how `event` changes `job`, or raise NotAllowed.
 
-    `by` names who did it. Facts that an event needs: `result` (complete, resolve), `error` (fail, exhaust, overrun,
+    `by` names who did it. Some events need more: `result` (complete, resolve), `error` (fail, exhaust, overrun,
     abandon), `run_at` (fail, overrun: when to try again; rest: when to come back), `waits` (suspend, rest),
-    `progressed` (lapse: a step was recorded since the last one, so the row of recoveries starts anew), `recovery=False`
+    `progressed` (lapse: a step was recorded since the last one, so the count of recoveries restarts), `recovery=False`
     (lapse after a restart of the store: not the worker's fault), `args` with their digest (an edited replay).
-    The rest goes with the change as it is: a signal, signals taken, step records, dropped steps, new jobs.
+    The change carries the rest unchanged: a signal, signals taken, step records, dropped steps, new jobs.
     """
     row = EVENT_ROWS[event]
     before = job.state
     if before not in row.sources:
-        raise NotAllowed(f"job {job.id}: {event} is not possible while it is {standing(before)}; {_ways_out(before)}")
+        raise NotAllowed(_refusal_of(event, job))
     after = row.targets[0]
     new = _fields_after(job, event, after, now, by, result, error, run_at, waits, progressed, recovery, args)
     owner = event in _OWNERS
@@ -238,10 +232,10 @@ def decide(
 
 
 def _bound(value: Any) -> Any:
-    """A note without more than the history keeps of a text or a list."""
+    """A note whose texts and lists are cut to what the history keeps."""
     if isinstance(value, str):
         rest = len(value) - NOTE_CHARACTERS
-        return value if rest <= 0 else f"{value[:NOTE_CHARACTERS]} … and {rest:,} characters more"
+        return value if rest <= 0 else f"{value[:NOTE_CHARACTERS]} … and {rest:,} more characters"
     if isinstance(value, Mapping):
         return {name: _bound(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -264,7 +258,7 @@ def _fields_after(
     recovery: bool,
     args: tuple[str, str] | None,
 ) -> dict[str, Any]:
-    """What an event makes of a job."""
+    """The fields that an event changes."""
     new: dict[str, Any] = {"state": after}
     if job.state is State.ACTIVE:
         new["worker"] = new["claimed_at"] = None
@@ -281,7 +275,7 @@ def _fields_after(
         case Event.ABANDON:
             new |= {"error": error}
         case Event.ACTIVATE:
-            # What nobody could read stays: the worker that claims it sets it aside.
+            # Keep an unreadable wait: the worker that claims the job puts it in review.
             new |= {"run_at": now, "waits": tuple(wait for wait in job.waits if wait.is_unreadable)}
         case Event.PROMOTE:
             new |= {"waits": ()}
@@ -310,7 +304,7 @@ def _fields_after(
 
 
 def first_state(now: Time, run_at: Time | None, waits: tuple[Wait, ...]) -> tuple[State, Time | None]:
-    """Where a new job begins, and its `run_at`: it waits for something, for a time, or for a worker."""
+    """The first state of a new job, and its `run_at`: it waits for something, for a time, or for a worker."""
     if waits:
         return State.PENDING, _first_end(waits)
     if run_at is not None and run_at > now:
@@ -328,15 +322,15 @@ def deliver(
     untaken: Sequence[Signal] | None = None,
     is_awaited: bool = False,
 ) -> Change:
-    """Decide what a signal makes of a job: it wakes one that waits for it, and else waits in the inbox.
+    """Decide how a signal changes a job: it wakes a job that waits for it, and otherwise stays in the inbox.
 
-    A job whose waits can't be read may have waited for just this one: it wakes, too. An inbox that is full takes no
-    more, except for what its job waits for: a pending one says so itself, of others the caller knows it (`is_awaited`).
-    `untaken` are the signals that count, where those that the job has taken are still in the inbox. The change expects
-    the version that was looked at, so that racing senders can't pass the bound together.
+    A job whose waits can't be read wakes too, since it may have waited for this signal. A full inbox refuses a signal
+    unless the job waits for it. A pending job's own waits say so; for other jobs the caller does (`is_awaited`).
+    `untaken` are the signals to count, if the inbox still holds some that the job has taken. The change expects the
+    version that was read, so that senders that race can't exceed the bound together.
     """
     if job.state in TERMINAL:
-        raise NotAllowed(f"job {job.id}: a signal is not possible while it is {job.state}; it has ended")
+        raise NotAllowed(f"job {job.id} {_state_phrase(job.state)}, so you can't send it a signal")
     if job.state is State.PENDING and any(
         (w.kind is WaitKind.SIGNAL and w.name == name) or w.is_unreadable for w in job.waits
     ):
@@ -360,31 +354,39 @@ def _check_inbox(job: Job, untaken: Sequence[Signal], name: str, value: str) -> 
     size = sum(size_of(signal.name) + size_of(signal.value) for signal in waiting) + size_of(name) + size_of(value)
     if len(waiting) >= INBOX_SIGNALS or size > INBOX_BYTES:
         raise NotAllowed(
-            f"job {job.id}: its inbox is full: it has not taken {len(waiting):,} signals, and holds at most "
-            f"{INBOX_SIGNALS:,} of {INBOX_BYTES >> 20} MiB in all; signal {name[:40]!r} was not sent: "
-            "send it when the job has taken some, or keep the values elsewhere and send a path"
+            f"job {job.id}: signal {name[:40]!r} was not sent, because the inbox is full: {len(waiting):,} signals "
+            f"wait there, and it holds at most {INBOX_SIGNALS:,}, and {INBOX_BYTES >> 20} MiB in all; send it again "
+            "when the job has taken some, or store the values elsewhere and send a path"
         )
 
 
 WORKERS_LOST = "WorkersLost"
-"""The type of the error that says why a job was abandoned: too many workers in a row were lost over it."""
+"""The error type of a job that was abandoned because it lost too many workers in a row."""
 
 
 def lost_event(job: Job, *, progressed: bool, recovery: bool = True, in_doubt: bool = False) -> Event:
-    """What becomes of a job whose worker is gone: back to the queue, or to a person. The facts are those of a lapse."""
+    """The event for a job whose worker is lost: back to the queue, or to a person. `decide` describes the arguments."""
     too_many = recovery and not progressed and job.recoveries >= RECOVERY_LIMIT
     return Event.ABANDON if in_doubt or too_many else Event.LAPSE
 
 
 def standing(state: State) -> str:
-    """A state behind "it is": "active", "in review"."""
+    """A state as it reads after "it is": "active", "in review"."""
     return f"in {state}" if state is State.REVIEW else state.value
 
 
-def undo_job(job: Job, type: str, now: Time) -> Job:
-    """The job that undoes what this one made, to be inserted with its end.
+def _state_phrase(state: State) -> str:
+    """A state as it reads after "the job": "is in review", "has already completed", "was already cancelled"."""
+    if state not in TERMINAL:
+        return f"is {standing(state)}"
+    return "has already completed" if state is State.COMPLETED else f"was already {state}"
 
-    It waits until the owner has said that it stopped, or the grace is over. Its id is derived: there is only one.
+
+def undo_job(job: Job, type: str, now: Time) -> Job:
+    """The job that undoes what this one made. The change that ends this one inserts it.
+
+    It waits until the owner has reported that it stopped, or until UNDO_GRACE_MS have passed. Its id is derived from
+    the job's, so there is only one.
     """
     running = job.state is State.ACTIVE
     return Job(
@@ -403,11 +405,12 @@ def undo_job(job: Job, type: str, now: Time) -> Job:
     )
 
 
-# What every engine must make of a Change. Engines with rows in Python use these; others say the same in SQL or Lua.
+# How every engine must apply a Change. Engines that keep rows in Python call these; the others do the same in SQL or
+# Lua.
 
 
 def refusal(head: Job | Head | None, change: Change) -> Conflict | None:
-    """Why the store must refuse this change, given the job as it is there now; None to go ahead."""
+    """Why the store must refuse this change, given the job as stored now; None to accept it."""
     if head is None:
         return Conflict(change.job.id, NO_SUCH_JOB)
     if change.epoch is not None and (head.epoch != change.epoch or head.state is not State.ACTIVE):
@@ -418,7 +421,7 @@ def refusal(head: Job | Head | None, change: Change) -> Conflict | None:
 
 
 def applied(head: Job | Head, change: Change) -> Job:
-    """The job after the change: its version counted, its inbox merged, its arrival marked."""
+    """The job after the change, with the new version, the merged inbox and the arrival mark."""
     version = head.version + 1
     inbox = head.inbox
     if change.takes:
@@ -464,9 +467,22 @@ def _first_end(waits: tuple[Wait, ...]) -> Time | None:
     return min((wait.until for wait in waits if wait.until is not None), default=None)
 
 
-def _ways_out(state: State) -> str:
-    """The events a person could still use, for an error's "what now"."""
+_PARTICIPLES = {
+    Event.CANCEL: "cancelled",
+    Event.REPLAY: "replayed",
+    Event.RESOLVE: "resolved",
+    Event.DISCARD: "discarded",
+}
+"""The events that a person asks for, as they read after "can't be"."""
+
+
+def _refusal_of(event: Event, job: Job) -> str:
+    """Why an event isn't possible, and what a person could do instead."""
+    state = job.state
+    asked = _PARTICIPLES.get(event)
+    refused = f"it can't be {asked}" if asked else f"{event} isn't possible"
+    what = f"job {job.id} {_state_phrase(state)}, so {refused}"
     if state in TERMINAL:
-        return "it has ended, and nothing leads out of there"
+        return f"{what}; to run it again, submit a new job" if event is Event.REPLAY else what
     events = [row.event for row in EVENTS if state in row.sources and {"caller", "person"} & set(row.who.split(", "))]
-    return f"possible now: {', '.join(events)}"
+    return f"{what}; possible now: {', '.join(events)}"

@@ -2,10 +2,10 @@
 
 Must not decide anything (that is `lifecycle`), read a clock or touch a store.
 
-Times are whole milliseconds since 1970 on the store's clock, called `…_at`. Values that users gave or got are
-canonical JSON text (`codec`): the engines store them and never look inside.
+Times are whole milliseconds since 1970 on the store's clock, called `…_at`. Users' arguments and results are canonical
+JSON text (`codec`): engines store them and never look inside.
 
-What comes by the thousand has `gc=False`: plain data can't be part of a cycle, and the collector needn't walk over it.
+Types with thousands of instances have `gc=False`: plain data can't form a cycle, so the collector can skip it.
 """
 
 from collections.abc import Mapping
@@ -18,18 +18,18 @@ Time = int
 """Milliseconds since 1970 on the store's clock."""
 
 NEW_JOBS_LIMIT = 400
-"""How many new jobs may go with one Change: one atomic act stays small on every store."""
+"""How many new jobs one Change may carry, so that one atomic act stays small on every store."""
 
 PAGE_LIMIT = 1_000
-"""The longest page that a read answers with."""
+"""The largest page that a read returns."""
 
 
 UNREADABLE = "~unreadable"
-"""Marks a value that stands for a damaged one and keeps its raw text (`unreadable`). No caller may use the name."""
+"""Marks a placeholder for a damaged value, which keeps the raw text (`unreadable`). Callers can't use this name."""
 
 
 class State(StrEnum):
-    """Where a job is in its life. Meanings and names elsewhere: `lifecycle.STATES`."""
+    """The state of a job. `lifecycle.STATES` has the meanings, and the names in other systems."""
 
     SCHEDULED = "scheduled"
     AVAILABLE = "available"
@@ -43,7 +43,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What may happen to a job. From, to and lease rule: `lifecycle.EVENTS`."""
+    """What can happen to a job. `lifecycle.EVENTS` has the states it leads from and to, and the lease rule."""
 
     SUBMIT = "submit"
     PROMOTE = "promote"
@@ -66,14 +66,14 @@ class Event(StrEnum):
 
 
 SIGNAL = "signal"
-"""The one kind of history entry that is no event: a signal arrived and the state stayed as it was."""
+"""The one kind of history entry that isn't an event: a signal arrived, and the state didn't change."""
 
 NEVER_ASKED = "never_asked_for"
-"""Under this word an entry's note has the recorded steps that the code never asked for, by name with their number."""
+"""The key in an entry's note for recorded steps that the code never asked for: a count for each step name."""
 
 
 class Error(Struct, frozen=True, omit_defaults=True):
-    """What went wrong, as data: never an exception to rebuild."""
+    """An error as plain data; it is never turned back into an exception."""
 
     type: str
     message: str
@@ -105,7 +105,7 @@ class WaitKind(StrEnum):
 class Wait(Struct, frozen=True, omit_defaults=True):
     """One thing that a waiting job waits for. Any of them wakes it.
 
-    `name` is the signal's name, or the group of children; `until` is when the wait is over in any case.
+    `name` is the signal's name, or the group of children; `until` is when the wait times out.
     """
 
     kind: WaitKind
@@ -114,12 +114,12 @@ class Wait(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether nobody can tell what this is a wait for."""
+        """Whether this stands for a wait that can't be read."""
         return self.kind is WaitKind.ACTIVATION and self.name.startswith(UNREADABLE)
 
 
 class Signal(Struct, frozen=True):
-    """A message in a job's inbox. `version` is the job's version that it made, and names it."""
+    """A signal in a job's inbox. It is identified by `version`, the version of the job that it created."""
 
     version: int
     name: str
@@ -129,14 +129,14 @@ class Signal(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """The right to write for a job. An older epoch is refused whole."""
+    """The right to write for a job. The store refuses a write with an older epoch."""
 
     job: str
     epoch: int
 
 
 class Options(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What the caller asked for and only the worker and upkeep read."""
+    """Settings from the caller that only the worker and the upkeep read."""
 
     retry: Retry = Retry()
     timeout_ms: int | None = None
@@ -148,9 +148,9 @@ class Options(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Job(Struct, frozen=True, kw_only=True, gc=False):
-    """One job: what was asked, and where it stands."""
+    """One job: what was submitted, and its current state."""
 
-    # What was asked: written once.
+    # What was submitted: written once.
     id: str
     type: str
     queue: str = "default"
@@ -164,7 +164,7 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     created_at: Time
     expires_at: Time | None = None
     options: Options = Options()
-    # Where it stands: changes with every version.
+    # The current state: changes with every version.
     state: State
     version: int = 1
     run_at: Time | None = None
@@ -178,18 +178,18 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     error: Error | None = None
     finished_at: Time | None = None
     prune_at: Time | None = None
-    # What others add to: signals that came, and whether its parent has counted it.
+    # What others add: signals that arrived, and whether the parent has counted this job.
     inbox: tuple[Signal, ...] = ()
     arrived: bool = False
 
     @property
     def lease(self) -> Lease:
-        """What every write by the owner of this job names."""
+        """The lease that every write by the owner of this job must name."""
         return Lease(self.id, self.epoch)
 
 
 class Head(Struct, frozen=True):
-    """The part of a stored job that decides whether a Change still holds. `n` is the engine's own number for it."""
+    """The part of a stored job that decides whether a Change can be applied. `n` is the engine's own row number."""
 
     id: str
     state: State
@@ -202,7 +202,7 @@ class Head(Struct, frozen=True):
 
 
 class StepState(StrEnum):
-    """How far a step has come. `started` is written only where the intent matters."""
+    """The state of a step. `started` is written only for a step that needs an intent."""
 
     STARTED = "started"
     DONE = "done"
@@ -210,7 +210,7 @@ class StepState(StrEnum):
 
 
 class Step(Struct, frozen=True, kw_only=True, gc=False):
-    """The record of one step or item of a job, known by its path (`keys.step_path`)."""
+    """The record of one step or item of a job, identified by its path (`keys.step_path`)."""
 
     job: str
     epoch: int
@@ -225,7 +225,7 @@ class Step(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
-    """One line of a job's history: what made this version."""
+    """One entry of a job's history: what created this version."""
 
     job: str
     version: int
@@ -241,9 +241,9 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One atomic act on one job, made by `lifecycle.decide` and carried out by an engine.
 
-    `job` is the job as it will be. The engine itself counts `version`, merges `inbox` and marks `arrived`, because
-    others may add to those meanwhile. `epoch` and `version` are what must still be true in the store: an owner
-    expects its epoch on an active job, anybody else expects the version, None expects nothing.
+    `job` is the job after the change, except that the engine itself counts `version`, merges `inbox` and sets
+    `arrived`, because others may change those at the same time. `epoch` and `version` must match the store: an owner
+    expects its epoch on an active job, others expect the version, and None expects nothing.
     """
 
     event: str
@@ -265,13 +265,13 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Applied(Struct, frozen=True, gc=False):
-    """The change is durable. `missing` counts the group's children still out, when this one arrived at its parent."""
+    """The change is durable. After a child arrived, `missing` is how many of its group have not arrived yet."""
 
     version: int
     missing: int | None = None
 
 
-# Why a change is refused, in the words that every engine uses.
+# Why a change is refused; every engine uses these words.
 
 NO_SUCH_JOB = "there is no such job"
 LEASE_LOST = "the lease was lost"
@@ -280,7 +280,7 @@ CHILDREN_ARE_IN = "its children have arrived"
 
 
 class Conflict(Struct, frozen=True):
-    """The change was refused whole, and why. What the store holds now is told, so that the caller can decide anew."""
+    """The change was refused, and why. It has the job's current state, so that the caller can decide again."""
 
     job: str
     reason: str
@@ -290,22 +290,22 @@ class Conflict(Struct, frozen=True):
 
 
 class Inserted(Struct, frozen=True, gc=False):
-    """The job that stands for what was inserted: this one, or the one that was there before."""
+    """The answer to an insert: the new job, or the job that existed before with the same id or key."""
 
     id: str
     new: bool
 
 
 class Recorded(Struct, frozen=True, gc=False):
-    """The step record that stands. `first` is False when another write had won before."""
+    """The step record in the store. `first` is False if an earlier write had already finished this step."""
 
     step: Step
     first: bool
 
 
 class Retrying(Struct, frozen=True, omit_defaults=True):
-    """A step that has failed and is tried again. `try_number` is the try that comes at `next_at`, or has begun then;
-    `of` is how many there may be. `others` counts the other steps of the job that are being tried again.
+    """A step that failed and is retried. `try_number` is the try that starts, or has started, at `next_at`; `of` is how
+    many tries it has. `others` counts the other steps of the job that are being retried.
     """
 
     step: str
@@ -317,9 +317,9 @@ class Retrying(Struct, frozen=True, omit_defaults=True):
 
 
 class Running(Struct, frozen=True, omit_defaults=True):
-    """What a worker is doing for one job right now. `silent_ms` is how long ago it showed progress.
+    """What a worker is doing for one job right now. `silent_ms` is the time since its last progress.
 
-    `made` is how many of `done` were made since `since`: the others were there before, from records.
+    `made` is how many of `done` were finished since `since`; the others came from records.
     """
 
     job: str
@@ -336,19 +336,18 @@ class Running(Struct, frozen=True, omit_defaults=True):
 
 
 TYPES_TOLD = 500
-"""How many job types a beat names at most."""
+"""How many job types a heartbeat lists at most."""
 
 
 class Presence(Struct, frozen=True, omit_defaults=True):
-    """A worker, as its beat tells it. `leaving` is its last beat; `gone` is filled in by an engine that saw it die.
+    """A worker's status, as its last heartbeat reported it.
 
-    `beat_ms` and `lease_ms` are how often it beats, and for how long it is believed in without. `store_away` is filled
-    in, too: since its last beat the store, or the way to it, was away, so that its silence says little about it.
-    `types` are the job types that it claims; None where they are not told, because it is of an older version or they
-    are more than TYPES_TOLD.
-    `trouble` is why it can't write what its jobs come to, such as a full disk.
-    `unreadable` stands for a beat that can't be read: only the worker's name is known then, and when it was last heard
-    of, unless `beat_at` is 0.
+    `leaving` marks its last heartbeat. The engine sets `gone` when it saw the worker die, and `store_away` when the
+    store was unreachable at some time since the last heartbeat, so that silence says little about the worker.
+    `beat_ms` is the time between two heartbeats, and `lease_ms` how long a lease lasts without one. `types` are the
+    job types that it claims; None if it runs an older version or has more than TYPES_TOLD. `trouble` is why it can't
+    write its results, such as a full disk. `unreadable` means that the heartbeat can't be read: only the worker's name
+    is known then, and when it was last heard of, unless `beat_at` is 0.
     """
 
     worker: str
@@ -370,10 +369,11 @@ class Presence(Struct, frozen=True, omit_defaults=True):
 
 
 class Beat(Struct, frozen=True):
-    """What a worker must know: the answer to its beat.
+    """The answer to a worker's heartbeat.
 
-    `cancelled` and `lost` are jobs it named and no longer holds; `stray` are leases in its name that it didn't name
-    (the reply to a claim was lost); `paused` are queues of its own; `quiet` says to claim nothing more.
+    `cancelled` and `lost` are jobs that the worker named but no longer holds; `stray` are leases that it holds but
+    didn't name (the reply to a claim was lost); `paused` are the paused ones of its queues; `quiet` tells it to claim
+    nothing more.
     """
 
     now: Time
@@ -394,7 +394,7 @@ class Record(Struct, frozen=True):
 
 
 class Where(Struct, frozen=True):
-    """Which jobs to find. What is left out doesn't matter; `states` empty means any."""
+    """Which jobs to find. A field that is left out matches any job, as does an empty `states`."""
 
     states: tuple[State, ...] = ()
     queue: str | None = None

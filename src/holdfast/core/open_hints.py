@@ -1,4 +1,4 @@
-"""Hints that leave a type open, such as `dict`, `Any` or none: what JSON gives back as another type, and what to add.
+"""Hints that leave a type open, such as `dict` or `Any`: which values come back as another type, and what to add.
 
 Must not write or read values (`codec`).
 """
@@ -23,13 +23,13 @@ _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 class Change(NamedTuple):
-    """The first place where a value would come back as another, and how."""
+    """The first place where a value would come back as another type, and how."""
 
     path: str
     words: str
 
     def what_now(self, hint: Any, value: Any) -> str:
-        """What to write instead: a hint that names the types of this value."""
+        """What to do: write a hint that names the types of this value."""
         said = hint_for(value)
         if hint is Any:
             return f"add a type hint, such as {said}"
@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 def change_in(value: Any, back: Any, path: str = "") -> Change | None:
-    """The first difference of type or key between a value and what its text is read as; None where there is none."""
+    """The first difference in type or key between a value and the value read back; None if there is none."""
     kind = type(value)
     if kind is not type(back):
         return Change(path, f"{a_or_an(kind.__name__)} would come back as {a_or_an(type(back).__name__)}")
@@ -61,7 +61,7 @@ def change_in(value: Any, back: Any, path: str = "") -> Change | None:
             None if what is None else Change(path, f"{a_or_an(what.__name__)} in a set would come back as another type")
         )
     if not isinstance(value, pydantic.BaseModel) and not is_dataclass(value):
-        return None  # A type that a hint has named, or a value that is equal whatever its parts are.
+        return None  # A type that the hint names, or a value that compares equal whatever its parts are.
     extra = getattr(value, "__pydantic_extra__", None) or {}
     for name, one in {**vars(value), **extra}.items():
         if (found := change_in(one, getattr(back, name, None), path + step_to(name))) is not None:
@@ -72,7 +72,7 @@ def change_in(value: Any, back: Any, path: str = "") -> Change | None:
 def _change_in_mapping(value: Mapping[Any, Any], back: Mapping[Any, Any], path: str) -> Change | None:
     kept = {key: key for key in back}
     for key, item in value.items():
-        there = kept.get(key, "")  # A key that is not there became text.
+        there = kept.get(key, "")  # A key that is missing became text.
         if key not in kept or type(there) is not type(key):
             return Change(path, f"the key {key!r:.40} would come back as {a_or_an(type(there).__name__)}")
         two = back[key]
@@ -84,7 +84,7 @@ def _change_in_mapping(value: Mapping[Any, Any], back: Mapping[Any, Any], path: 
 
 
 def with_tuples(value: Any, back: Any) -> Any:
-    """What a value's text is read as, with a tuple wherever the value has one: JSON knows only lists."""
+    """The value read back, with a tuple wherever the original has one: JSON has only lists."""
     if type(value) in (list, tuple) and type(back) is list:
         return type(value)([with_tuples(one, two) for one, two in zip(value, back, strict=True)])
     if type(value) is dict and type(back) is dict:
@@ -113,20 +113,20 @@ def hint_for(value: Any, depth: int = HINT_DEPTH) -> str:
 
 
 def _one_hint(values: Sequence[Any], depth: int) -> str:
-    """One hint for several values: what they have in common, or a union of a few."""
+    """One hint for several values: their common type, or a union of a few."""
     hints = list(dict.fromkeys(hint_for(one, depth - 1) for one in values[:HINT_ITEMS]))
     return " | ".join(hints) or "Any"
 
 
 def leaves_open(schema: Any) -> bool:
-    """Whether pydantic's schema of a hint takes anything at some place."""
-    waiting = [schema]  # a tree: what is recursive in it is named, and stands once
+    """Whether pydantic's schema of a hint accepts any value somewhere."""
+    waiting = [schema]  # A tree: recursive parts are referred to by name, and appear once.
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
             if one.get("type") == "any":
                 return True
-            # Without an items schema, a container takes anything.
+            # Without an items schema, a container accepts anything.
             if one.get("type") in _BARE and not one.keys() & _BARE[one["type"]]:
                 return True
             waiting.extend(value for key, value in one.items() if key not in _NO_SCHEMA)
@@ -136,7 +136,7 @@ def leaves_open(schema: Any) -> bool:
 
 
 _NO_SCHEMA = ("metadata", "serialization", "default")
-"""Parts of a schema that hold no schema of what is taken."""
+"""Keys of a schema that hold no nested schema of accepted values."""
 
 _BARE = {
     "list": {"items_schema"},

@@ -1,4 +1,4 @@
-"""What the end of an attempt comes to: retry policies, and the event that follows a failure.
+"""What happens after an attempt: retry policies, and the event that follows a failure.
 
 Must not draw random numbers: jitter takes one as an argument.
 """
@@ -16,30 +16,30 @@ JITTER_LOW, JITTER_HIGH = 0.5, 1.5
 
 
 def check_retry(retry: Retry) -> Retry:
-    """Return a retry policy that makes sense, or raise Invalid."""
+    """Return the retry policy if it is valid, or raise Invalid."""
     if type(retry.retries) is not int or retry.retries < 0:
-        raise Invalid(f"retries={retry.retries}: give 0 for no retry, or how often to try again")
+        raise Invalid(f"retries={retry.retries} is invalid; give the number of retries, or 0 for none")
     if retry.strategy not in STRATEGIES:
         raise Invalid(f"strategy {retry.strategy!r} is unknown; choose one of {', '.join(STRATEGIES)}")
     for name in ("initial_ms", "cap_ms"):
         if type(getattr(retry, name)) is not int:
-            raise Invalid(f"{name}={getattr(retry, name)!r}: give a whole number of milliseconds")
+            raise Invalid(f"{name}={getattr(retry, name)!r} is invalid; give a whole number of milliseconds")
     if retry.initial_ms < 0 or retry.cap_ms < 0:
-        raise Invalid("a backoff can't be negative")
+        raise Invalid("a backoff can't be negative; give 0 or more milliseconds")
     if type(retry.factor) not in (int, float) or not 1.0 <= retry.factor < inf:
-        raise Invalid(f"backoff factor {retry.factor!r}: must be 1 or more, and finite")
+        raise Invalid(f"backoff factor {retry.factor!r} is invalid; give a finite number of 1 or more")
     if type(retry.jitter) is not bool:
-        raise Invalid(f"jitter={retry.jitter!r}: give True or False")
+        raise Invalid(f"jitter={retry.jitter!r} is invalid; give True or False")
     rules: Any = retry.never
     if not isinstance(rules, tuple | list | set | frozenset) or not all(isinstance(rule, str) for rule in rules):
-        raise Invalid(f"never={retry.never!r}: give a list of types of errors")
+        raise Invalid(f"never={retry.never!r} is invalid; give a list of error type names")
     return retry
 
 
 def next_delay(retry: Retry, failures: int, chance: float = 0.5) -> int:
-    """Milliseconds to wait after so many failures. `chance` in [0, 1) spreads them when jitter is on.
+    """Milliseconds to wait after this many failures. With jitter, `chance` in [0, 1) spreads the delays.
 
-    The cap holds before the jitter and again after it.
+    The cap applies before the jitter and again after it.
     """
     match retry.strategy:
         case "constant":
@@ -65,7 +65,7 @@ def never_retried(retry: Retry, error_type: str) -> bool:
 
 
 def failure_event(job: Job, error_type: str, *, retryable: bool = True) -> Event:
-    """What a failed attempt comes to: another try while tries are left, else a person."""
+    """The event after a failed attempt: another try while retries are left, otherwise review."""
     retry = job.options.retry
     if not retryable or retry.strategy == "none" or job.attempt > retry.retries:
         return Event.EXHAUST
@@ -78,44 +78,44 @@ def retry_at(job: Job, now: Time, chance: float) -> Time:
 
 
 ONCE = '{"effect":"once"}'
-"""What is written at the start of a step with `effect="once"`."""
+"""The result that is recorded when a step with `effect="once"` starts: its intent."""
 
 
 TRANSACTION = "transaction"
-"""The effect of a step that writes to the store itself, in the transaction of its record."""
+"""The effect of a step that writes to the store's own database, in the transaction of its record."""
 
 
 FAILED_ONCE_PATH = "~failed/"
-"""Beside an effect in doubt that raised: its error, which is raised again as long as the same attempt goes on. Also the
-error of a step inside one that may be tried again: a failed record would stand for good, and the next try could not run
-it.
+"""The path prefix for the error of an effect in doubt. The same attempt raises that error again. Also for the error of
+a step inside another step that may be retried: a failed record could not be replaced, so the next try could not run
+the inner step.
 """
 
 
 def in_doubt(steps: Iterable[Step]) -> list[str]:
-    """The paths of effects that were begun and not recorded: they may have happened, and must not happen again."""
+    """The paths of effects that started and have no result: they may have happened, and must not happen twice."""
     return [step.path for step in steps if step.state is StepState.STARTED and step.result == ONCE]
 
 
 def failures_of(steps: Iterable[Step]) -> dict[str, Error]:
-    """What effects in doubt have raised, by their paths, as far as they lived to tell."""
+    """The errors that effects in doubt raised, by path, as far as they were recorded."""
     failed = [step for step in steps if step.path.startswith(FAILED_ONCE_PATH)]
     return {step.path.removeprefix(FAILED_ONCE_PATH): step.error for step in failed if step.error is not None}
 
 
 def doubt_text(job: str, paths: Sequence[str], cause: str = "") -> str:
-    """What a person is told of a job's effects in doubt: what went wrong, if that is known, and what to type."""
+    """The message about a job's effects in doubt: what went wrong, if known, and what to type."""
     is_one = len(paths) == 1
-    were, they = ("was", "it") if is_one else ("were", "they")
+    they = "it" if is_one else "they"
     which = ", ".join(paths)
-    told = f"{which}: {cause}; {they} {were} begun" if cause else f"{which} {were} begun"
-    step = shlex.quote(paths[0]) if is_one else "STEP, for each of them,"
+    told = f"{which}: {cause}; {they} started" if cause else f"{which} started"
+    step = shlex.quote(paths[0]) if is_one else "STEP, once for each step,"
     return (
-        f"{told} and not recorded: {they} may have happened; look, then holdfast resolve {job} --step {step} "
-        "with --result VALUE if it did, or --again if it did not"
+        f"{told}, and no result was recorded, so {they} may have happened; check whether {they} did, then run "
+        f"holdfast resolve {job} --step {step} with --result VALUE if it happened, or --again if it didn't"
     )
 
 
 def failed_with(error: Error) -> str:
-    """An error as the cause of a doubt."""
+    """An error as the cause of an effect in doubt."""
     return f"it failed with {error.type}: {error.message}"

@@ -1,6 +1,6 @@
-"""What a type takes, as JSON Schema: the form that a waiting job leaves for whoever sends it a value. Pure.
+"""A type as JSON Schema: the form that a waiting job leaves for those who send it a value. Pure.
 
-Must not check a value (`forms`). Marks of our own stand where the type accepts more than JSON Schema can say.
+Must not check a value (`forms`). Our own `x-` keywords mark where a type accepts more than JSON Schema can describe.
 """
 
 import re
@@ -13,26 +13,26 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 UNCHECKED = "x-unchecked"
-"""In a schema: the type takes more than the schema can say, for example by a validator that runs first."""
+"""In a schema: the type accepts more than the schema can describe, for example through a validator that runs first."""
 
 NAMES = "x-names"
-"""In a schema: the names of fields that have aliases, by alias. A value may use either."""
+"""In a schema: the field names by alias. A value may use either."""
 
 TRIMMED = "x-trimmed"
-"""In a schema: blanks around the text don't count."""
+"""In a schema: spaces around the text are ignored."""
 
 NUMBER_TEXTS = "x-number-texts"
-"""In a schema: the text of a number stands for it among the choices, or it is a Decimal."""
+"""In a schema: a number may be given as text, because it is a choice or a Decimal."""
 
 STRICT = "x-strict"
-"""In a schema: no text stands for a number or a truth value."""
+"""In a schema: text is not accepted for a number or a boolean."""
 
 
 class FormSchema(GenerateJsonSchema):
-    """JSON Schema with marks where the type accepts more than JSON Schema can say."""
+    """JSON Schema, with marks where the type accepts more than JSON Schema can describe."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
-        """One part that JSON Schema can't describe doesn't take away the rest."""
+        """Mark a part that JSON Schema can't describe, and keep the rest."""
         return {UNCHECKED: True}
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
@@ -40,7 +40,7 @@ class FormSchema(GenerateJsonSchema):
         return self._marked(super().function_before_schema(schema), "json_schema_input_schema" not in schema)
 
     def function_after_schema(self, schema: core_schema.AfterValidatorFunctionSchema) -> JsonSchemaValue:
-        """A constraint behind a validator is about what that one returned, and not about what was sent."""
+        """A constraint after a validator applies to what the validator returned, not to what was sent."""
         inner = schema["schema"]
         is_constraint = "pydantic_js_updates" in schema.get("metadata", {}) and inner["type"] == "function-after"
         follows = is_constraint and not isinstance(inner["function"]["function"], partial)
@@ -76,7 +76,7 @@ class FormSchema(GenerateJsonSchema):
         return {**super().decimal_schema(schema), NUMBER_TEXTS: True}
 
     def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:
-        """Numbers are taken as well, but texts always."""
+        """A text is always accepted, although numbers are, too."""
         return {"type": "string", "format": "duration"}
 
     def complex_schema(self, schema: core_schema.ComplexSchema) -> JsonSchemaValue:
@@ -89,14 +89,14 @@ class FormSchema(GenerateJsonSchema):
         if schema.get("sub_type") in ("int", "float"):
             made[NUMBER_TEXTS] = True
         own = getattr(schema["cls"]._missing_, "__func__", None) is not getattr(Enum._missing_, "__func__", None)
-        return self._marked(made, own)  # It finds members for other values, too.
+        return self._marked(made, own)  # A class's own `_missing_` may accept other values, too.
 
     def call_schema(self, schema: core_schema.CallSchema) -> JsonSchemaValue:
-        """A named tuple takes an object, too."""
+        """A named tuple accepts an object, too."""
         return self._marked(super().call_schema(schema))
 
     def named_tuple_schema(self, schema: Any) -> JsonSchemaValue:
-        """The same, where pydantic has a schema of its own for it."""
+        """The same, for pydantic versions with a separate schema for named tuples."""
         return self._marked(super().named_tuple_schema(schema))
 
     def model_fields_schema(self, schema: core_schema.ModelFieldsSchema) -> JsonSchemaValue:

@@ -1,7 +1,7 @@
-"""What is told of a job's steps without reading their results: counts by name and state, the last path, and heads.
+"""A job's steps without their results: counts by name and state, the last path, and heads.
 
-Must not touch a store. A record whose path begins with a tilde is Holdfast's own (a wait, the progress, the log lines):
-it is no step, and is neither counted nor listed.
+Must not touch a store. A record whose path starts with a tilde is one of Holdfast's own (a wait, the progress, the log
+lines). It is not a step, and is neither counted nor listed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import Error, Step, StepState, Time
 
 OWN = "~"
-"""The paths of Holdfast's own records begin with this."""
+"""The paths of Holdfast's own records start with this."""
 
 OTHERS = ""
-"""The name under which stores count the steps that are not counted under a name of their own."""
+"""The name under which stores count all steps beyond the first STEP_NAMES names."""
 
 
 def is_step(path: str) -> bool:
@@ -32,11 +32,11 @@ class StepCounts(Struct, frozen=True, gc=False):
     failed: int = 0
 
     def __add__(self, other: "StepCounts") -> "StepCounts":
-        """Both together."""
+        """Add two counts."""
         return StepCounts(self.started + other.started, self.done + other.done, self.failed + other.failed)
 
     def __sub__(self, other: "StepCounts") -> "StepCounts":
-        """These without the others."""
+        """Subtract another count."""
         return StepCounts(self.started - other.started, self.done - other.done, self.failed - other.failed)
 
 
@@ -53,8 +53,8 @@ _NONE = StepCounts()
 class StepSummary(Struct, frozen=True, gc=False):
     """The steps of one job, counted. Names without a step are left out.
 
-    The first STEP_NAMES names that a job records are counted apart, all other steps under `others`. `last` is the path
-    of the step that was recorded last, in the order of first writing; empty where there is none.
+    The first STEP_NAMES names that a job records are counted separately, all other steps under `others`. `last` is the
+    path of the last recorded step, in the order of their first writes; empty if there is none.
     """
 
     job: str
@@ -64,7 +64,7 @@ class StepSummary(Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> StepCounts:
-        """All names together."""
+        """The counts of all names together."""
         return sum(self.names.values(), self.others)
 
 
@@ -96,19 +96,19 @@ def head_of(step: Step) -> StepHead:
 
 
 def summary_from(job: str, counts: Mapping[str, StepCounts], last: str) -> StepSummary:
-    """The summary that a store's counters make. Counters of zero are kept there, so that a name keeps its own."""
+    """Make a summary from a store's counters. A store keeps counters of zero, so that a name keeps its counter."""
     names = {name: counts[name] for name in sorted(counts) if name != OTHERS and counts[name] != _NONE}
     return StepSummary(job, names, counts.get(OTHERS, _NONE), last)
 
 
 def counter_for(name: str, counters: Mapping[str, object]) -> str:
-    """The counter that counts a step of this name, beside those that there are."""
+    """The counter for a step of this name, given the counters that exist."""
     has_room = len(counters) - (OTHERS in counters) < STEP_NAMES
     return name if name in counters or has_room else OTHERS
 
 
 def summarize(job: str, records: Iterable[Step]) -> StepSummary:
-    """Count all records of a job, given in the order of their first writing."""
+    """Count all records of a job, given in the order of their first writes."""
     counts: dict[str, StepCounts] = {}
     last = ""
     for record in records:
@@ -120,7 +120,7 @@ def summarize(job: str, records: Iterable[Step]) -> StepSummary:
 
 
 def page_of(records: Iterable[Step], after: str, limit: int) -> list[StepHead]:
-    """A page of the steps among all records of a job, given in the order of their first writing, without results."""
+    """A page of a job's steps without results, from all its records, given in the order of their first writes."""
     steps = [record for record in records if is_step(record.path)]
     paths = [step.path for step in steps]
     if after and after not in paths:
@@ -130,5 +130,5 @@ def page_of(records: Iterable[Step], after: str, limit: int) -> list[StepHead]:
 
 
 def gone(path: str) -> NotFound:
-    """The refusal of a page behind a step that is not there."""
-    return NotFound(f"there is no step {path!r} to go on after; begin again with the first page")
+    """The error for a page after a step that doesn't exist."""
+    return NotFound(f"step {path!r} no longer exists, so no page can start after it; start again with the first page")

@@ -1,4 +1,4 @@
-"""The form of the lifecycle's two tables, and the check that they don't contradict themselves. Must not hold a row."""
+"""The row types of the lifecycle's two tables, and a check that the tables are consistent. Must not hold a row."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from holdfast.core.model import Event, State
 
 
 class LeaseRule(StrEnum):
-    """What an event does to the lease, and so who may bring it about."""
+    """What an event does to the lease, and so who may cause it."""
 
     NONE = "–"
     TAKES = "takes"
@@ -17,7 +17,7 @@ class LeaseRule(StrEnum):
 
 
 class StateRow(Struct, frozen=True):
-    """One state, what it means to a person, and what others call it."""
+    """One state, its meaning, and its names in other systems."""
 
     state: State
     meaning: str
@@ -29,7 +29,7 @@ class StateRow(Struct, frozen=True):
 
 
 class EventRow(Struct, frozen=True):
-    """One event: the edges it makes, its lease rule, and who brings it about."""
+    """One event: the states it leads from and to, its lease rule, and who causes it."""
 
     event: Event
     sources: tuple[State, ...]
@@ -40,7 +40,7 @@ class EventRow(Struct, frozen=True):
 
 
 def check_table(states: tuple[StateRow, ...], events: tuple[EventRow, ...]) -> None:
-    """Refuse a table that contradicts itself. Runs when this module is imported."""
+    """Refuse tables that are inconsistent. Runs when `lifecycle` is imported."""
     if {row.state for row in states} != set(State) or len(states) != len(State):
         raise AssertionError("the table of states must have one row for each state")
     if {row.event for row in events} != set(Event) or len(events) != len(Event):
@@ -50,7 +50,7 @@ def check_table(states: tuple[StateRow, ...], events: tuple[EventRow, ...]) -> N
     for _ in states:
         reached |= {t for row in events for t in row.targets if reached & set(row.sources)}
     if reached != set(row_of):
-        raise AssertionError(f"no way leads to {sorted(set(row_of) - reached)}")
+        raise AssertionError(f"no event leads to {sorted(set(row_of) - reached)}")
     left = {source for row in events for source in row.sources}
     if stuck := [row.state for row in states if not row.terminal and row.state not in left]:
         raise AssertionError(f"nothing leads out of {stuck[0]}, which is not terminal")
@@ -64,7 +64,7 @@ def check_table(states: tuple[StateRow, ...], events: tuple[EventRow, ...]) -> N
         owned_source = any(row_of[state].owned for state in row.sources)
         owned_target = any(row_of[state].owned for state in row.targets)
         if owned_source and row.lease not in (LeaseRule.NEEDS, LeaseRule.BREAKS):
-            raise AssertionError(f"{row.event} touches an owned job without a word on its lease")
+            raise AssertionError(f"{row.event} changes an owned job, so it must need or break the lease")
         if row.lease is LeaseRule.NEEDS and not all(row_of[state].owned for state in row.sources):
             raise AssertionError(f"{row.event} needs a lease that a source state doesn't have")
         if owned_target != (row.lease is LeaseRule.TAKES):

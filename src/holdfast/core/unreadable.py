@@ -1,8 +1,8 @@
-"""Values that a store holds and nobody can read: how they are read all the same, and what a replay makes of them.
+"""Damaged values in a store: what is read in their place, and what a replay does with them.
 
-Must not touch a store. A damaged value is read as a value of the right type that keeps the raw text, so that one row
-stops neither a queue nor a listing, nothing of it is lost when the row is written again, and a move takes it along.
-The worker that claims such a job sets it aside for a person; only a person's replay leaves the damaged part out.
+Must not touch a store. A damaged value is read as a placeholder of the right type that keeps the raw text. So one bad
+row stops neither a queue nor a listing, the raw text survives when the row is written again, and a move copies it. The
+worker that claims such a job puts it in review; only a person's replay drops the damaged part.
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,13 @@ from holdfast.core.model import (
 )
 
 UNREADABLE_ARGS = f'"{UNREADABLE}"'
-"""Stands for arguments that are lost with the text around them. It is no list: no function is called with it."""
+"""The placeholder for damaged arguments. It isn't a list, so no function is ever called with it."""
 
 UNREADABLE_ERROR = "Unreadable"
-"""The type of the error that says so."""
+"""The error type of a job or step with a damaged value."""
 
 RAW_SHOWN = 2_000
-"""How many characters of a raw text a history entry repeats. All of it stays where it is until a person decides."""
+"""How many characters of a raw text a history entry shows. The store keeps all of it until a person decides."""
 
 
 # Reading.
@@ -46,22 +46,22 @@ def raw_text(raw: str | bytes) -> str:
 
 
 def unreadable_options(raw: str | bytes) -> Options:
-    """What stands for options that can't be read."""
+    """The placeholder for options that can't be read."""
     return Options(meta={UNREADABLE: raw_text(raw)})
 
 
 def unreadable_waits(raw: str | bytes) -> tuple[Wait, ...]:
-    """What stands for waits that can't be read."""
+    """The placeholder for waits that can't be read."""
     return (Wait(WaitKind.ACTIVATION, f"{UNREADABLE} {raw_text(raw)}"),)
 
 
 def unreadable_signal(raw: str | bytes, version: int = 0) -> Signal:
-    """What stands for a signal, or a whole inbox, that can't be read."""
+    """The placeholder for a signal, or a whole inbox, that can't be read."""
     return Signal(version, UNREADABLE, json.encode(raw_text(raw)).decode(), "", 0)
 
 
 def unreadable_error(raw: str | bytes) -> Error:
-    """What stands for an error, or a whole step record, that can't be read."""
+    """The placeholder for an error, or a whole step record, that can't be read."""
     return Error(UNREADABLE_ERROR, _LOST_WORDS, raw_text(raw))
 
 
@@ -69,20 +69,20 @@ _LOST_WORDS = "what was kept here can't be read"
 
 
 def is_unreadable(error: Error | None) -> bool:
-    """Whether this stands for what can't be read, and is no error of somebody's code."""
+    """Whether this is the placeholder for a damaged value, and not an error of somebody's code."""
     return error is not None and error.type == UNREADABLE_ERROR and error.message == _LOST_WORDS
 
 
 def unreadable_note(raw: str | bytes) -> dict[str, Any]:
-    """What stands for the note of a history entry that can't be read."""
+    """The placeholder for a history note that can't be read."""
     return {UNREADABLE: raw_text(raw)}
 
 
 def presence_of(text: str | bytes, worker: str, beat_at: Time = 0) -> Presence:
-    """What a worker's beat says; if it can't be read, a presence of that name which says so, heard of at `beat_at`."""
+    """A worker's status from its heartbeat; if that can't be read, one marked `unreadable`, last seen at `beat_at`."""
     try:
         return replace(_presence(text), worker=worker)
-    except ValueError:  # also text that is no Unicode
+    except ValueError:  # also text that isn't valid Unicode
         return Presence(worker, beat_at=beat_at, unreadable=True)
 
 
@@ -90,7 +90,7 @@ _presence = json.Decoder(Presence).decode
 
 
 def told(text: str | None) -> dict[str, Any]:
-    """What one of our own records says; nothing if it can't be read."""
+    """The content of one of our own records; empty if it can't be read."""
     try:
         found = json.decode(text or "{}")
     except DecodeError:
@@ -106,11 +106,11 @@ def log_lines(step: Step) -> list[str]:
         return ["(the lines before this one can't be read)"]
 
 
-# Telling.
+# Reporting.
 
 
 def unreadable_parts(job: Job) -> dict[str, str]:
-    """The parts of a job that can't be read and decide how it runs, each with its raw text; mostly none."""
+    """The damaged parts of a job that decide how it runs, each with its raw text; usually none."""
     parts: dict[str, str] = {}
     if UNREADABLE in job.options.meta:
         parts["options"] = job.options.meta[UNREADABLE]
@@ -125,11 +125,11 @@ def unreadable_parts(job: Job) -> dict[str, str]:
 
 
 def set_aside(job: Job, parts: Mapping[str, str], now: Time, *, by: str) -> Change:
-    """What the owner of a job makes of it that can't be run as it was asked for: a person must see it."""
+    """Put a job in review, because its damaged parts can't be run as they were submitted."""
     names = " and ".join(parts)
     message = (
-        f"its {names} can't be read: the stored text is damaged; holdfast replay goes on without, with default options "
-        "if those are damaged; or resolve or discard it"
+        f"its {names} can't be read: the stored text is damaged; replay it to run it without them (damaged options "
+        "become the defaults), or resolve or discard it"
     )
     error = Error(UNREADABLE_ERROR, message, "\n".join(f"{name}: {raw[:RAW_SHOWN]}" for name, raw in parts.items()))
     note = {"error": f"{UNREADABLE_ERROR}: its {names} can't be read"}
@@ -137,7 +137,7 @@ def set_aside(job: Job, parts: Mapping[str, str], now: Time, *, by: str) -> Chan
 
 
 def without_unreadable(before: Job, change: Change) -> Change:
-    """A replay that leaves out what of a job can't be read, and writes that down."""
+    """A replay that drops the damaged parts of a job, and notes them in the history."""
     parts, job = unreadable_parts(before), change.job
     if not parts:
         return change

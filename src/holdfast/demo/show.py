@@ -179,7 +179,7 @@ class Show:
             figures = measure(calls, steps, self._killed, MANY)
             if figures.lost_seconds is not None and owner is not None:
                 self._resumed = True
-                text = f"worker {owner} goes on at the next image, {figures.lost} later"
+                text = f"worker {owner} continues with the next image, {figures.lost} later"
                 self._screen.note(self._seconds(), text, "bold green")
         for name, total, noun in STAGES:
             self._tell_stage(name, total, noun, len(recorded(steps, name)))

@@ -1,6 +1,6 @@
-"""What no store could keep: the checks of everything that is written, with the same words for all engines.
+"""The checks of everything that is written to a store, with the same messages for all engines.
 
-Must not know any store, nor what is in it.
+Must not know any store or its content.
 """
 
 import re
@@ -38,9 +38,9 @@ _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def check_row(row: Struct, since: int = 0) -> None:
-    """Refuse what not every store could keep as it is: the same words on all of them, before anything is written.
+    """Refuse a row that not every store can keep unchanged, before anything is written.
 
-    `since` leaves out the fields before that one.
+    `since` skips the fields before that index.
     """
     for place, value in enumerate(astuple(row)[since:], since):
         if value is None:
@@ -63,13 +63,13 @@ _PLAIN = frozenset({bool, Options, State, StepState, Event})
 def _check_field(name: str, value: object) -> None:
     if isinstance(value, str):
         if "\0" in value or not _is_unicode(value):
-            raise BadValue(f"{name}: text with a NUL character or a lone surrogate can't be stored; clean it")
+            raise BadValue(f"{name}: text with a NUL character or a lone surrogate can't be stored; remove it")
     elif type(value) is int:
-        raise BadValue(f"{name}: {value} is beyond 64 bits")
+        raise BadValue(f"{name}: {value} doesn't fit into 64 bits; use a smaller number")
     elif isinstance(value, Struct | tuple | Mapping):
         _check_nested(name, value)
     else:
-        raise BadValue(f"{name}: a value of type {type(value).__name__} can't be stored there")
+        raise BadValue(f"{name}: a value of type {type(value).__name__} can't be stored here")
 
 
 def _is_unicode(text: str) -> bool:
@@ -81,14 +81,14 @@ def _is_unicode(text: str) -> bool:
 
 
 def _check_nested(name: str, value: object) -> None:
-    """What goes into a store as JSON: errors, waits, signals, notes."""
+    """Check a value that is stored as JSON: errors, waits, signals, notes."""
     try:
         text = json.encode(value)
         json.decode(text)
     except (UnicodeEncodeError, TypeError, ValueError, OverflowError, DecodeError) as error:
         raise BadValue(f"{name}: can't be stored as JSON: {error}") from error
     if b"\\u0000" in text and "\0" in _all_texts(json.decode(text)):
-        raise BadValue(f"{name}: text with a NUL character can't be stored; clean it")
+        raise BadValue(f"{name}: text with a NUL character can't be stored; remove it")
 
 
 def _all_texts(value: object) -> str:
@@ -98,11 +98,11 @@ def _all_texts(value: object) -> str:
 
 
 def check_jobs(jobs: Sequence[Job]) -> None:
-    """Refuse new jobs that not every store could keep."""
+    """Refuse new jobs that not every store can keep."""
     checked = NO_OPTIONS
     for job in jobs:
         if type(job.priority) is not int:
-            raise BadValue(f"priority: {job.priority!r} is not a whole number")
+            raise BadValue(f"priority: {job.priority!r} is not a whole number; give one")
         check_row(job)
         if job.options is not checked:
             checked = job.options
@@ -110,71 +110,79 @@ def check_jobs(jobs: Sequence[Job]) -> None:
             text = json.encode(job.options)
             try:
                 json.decode(text, type=Options)
-            except DecodeError as error:  # acknowledged, it would send its job to review
+            except DecodeError as error:  # If it were accepted, a worker would put the job in review.
                 raise BadValue(f"options: {error}") from error
             if len(text) > OPTIONS_BYTES and UNREADABLE not in job.options.meta:
                 raise BadValue(
-                    f"options: {len(text):,} bytes as JSON, at most {OPTIONS_BYTES:,}; put it into arguments"
+                    f"options: {len(text):,} bytes as JSON, and at most {OPTIONS_BYTES:,} are allowed; "
+                    "pass large values as arguments"
                 )
 
 
 def check_steps(steps: Sequence[Step]) -> None:
-    """Refuse step records that not every store could keep."""
+    """Refuse step records that not every store can keep."""
     for step in steps:
         check_row(step)
         if len(step.path) > STORED_PATH_CHARACTERS:
-            raise BadValue(f"step {step.path[:40]}…: its path has {len(step.path):,} characters; give shorter names")
+            raise BadValue(
+                f"step {step.path[:40]}…: its path has {len(step.path):,} characters, and at most "
+                f"{STORED_PATH_CHARACTERS:,} are allowed; use shorter names"
+            )
 
 
 def storable(texts: Iterable[str]) -> list[str]:
-    """Leave out the texts that no store holds: nothing can be found under them."""
+    """Leave out texts that no store can hold: nothing can be found under them."""
     return [text for text in texts if "\0" not in text and (text.isascii() or _is_unicode(text))]
 
 
 def are_storable(*texts: str) -> bool:
-    """Whether a store may hold something under each of these texts."""
+    """Whether a store can hold all of these texts."""
     return len(storable(texts)) == len(texts)
 
 
 def at_most(limit: int, most: int) -> int:
-    """A limit as a caller gave it: never less than none, never more than a page."""
+    """A caller's limit, kept between 0 and `most`."""
     return max(0, min(limit, most))
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """Refuse changes that no engine could carry out whole."""
+    """Refuse changes that no engine can apply."""
     for change in changes:
         check_row(change.job, 0 if change.edits else _STANDS)
         if not isinstance(change.by, str):
-            raise BadValue(f"by: {change.by!r} is no text")
+            raise BadValue(f"by: {change.by!r} is not a string; give a name")
         if len(change.by) > ACTOR_CHARACTERS:
-            raise BadValue(f"by: {change.by[:40]!r}… has {len(change.by):,} characters, at most {ACTOR_CHARACTERS}")
+            raise BadValue(
+                f"by: {change.by[:40]!r}… has {len(change.by):,} characters, and at most {ACTOR_CHARACTERS} are allowed"
+            )
         if change.note:
             _check_nested("note", change.note)
         if change.steps:
             check_steps(change.steps)
         if change.signal is not None:
             _check_nested("signal", change.signal)
-            if change.version is None and change.epoch is None:  # racing senders would pass an inbox's bounds together
-                raise Invalid(f"a signal for job {change.job.id} must expect the version that was looked at")
+            if change.version is None and change.epoch is None:  # Senders that race could overfill the inbox together.
+                raise Invalid(f"a signal for job {change.job.id} must expect the version of the job that was read")
         if change.inserts:
             _check_inserts(change)
 
 
 _STANDS = Job.__struct_fields__.index("state")
-"""Where the part of a job begins that changes: what is before it was checked when it was submitted."""
+"""The index of the first field that changes: the fields before it were checked at the submit."""
 
 
 def _check_inserts(change: Change) -> None:
     check_jobs(change.inserts)
     if len(change.inserts) > NEW_JOBS_LIMIT:
-        raise Invalid(f"{len(change.inserts)} new jobs in one change of job {change.job.id}; up to {NEW_JOBS_LIMIT}")
+        raise Invalid(
+            f"a change of job {change.job.id} inserts {len(change.inserts)} jobs; at most {NEW_JOBS_LIMIT} are allowed"
+        )
     if any(job.key is not None for job in change.inserts):
-        raise Invalid(f"a change of job {change.job.id} brings a job with a key; insert that one by itself")
+        raise Invalid(f"a change of job {change.job.id} inserts a job with a key; insert that job separately")
 
 
 def check_load(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> None:
-    """Refuse to load what not every store could keep, or what is not whole."""
+    """Refuse to load rows that not every store can keep, or incomplete jobs."""
     for whole in wholes:
         check_whole(whole)
         for entry in whole.entries:
@@ -186,29 +194,30 @@ def check_load(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequen
     for record in records:
         check_row(record)
         if record.name == MOVED or record.name.startswith(WORKER):
-            raise Invalid(f"record {record.name} belongs to its own store; nothing was loaded")
+            raise Invalid(f"nothing was loaded: record {record.name} belongs to one store and can't be moved")
 
 
 def check_worker(worker: str) -> None:
-    """Refuse a worker's name that could not be part of a file's or a key's name."""
+    """Refuse a worker's name that can't be part of a file name or a key."""
     if not _WORKER_NAME.fullmatch(worker):
-        raise Invalid(f"{worker!r} can't be a worker's name: letters, digits, '-', '_' and '.', up to 100 characters")
+        raise Invalid(f"{worker!r} can't be a worker's name; use up to 100 letters, digits, '-', '_' and '.'")
 
 
 def check_record(name: str, value: str | None) -> None:
-    """Refuse records that a beat writes, and empty ones, which would look like none."""
+    """Refuse records that only heartbeats write, and empty ones, which would look removed."""
     check_row(Record(name, value or "-", 0, 0))
     if len(name) > RECORD_NAME_CHARACTERS or len((value or "").encode()) > RECORD_BYTES:
         raise BadValue(
-            f"record {name[:40]}: a name has at most {RECORD_NAME_CHARACTERS} characters, a text {RECORD_BYTES:,} bytes"
+            f"record {name[:40]}: too large; a name may have {RECORD_NAME_CHARACTERS} characters, "
+            f"and a text {RECORD_BYTES:,} bytes"
         )
     if name.startswith(WORKER):
-        raise Invalid(f"record {name}: a worker's presence is written by its beat")
+        raise Invalid(f"record {name}: only a worker's heartbeat writes this record")
     if value == "":
-        raise Invalid(f"record {name}: an empty text means nothing; give None to remove it")
+        raise Invalid(f"record {name}: a record can't be empty; pass None to remove it")
 
 
 def check_page(ids: Sequence[str]) -> None:
-    """Refuse to read for more jobs than a page has."""
+    """Refuse to read more jobs at once than a page holds."""
     if len(ids) > PAGE_LIMIT:
-        raise Invalid(f"{len(ids):,} jobs are more than a page; ask for at most {PAGE_LIMIT:,} at once")
+        raise Invalid(f"{len(ids):,} jobs are too many for one call; ask for at most {PAGE_LIMIT:,}")

@@ -1,4 +1,4 @@
-"""The clock of a store on one machine: it goes on evenly while the machine's own clock is set. Must not know a store.
+"""The clock of a store on one machine: it runs evenly even if the machine's clock is changed. Must not know a store.
 
 Time is counted by a clock of the system that nobody can set and that goes on while the machine sleeps. To it belongs a
 course: what the store's time was at some moment, and where the machine's clock is. Store time approaches the machine's

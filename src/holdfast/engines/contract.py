@@ -1,13 +1,13 @@
-"""The engine contract: what a store must do, method by method, each with its law.
+"""The engine contract: what a store must do, method by method, each with its laws.
 
-Must not know any store. One method is one atomic act: it happens whole or not at all, is durable (to the class in
-`guarantees`) before it answers, and is safe to repeat when the answer was lost. No SQL, no transaction object. The
-laws are tests: `pytest --pyargs holdfast.conformance --engine URL`. What only some engines can do is in `traits`.
+Must not know any store. One method is one atomic act: it happens completely or not at all, is durable (as `guarantees`
+says) before it returns, and is safe to repeat if the answer was lost. There is no SQL here and no transaction object.
+Tests check the laws: `pytest --pyargs holdfast.conformance --engine URL`. `traits` has what only some engines can do.
 
-What engines need not do: decide. A `Change` comes from `core.lifecycle.decide`; an engine compares what the change
-expects with what it holds (`lifecycle.refusal`) and writes what it says (`lifecycle.applied`). Nor check: a method that
-takes arguments checks them here, once for all engines, and then calls the engine's own method of the same name with an
-underscore in front (`insert` calls `_insert`).
+Engines don't decide: a `Change` comes from `core.lifecycle.decide`. An engine compares what the change expects with
+what it holds (`lifecycle.refusal`) and writes the result (`lifecycle.applied`). Engines don't check arguments either:
+the methods here do, once for all engines, and then call the engine's own method of the same name with an underscore in
+front (`insert` calls `_insert`).
 """
 
 import time
@@ -52,7 +52,7 @@ from holdfast.engines.checks import (
 )
 
 PROMOTE_LIMIT = 1_000
-"""How many due jobs of a queue one claim makes available: a million due at once must not stop the store."""
+"""How many due jobs of a queue one claim makes available, so that a million jobs due at once don't block the store."""
 
 PRUNE_LIMIT = 1_000
 """How many jobs one prune removes."""
@@ -62,12 +62,12 @@ Clock = Callable[[], Time]
 
 
 def system_clock() -> Time:
-    """The machine's time: what a store on this machine goes by."""
+    """The time of this machine's clock."""
     return time.time_ns() // 1_000_000
 
 
 class Guarantees(Struct, frozen=True):
-    """What an engine promises beyond the contract. Tests ask these, never an engine's name."""
+    """What an engine guarantees beyond the contract. Tests check these, never an engine's name."""
 
     name: str
     url: str
@@ -75,20 +75,20 @@ class Guarantees(Struct, frozen=True):
     durable: str
     """What acknowledged work survives: "nothing", "a killed process" or "a power cut"."""
     processes: str
-    """Who may use one store at once: "one process", "one machine" or "many machines"."""
+    """Who can use one store at the same time: "one process", "one machine" or "many machines"."""
     wakes: str
     """How far a wake-up reaches: "one process", "one machine" or "many machines"."""
     atomic_children: bool
-    """Whether a change and the jobs it inserts are one act."""
+    """Whether a change and the jobs that it inserts are one atomic act."""
     clock: str
     """Whose clock counts: "this machine's" or "the server's"."""
     limit: str
     transactions: str = "no"
-    """Which steps may write to the store in the transaction of their own record: "no", "def steps" or "all steps"."""
+    """Which steps can write to the store in the transaction of their record: "no", "def steps" or "all steps"."""
 
     @property
     def shared(self) -> bool:
-        """Whether several processes may use one store."""
+        """Whether several processes can use one store."""
         return self.processes != "one process"
 
 
@@ -98,85 +98,84 @@ class Engine(ABC):
     guarantees: Guarantees
 
     insert_at_once: int = 1_000
-    """How many jobs callers should insert in one act: where nobody else is served meanwhile, not too many."""
+    """How many jobs callers should insert at once. It is small for an engine that serves nobody else meanwhile."""
 
     inserts_in_order: bool = True
-    """Whether jobs that are due at the same moment keep the order of inserts of which the next one did not wait for the
-    one before it.
-    """
+    """Whether concurrent inserts keep their order among jobs that are due at the same moment."""
 
     may_block: bool = False
-    """Whether `now` and `insert` can be awaited where no event loop runs. Then they block the thread until they have
-    their answer, and never suspend.
+    """Whether `now` and `insert` can be awaited where no event loop runs. They then block the thread until they have
+    an answer, and never suspend.
     """
 
     look_seconds: float = 0.0
-    """How often upkeep may look for the dead, at most: where each look is a question to a server, not too often."""
+    """The shortest time between two checks for dead workers. It is longer where each check is a query to a server."""
 
     @classmethod
     @abstractmethod
     def from_url(cls, url: str, clock: Clock) -> "Engine":
-        """The engine for a store's URL, not yet opened. Engines that go by a server's clock don't use `clock`."""
+        """The engine for a store's URL, not yet opened. Engines that use a server's clock ignore `clock`."""
 
     @classmethod
     @abstractmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """The URL of an empty store of the same kind, for a test that may write into `folder`."""
+        """The URL of an empty store of the same kind, for a test that can write to `folder`."""
 
     @classmethod
     async def scrap(cls, url: str) -> None:
-        """Remove a store that `scratch` named, and never another one; nothing to do where it is all in the folder."""
+        """Remove a store that `scratch` named, and never another one. A store in the folder needs no removal."""
         return
 
     async def shift_clock(self, milliseconds: int) -> bool:
-        """Move the clock of a store that `scratch` named, and never of another one, for a test; False where nobody can.
+        """Move the clock of a store that `scratch` named, and never of another one; False if that isn't possible.
 
-        For engines that go by a server's clock; the others are given one.
+        For tests of engines that use a server's clock; tests give the other engines a clock.
         """
         return False
 
     async def is_there(self) -> bool:
-        """Whether there is a store to open: who only looks asks first, because `open` makes one where there is none.
+        """Whether the store exists. Callers that only read ask first, because `open` would create it.
 
-        Law: makes and changes nothing. For engines that keep something; what lives in one process is always there.
+        Law: it creates and changes nothing. A store in the memory of a process always exists.
         """
         return True
 
-    # A store is opened once, from any thread or event loop, and may then be used from all of them.
+    # A store is opened once, from any thread or event loop, and can then be used from all of them.
 
     @abstractmethod
     async def open(self) -> None:
         """Make the store ready: create it, bring its schema up to date, or refuse with one clear error.
 
-        Law: a store that is not ours, newer than we are, damaged or not writable is refused and left as it was.
+        Law: a store of another program or a newer version, or one that is damaged or not writable, is refused and left
+        unchanged.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. Law: may be called twice; what was acknowledged stays."""
+        """Close the store and release everything. Law: it can be called twice, and acknowledged work stays."""
 
     @abstractmethod
     async def now(self) -> Time:
-        """The store's time, which all comparisons with `run_at`, `expires_at` and beats go by."""
+        """The store's time, which is compared with `run_at`, `expires_at` and heartbeats."""
 
     # Writing.
 
     async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
         """Add new jobs, each with its first history entry. All or none.
 
-        Laws: a job whose id is there already is left as it is, and counted as not new. A job with a key gives the
-        job that has the key (keys are apart for each type), for as long as the key holds (until the new job's
-        `created_at` reaches `key_until`, or while that job is kept), and KeyConflict, with nothing inserted, when the
-        digests differ. With `parent`, LeaseLost unless that lease is current; each
-        new child is counted in its group. Wakes who waits for the queue.
+        Laws: if a job with the same id exists, it is left unchanged and reported as not new. If a job of the same type
+        has the same key, the answer is that job, as long as the key is valid: until `key_until`, compared with the new
+        job's `created_at`, or while that job is kept. If their digests differ, it raises KeyConflict and inserts
+        nothing. With `parent`, it raises LeaseLost unless that lease is current, and counts each new child in its
+        group. It wakes those who wait for the queue.
         """
         check_jobs(jobs)
         return await self._insert(jobs, parent) if jobs or parent is not None else []
 
     async def insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
-        """Add new jobs inside the caller's own transaction on the caller's own connection: a trait of SQL engines.
+        """Add new jobs inside the caller's own transaction, on the caller's connection. Only some SQL engines can.
 
-        Laws: they are there once the caller commits, and never if it rolls back. On KeyConflict the caller rolls back.
+        Laws: the jobs exist once the caller commits, and never if it rolls back. On KeyConflict the caller rolls back.
         """
         check_jobs(jobs)
         return await self._insert_within(connection, jobs)
@@ -188,43 +187,44 @@ class Engine(ABC):
 
         With `types`, only jobs of these types; without, of any type.
 
-        Laws: in the same act, what is due in these queues is promoted first (and pending jobs whose time is over
-        activated), up to PROMOTE_LIMIT a queue, whatever its type; who waits for the queue is woken. Each job gets the
-        next epoch, this worker, and its history entries. No job is given to two claimers. Nothing comes early, after
-        `expires_at`, or out of a paused queue. The order holds across types. A job of another type stays as it is, and
-        a million of them in front don't make a claim slow.
+        Laws: the same act first promotes the due jobs of these queues (and activates pending jobs whose wait timed
+        out), up to PROMOTE_LIMIT for each queue, whatever their type, and wakes those who wait for the queue. Each
+        claimed job gets the next epoch, this worker, and its history entries. No job is given to two workers, before
+        its `run_at`, after its `expires_at`, or from a paused queue. The order holds across types. Jobs of other types
+        don't change, and a million of them in front don't make a claim slow.
         """
         check_worker(worker)
         asked = storable(dict.fromkeys(queues))
         return await self._claim(worker, asked, limit, _known(types)) if asked and limit > 0 else []
 
     async def beat(self, presence: Presence) -> Beat:
-        """Note that a worker lives and what it does, and tell it what it must know. Changes no job.
+        """Store a worker's heartbeat, and answer with what the worker must know. Changes no job.
 
-        Laws: a job it names under another epoch, or that isn't active, is lost (cancelled, if it was); a lease in
-        its name that it didn't name is stray. With `leaving`, the presence is removed.
+        Laws: a job that it names with another epoch, or that isn't active, is reported as lost, or as cancelled if it
+        was cancelled. A lease that it holds but didn't name is reported as stray. With `leaving`, the worker's status
+        is removed.
         """
         check_worker(presence.worker)
         return await self._beat(presence)
 
     async def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """Carry out changes, each on its own: a Conflict touches no neighbour and changes nothing.
+        """Apply changes, each independently: a change that is refused (Conflict) has no effect on the others.
 
-        Laws: the job, its one history entry (of the next version), step records, dropped records, its inbox, edited
-        arguments, new jobs and the arrival at its parent are one act. Refused when what the change expects isn't so
-        (`lifecycle.refusal`), and when a job suspends on a group of children of which nobody is missing. An arrival
-        counts once for each child and expects nothing of the parent. Wakes who waits for the job, its queue, and the
-        worker that lost it.
+        Laws: the job, its one history entry (with the next version), step records, dropped records, its inbox, edited
+        arguments, new jobs and the arrival at its parent are one atomic act. A change is refused if the job isn't as
+        the change expects (`lifecycle.refusal`), or if a job suspends on a group of children that have all arrived. An
+        arrival counts once for each child, whatever the parent's state. It wakes those who wait for the job or its
+        queue, and the worker that lost the job.
         """
         check_changes(changes)
         return await self._commit(changes) if changes else []
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """Keep step records, each fenced by its job's epoch. Doesn't change the job's version.
+        """Store step records, if the job still has their epoch. Doesn't change the job's version.
 
-        Laws: a record that is done or failed stays as it is, whoever writes again: the answer has the one that stands,
-        and `first` tells whether it is what was written just now (True also for the very same record, repeated). A
-        started one is replaced. A stale epoch, or a job that isn't active, is a Conflict.
+        Laws: a record that is done or failed is never overwritten. The answer has the stored record, and `first` says
+        whether it equals the one given (True also when the same record is written twice). A started record is
+        replaced. An old epoch, or a job that isn't active, is a Conflict.
         """
         check_steps(steps)
         return await self._record(steps) if steps else []
@@ -237,10 +237,10 @@ class Engine(ABC):
         limit: int,
         types: Collection[str] | None = None,
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """What a busy worker does again and again: commit some ends, and claim for the slots that they leave.
+        """Commit the ends of some jobs, and claim new ones for the free slots: what a busy worker does all the time.
 
-        Laws: as `commit`, then `claim`. An engine that gains by it makes one act of the two. When only the claim has
-        trouble, the commit's answers come with no jobs: the next claim tells the trouble.
+        Laws: those of `commit`, then those of `claim`. An engine may make one act of the two to save time. If only the
+        claim fails, the commit's answers are returned with no jobs, and the next claim raises the error.
         """
         if not changes:
             return [], await self.claim(worker, queues, limit, types)
@@ -249,25 +249,25 @@ class Engine(ABC):
         return await self._turn(changes, worker, storable(dict.fromkeys(queues)), max(0, limit), _known(types))
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
-        """Remove jobs whose `prune_at` has come, oldest first, with all that belongs to them; answer how many.
+        """Remove jobs whose `prune_at` has passed, oldest first, with everything that belongs to them; return how many.
 
-        Laws: only terminal jobs; none with a parent or child that has not ended; a key outlives its job to the end
-        of its own window.
+        Laws: only terminal jobs, and none with a parent or child that has not ended. A key outlives its job until its
+        `key_until`.
         """
         return await self._prune(at_most(limit, PAGE_LIMIT))
 
-    # Reading. Every write that was acknowledged is seen.
+    # Reading. Reads see every acknowledged write.
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
-        """The jobs with these ids, in this order; None where there is none."""
+        """The jobs with these ids, in this order; None for an id that doesn't exist."""
         asked = storable(dict.fromkeys(ids))
         found = await self._get(asked) if asked else {}
         return [found.get(id) for id in ids]
 
     async def find(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> list[Job]:
-        """A page of jobs, in the order of their ids; `after` is the last id of the page before.
+        """A page of jobs, in the order of their ids; `after` is the last id of the previous page.
 
-        Law: a walk over the pages meets each job that was there throughout exactly once.
+        Law: reading all pages returns each job that existed the whole time exactly once.
         """
         most = at_most(limit, PAGE_LIMIT)
         texts = [text for text in (after, where.queue, where.type, where.parent) if text is not None]
@@ -275,13 +275,13 @@ class Engine(ABC):
 
     @abstractmethod
     async def count(self) -> Mapping[tuple[str, State], int]:
-        """How many jobs each queue has in each state, without the zeros. Law: equals a recount, and costs none."""
+        """How many jobs each queue has in each state, without zeros. Law: always exact, without counting all jobs."""
 
     async def ready_types(self, queue: str) -> list[str]:
         """The types of the jobs that can be claimed from a queue, sorted, up to PAGE_LIMIT.
 
-        A look: types of which all available jobs wait for their time, or have expired, may be among them or not.
-        Law: it costs no walk over the jobs.
+        A type whose available jobs are all not yet due, or expired, may or may not be listed. Law: it doesn't read all
+        jobs.
         """
         return await self._ready_types(queue) if are_storable(queue) else []
 
@@ -294,7 +294,7 @@ class Engine(ABC):
         return await self._steps_under([job], prefix, None) if are_storable(job, prefix) else []
 
     async def steps_under_each(self, jobs: Sequence[str], prefix: str, state: StepState | None = None) -> list[Step]:
-        """The same of up to PAGE_LIMIT jobs in one act; with `state`, only the records that are in it."""
+        """The same for up to PAGE_LIMIT jobs in one act; with `state`, only records in that state."""
         check_page(jobs)
         asked = storable(dict.fromkeys(jobs))
         return await self._steps_under(asked, prefix, state) if asked and are_storable(prefix) else []
@@ -302,8 +302,8 @@ class Engine(ABC):
     async def steps_page(self, job: str, after: str = "", limit: int = PAGE_LIMIT) -> list[StepHead]:
         """A page of a job's steps without their results, in the order in which they were first written.
 
-        `after` is the last path of the page before; NotFound if it is gone. Law: records whose paths begin with a tilde
-        are no steps.
+        `after` is the last path of the previous page; NotFound if it no longer exists. Law: records whose paths start
+        with a tilde aren't steps.
         """
         most = at_most(limit, PAGE_LIMIT)
         return await self._steps_page(job, after, most) if most and are_storable(job, after) else []
@@ -311,9 +311,9 @@ class Engine(ABC):
     async def summaries(self, jobs: Sequence[str]) -> list[StepSummary]:
         """The steps of up to PAGE_LIMIT jobs, counted by name and state, in the order of the ids; empty for no job.
 
-        Laws: it equals what counting all of a job's steps gives, whatever was recorded again, replaced, dropped or
-        loaded. Records whose paths begin with a tilde are no steps. A name that is counted apart is counted so from its
-        first step on.
+        Laws: the result equals a count of all the job's steps, whatever was repeated, replaced, dropped or loaded.
+        Records whose paths start with a tilde aren't steps. A name that is counted separately is counted separately
+        from its first step on.
         """
         check_page(jobs)
         asked = storable(dict.fromkeys(jobs))
@@ -321,7 +321,7 @@ class Engine(ABC):
         return [found.get(job) or StepSummary(job) for job in jobs]
 
     async def history(self, job: str, after: int = 0, limit: int = PAGE_LIMIT) -> list[Entry]:
-        """The entries of a job with a version above `after`. Law: one entry for each version, without a gap."""
+        """The entries of a job with a version above `after`. Law: one entry for each version, without gaps."""
         most = at_most(limit, PAGE_LIMIT)
         return await self._history(job, after, most) if most and are_storable(job) else []
 
@@ -329,17 +329,17 @@ class Engine(ABC):
         """How many children of this group have not arrived at their parent yet."""
         return await self._missing(parent, group) if are_storable(parent, group) else 0
 
-    # Small documents: leadership, pauses, schedules, limits, and the workers' presences (read only).
+    # Small records: leadership, pauses, schedules, limits, and the status of each worker (read only).
 
     async def records(self, prefix: str) -> list[Record]:
-        """The records whose names begin with `prefix`, by name."""
+        """The records whose names start with `prefix`, sorted by name."""
         return await self._records(prefix) if are_storable(prefix) else []
 
     async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
         """Write a record, or remove it (None), if it is still at version `expected`.
 
-        Laws: `expected=0` means that there is none; None writes in any case. A version never comes back, not even
-        after a removal.
+        Laws: `expected=0` means that the record must not exist; `expected=None` always writes. A version number is
+        never used twice, not even after a removal.
         """
         check_record(name, value)
         return await self._put_record(name, value, expected)
@@ -347,22 +347,23 @@ class Engine(ABC):
     # Waking.
 
     async def wait(self, topics: Collection[str], timeout: float, after: int = 0) -> int:
-        """Wait for news of any topic, at most `timeout` seconds; answer with a mark to hand in as `after` next time.
+        """Wait for a wake-up on any of these topics, at most `timeout` seconds; return a mark for the next call.
 
-        A hint, not a promise: it may return early, never with data. Laws: news between two calls are not missed by
-        the second one when it is given the first one's mark; a wait for a queue ends when a job of it becomes due.
+        A wake-up is a hint: this may return early, and never returns data. Laws: with the mark of the previous call as
+        `after`, a wake-up between the two calls is not missed. A wait for a queue ends when one of its jobs becomes
+        due.
         """
         return await self._wait(storable(topics), timeout, after)
 
-    # What each engine writes for its store. The arguments are checked, queues, types and ids are named once, limits are
-    # within their bounds, and nothing comes here that has an answer without asking the store.
+    # What each engine implements. The arguments are checked, queues, types and ids have no duplicates, limits are in
+    # range, and calls that need no store are already answered.
 
     @abstractmethod
     def _insert(self, jobs: Sequence[Job], parent: Lease | None) -> Awaitable[list[Inserted]]: ...
 
     async def _insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
         raise Invalid(
-            f"connection=: jobs kept in {self.guarantees.name} can't be part of your transaction; leave it out"
+            f"connection=: a {self.guarantees.name} store can't take part in your transaction; leave out connection="
         )
 
     @abstractmethod
@@ -380,7 +381,7 @@ class Engine(ABC):
     async def _turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """Commit, then claim. An engine that can make one act of the two does so."""
+        """Commit, then claim. An engine that can do both in one act overrides this."""
         answers = await self._commit(changes)
         try:
             return answers, await self._claim(worker, queues, limit, types) if queues and limit else []
@@ -392,7 +393,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _get(self, ids: list[str]) -> Awaitable[Mapping[str, Job]]:
-        """The jobs that are there, by their ids."""
+        """The jobs that exist, by their ids."""
 
     @abstractmethod
     def _find(self, where: Where, after: str, limit: int) -> Awaitable[list[Job]]: ...
@@ -404,16 +405,16 @@ class Engine(ABC):
     def _steps(self, job: str) -> Awaitable[list[Step]]: ...
 
     async def _steps_under(self, jobs: list[str], prefix: str, state: StepState | None) -> list[Step]:
-        """Read all, and leave out the others. An engine that can read these alone does so."""
+        """Read all steps and filter them. An engine that can read only these overrides this."""
         steps = [step for job in jobs for step in await self._steps(job)]
         return [step for step in steps if step.path.startswith(prefix) and state in (None, step.state)]
 
     async def _steps_page(self, job: str, after: str, limit: int) -> list[StepHead]:
-        """Read all. An engine that can leave the results where they are does so."""
+        """Read all steps. An engine that can skip the results overrides this."""
         return page_of(await self._steps(job), after, limit)
 
     async def _summaries(self, jobs: list[str]) -> Mapping[str, StepSummary]:
-        """Count all, by the jobs' ids. An engine that keeps counters reads those: then no cost grows with the steps."""
+        """Count all steps of each job. An engine that keeps counters overrides this, so the cost doesn't grow."""
         return {job: summarize(job, await self._steps(job)) for job in jobs}
 
     @abstractmethod

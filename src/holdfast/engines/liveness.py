@@ -20,7 +20,7 @@ SILENT_LEASES = 20
 """The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
 
 ALWAYS = float("inf")
-"""For how long there has been no trouble, when none is known of."""
+"""How long the store has been steady, if no interruption is known."""
 
 
 def beat_records(presence: Presence) -> list[str]:
@@ -67,7 +67,7 @@ def is_suspect(presence: Presence, now: Time, watched_ms: float, steady_ms: floa
 
 
 def is_excused(presence: Presence, now: Time, steady_ms: float) -> bool:
-    """Whether the store, or the way to it, was away since a worker's last beat: its silence says little about it."""
+    """Whether the store was unreachable since a worker's last heartbeat, so that silence says little about it."""
     return presence.beat_at < now - steady_ms
 
 

@@ -1,4 +1,4 @@
-"""The memory engine: the reference that every other engine is compared with, and the store of simulations.
+"""The memory engine: the reference for all other engines, and the store of tests and simulations.
 
 Must not use threads of its own, and must not sleep.
 """
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class MemoryEngine(Movable, forking.Forkable):
-    """Jobs in this process's memory: gone with it. The reference for all others."""
+    """Jobs in this process's memory: they are gone when it ends. The reference for all other engines."""
 
     guarantees = Guarantees(
         name="memory",
@@ -67,7 +67,7 @@ class MemoryEngine(Movable, forking.Forkable):
     def from_url(cls, url: str, clock: Clock) -> "MemoryEngine":
         """Make the engine of a store's URL."""
         if url != "memory:":
-            raise Invalid(f"{url!r}: a memory store has no name; write memory:")
+            raise Invalid(f"{url!r}: a memory store has no name; write just memory:")
         return cls(clock)
 
     @classmethod
@@ -76,11 +76,11 @@ class MemoryEngine(Movable, forking.Forkable):
         return url
 
     async def open(self) -> None:
-        """Make the store ready. A forked child has no more than a copy: what it wrote there, nobody would see."""
+        """Make the store ready. A forked child has only a copy, and nobody would see what it writes there."""
         if self._is_copy:
             raise StoreClosed(
-                "memory: this store is in the memory of the process that forked this one; "
-                "use it there, or keep the jobs in sqlite:///…"
+                "memory: this store belongs to the process that forked this one; "
+                "use it in that process, or use sqlite:///jobs.db to share jobs between processes"
             )
         self._is_used = True
 
@@ -88,7 +88,7 @@ class MemoryEngine(Movable, forking.Forkable):
         """Nothing to close."""
 
     def leave_behind(self) -> None:
-        """Know this as a copy, unless nobody has opened the store yet."""
+        """Mark this as a copy, unless nobody has opened the store yet."""
         self._lock, self._wakeups, self._is_copy = threading.Lock(), Wakeups(), self._is_used
 
     async def now(self) -> Time:
@@ -96,7 +96,7 @@ class MemoryEngine(Movable, forking.Forkable):
         return self._clock()
 
     async def _act(self, act: Callable[[Tables], T]) -> T:
-        """Do one act alone, then wake who waits for what it changed."""
+        """Do one act under the lock, then wake those who wait for what it changed."""
         with self._lock:
             answer = act(self._tables)
             news, self._tables.news = self._tables.news, set()
@@ -105,7 +105,7 @@ class MemoryEngine(Movable, forking.Forkable):
         return answer
 
     async def _change(self, act: Callable[[Tables], T]) -> T:
-        """Do one act, unless the jobs were moved away, or are being moved."""
+        """Do one act, unless the jobs were moved or are being moved."""
 
         def here(tables: Tables) -> T:
             check_unmarked(tables.mark())
@@ -183,7 +183,7 @@ class MemoryEngine(Movable, forking.Forkable):
         return self._look(lambda tables: tables.list_keys(after, limit))
 
     async def all_records(self) -> list[Record]:
-        """List all records, the removed ones too."""
+        """List all records, including removed ones."""
         return await self._look(lambda tables: [record for _, record in sorted(tables.records.items())])
 
     def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Awaitable[int]:

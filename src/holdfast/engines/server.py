@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from holdfast.core.model import Time
 
 DEAF_POLL_SECONDS = 1.0
-"""How often a waiter looks by itself while no news come in."""
+"""How often a waiter polls while it receives no wake-ups."""
 
 CLOCK_SECONDS = 5.0
-"""How long the server's clock is followed by our own before it is asked again."""
+"""How long our own clock stands for the server's before we ask the server again."""
 
 CLOCK_SET_MS = 500
 """An answer that is so far behind what we thought means that the server's clock was set back."""
@@ -23,6 +23,10 @@ RETRY_SECONDS = (0.1, 0.3, 1.0, 2.0)
 
 CHECK = "is the server up, and are host and port right?"
 """What to look at when there is no connection."""
+
+TIMED_OUT = "timed out; the write may or may not have been stored: check, then repeat it"
+
+UNKNOWN = "writes in progress may or may not have been stored"
 
 
 class ServerClock:

@@ -1,6 +1,6 @@
-"""Which engine a store's URL means: the one place in the library that names concrete engines.
+"""Which engine a store's URL stands for: the one place in the library that names concrete engines.
 
-An engine is imported when its URL is asked for, so that the drivers of the others need not be installed.
+An engine is imported when its URL is used, so that the drivers of the others need not be installed.
 """
 
 from holdfast.core.errors import Invalid
@@ -15,7 +15,7 @@ _LATER = {"nats": "NATS"}
 
 
 def engine_class(url: str) -> type[Engine]:
-    """The engine that a store's URL means, or Invalid. Nothing is opened."""
+    """The engine class for a store's URL, or Invalid. Nothing is opened."""
     scheme = url.partition(":")[0] if ":" in url else ""
     match scheme:
         case "memory":
@@ -36,7 +36,9 @@ def engine_class(url: str) -> type[Engine]:
             except ModuleNotFoundError as error:
                 if error.name != "asyncpg":
                     raise
-                raise Invalid(f"{scheme}: its driver is not installed; pip install 'holdfast[postgres]'") from None
+                raise Invalid(
+                    f"{scheme}: the driver is not installed; run pip install 'holdfast-jobs[postgres]'"
+                ) from None
 
             return PostgresEngine
         case "redis" | "rediss" | "valkey" | "valkeys":
@@ -45,15 +47,18 @@ def engine_class(url: str) -> type[Engine]:
             except ModuleNotFoundError as error:
                 if error.name not in ("redis", "hiredis"):
                     raise
-                raise Invalid(f"{scheme}: its driver is not installed; pip install 'holdfast[redis]'") from None
+                raise Invalid(
+                    f"{scheme}: the driver is not installed; run pip install 'holdfast-jobs[redis]'"
+                ) from None
 
             return RedisEngine
     if scheme in _LATER:
         raise Invalid(f"{scheme}: the {_LATER[scheme]} engine is not in this version; use one of {FORMS}")
     plain = scheme.partition("+")[0]
     if plain in ("postgresql", "postgres", "sqlite"):
-        raise Invalid(f"{masked(url)!r}: write {plain}://…, without +{scheme.partition('+')[2]}: the driver is ours")
-    raise Invalid(f"{masked(url)!r} names no store; use one of {FORMS}")
+        driver = scheme.partition("+")[2]
+        raise Invalid(f"{masked(url)!r}: Holdfast uses its own driver; write {plain}://… without +{driver}")
+    raise Invalid(f"{masked(url)!r} is not the URL of a store; use one of {FORMS}")
 
 
 def engine_for(url: str, clock: Clock = system_clock) -> Engine:

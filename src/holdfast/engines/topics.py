@@ -23,12 +23,12 @@ DUE_WINDOW_MS = 1_000
 
 
 def until_due(due: Time | None, now: Time, timeout: float) -> float:
-    """How long to wait when the next job is due then: not past it, and never less than a moment."""
+    """How long to wait if the next job is due at `due`: not past it, and at least 10 ms."""
     return timeout if due is None else min(timeout, max((due - now) / 1_000, 0.01))
 
 
 def job_topic(job: str) -> str:
-    """What to wait for to hear of changes of a job. Its steps are no news: who shows progress looks now and then."""
+    """The topic of changes of a job. Recorded steps don't wake anybody: those who show progress poll."""
     return _JOB + job
 
 
@@ -48,6 +48,6 @@ def worker_topic(worker: str) -> str:
 def loser_of(owner: str | None, change: Change) -> str | None:
     """The worker that a change takes a job from, if somebody else made the change.
 
-    What an owner does itself is no news to it: told of each, it would beat for every job that it ends.
+    An owner's own changes don't wake it: otherwise it would send a heartbeat for every job that it ends.
     """
     return owner if change.job.worker is None and change.epoch is None else None

@@ -9,7 +9,7 @@ EVERYTHING = "*"
 """A topic that wakes everybody, for when too much happened to name it."""
 
 MEMORY_LIMIT = 4_096
-"""So many topics at least are remembered for waiters that come a little later; who asks for older ones wakes early."""
+"""At least this many topics are remembered for later waiters. A waiter that asks for older ones wakes early."""
 
 
 class Wakeups:
@@ -26,7 +26,7 @@ class Wakeups:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
 
     def ring(self, topics: Iterable[str]) -> None:
-        """Wake who waits for any of these topics, and remember them for who comes next."""
+        """Wake those who wait for any of these topics, and remember the topics for later waiters."""
         with self._lock:
             self._mark += 1
             rung = dict.fromkeys(topics, self._mark)

@@ -1,6 +1,6 @@
-"""`crash_everywhere`: runs a job once for each boundary, kills its worker there, and lets another go on.
+"""`crash_everywhere`: runs a job once for each boundary, kills its worker there, and lets another worker continue.
 
-Must not judge a life (`verdict`), and must not touch the App's own store. Each life has a store of its own, in memory.
+Must not judge a run (`verdict`), and must not touch the App's own store. Each run has its own store, in memory.
 """
 
 import threading
@@ -24,15 +24,15 @@ Effects = Provider | Sized | Callable[[], int]
 
 
 class Crash(Struct, frozen=True):
-    """One life: where its worker was killed, and what came of it."""
+    """One run: where its worker was killed, and what happened then."""
 
     at: Boundary
     effects: int
-    """How many effects there were from the submit to the end."""
+    """How many effects happened from the submit to the end."""
     doubts: tuple[str, ...]
-    """The steps with effect="once" that were in doubt, by their paths."""
+    """The paths of the steps with effect="once" that were in doubt."""
     recorded: int
-    """How many steps had been recorded when the worker was killed."""
+    """How many steps were recorded when the worker was killed."""
 
 
 def crash_everywhere(
@@ -48,30 +48,32 @@ def crash_everywhere(
     within: Duration = "60s",
     **kwargs: Any,
 ) -> list[Crash]:
-    """Kill a job's worker at every boundary, let another go on, and assert that nobody could tell from what came of it.
+    """Kill a job's worker at every boundary, let another worker continue, and assert that the outcome is the same.
 
-    The job runs once without a kill, which finds the boundaries: before each effect, after it and before its record,
-    after the record, at each wait, around its children and its end. Then it runs once for each, on a store of its own
-    in memory: the worker is killed there without a word, the job is rescued, and another worker goes on. Each time:
+    The first run has no kill and finds the boundaries: before each effect, between the effect and its record, after the
+    record, at each wait, around the children and the end. Then the job runs once for each boundary, each time on a new
+    store in memory: the worker is killed there without warning, the job is rescued, and another worker continues. Each
+    time `crash_everywhere` asserts that
 
-    - the job ends as it did at first, with the same result, or with the same `same(result)`;
-    - it asks for exactly the steps that are recorded, so that none runs again and none is forgotten;
-    - there are as many effects as at first, and at most `repeats` more. `effects` counts them: a `Provider`, a list
-      that grows, or a function. Give `repeats=1` where one step may run again, as many as run at once for a `map`.
+    - the job ends as in the first run, with the same result, or with the same `same(result)`;
+    - its code asks for exactly the recorded steps, so that none runs again and none is forgotten;
+    - there are as many effects as in the first run, and at most `repeats` more. `effects` counts them: a `Provider`, a
+      list that grows, or a function. Use `repeats=1` if one step may run again; for a `map`, use the number of items
+      that run at the same time.
 
-    `args` and `kwargs` are what `job.submit` takes. `signals` answers waits by their names, and "ask" the questions; a
-    function is called with the question. A wait that nobody answers is over when its `within` is, and no time is spent
-    on that. `cancel_at` cancels the job when it waits for that signal. A step with effect="once" that is in doubt is
-    resolved as by a person who knows what happened ("truth"), or has it done again ("again"), or looks: a function of
-    the step's path, which returns the result or raises LookupError. `within` bounds each life.
+    `args` and `kwargs` are what `job.submit` takes. `signals` answers waits by name, and questions under the name
+    "ask"; a function is called with the question. Unanswered waits time out immediately, without real waiting.
+    `cancel_at` cancels the job when it waits for that signal. `doubt` resolves a step with effect="once" that is in
+    doubt: "truth" like a person who knows what happened, "again" by running it again, or your own function, which gets
+    the step's path and returns the result or raises LookupError. `within` bounds each run.
 
     Blocks. In an async test: `await asyncio.to_thread(crash_everywhere, job, …)`.
     """
     app = getattr(getattr(job, "_open", None), "__self__", None)
     if not isinstance(job, AsyncJob | SyncJob) or not isinstance(app, App):
-        raise Invalid(f"crash_everywhere: {job!r} is no job; give a function that @app.job decorates")
+        raise Invalid(f"crash_everywhere: {job!r} is not a job; pass a function decorated with @app.job")
     if doubt not in ("truth", "again") and not callable(doubt):
-        raise Invalid(f"doubt={doubt!r}: give 'truth', 'again', or a function of the step's path")
+        raise Invalid(f"doubt={doubt!r}: use 'truth', 'again', or a function that takes the step's path")
     plan = Plan(
         app=app,
         job=job,
@@ -101,8 +103,8 @@ def _crash(plan: Plan, repeats: int, same: Callable[[Any], Any]) -> list[Crash]:
 
 
 def _telling_first(boundaries: list[Boundary]) -> list[Boundary]:
-    """The last ones first: the more is recorded, the more a replay can tell of what went wrong. After the end there is
-    no replay.
+    """The last boundaries first: the more is recorded, the more a replay shows of what went wrong. The end itself
+    comes last, because nothing is replayed after it.
     """
     ends = [boundary for boundary in boundaries if boundary.when == AFTER_END]
     return [boundary for boundary in reversed(boundaries) if boundary.when != AFTER_END] + ends
@@ -120,12 +122,12 @@ def _counter(effects: Effects | None) -> Callable[[], int]:
     if isinstance(effects, Sized):
         return lambda: len(effects)
     if not callable(effects):
-        raise Invalid(f"effects={effects!r}: give a Provider, a list that grows, or a function that counts")
+        raise Invalid(f"effects={effects!r}: pass a Provider, a list that grows, or a function that returns a count")
     return effects
 
 
 def _apart(work: Callable[[], list[Crash]]) -> list[Crash]:
-    """Do it here, or in a thread if an event loop runs here: each life has loops of its own."""
+    """Run it here, or in a thread if an event loop runs here, because each run has its own loops."""
     if not loop_here():
         return work()
     answer: list[Any] = []

@@ -1,7 +1,7 @@
-"""One life of a job under test: submitted, killed at one boundary, rescued, and brought to its end.
+"""One run of a job under test: submitted, killed at one boundary, rescued, and run to its end.
 
-Must not judge what came of it (`verdict`). Two event loops: that of the worker that is killed, which then stands still,
-and that of the one who goes on.
+Must not judge the outcome (`verdict`). There are two event loops: the killed worker's, which then stands still, and
+that of the worker that continues.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from holdfast.worker.attempt import Attempt
 from holdfast.worker.held_job import LOST
 
 UPKEEP = "upkeep"
-"""Who rescues, in the history."""
+"""The actor of a rescue, in the history."""
 
 BOUNDARIES_LIMIT = 2_000
-"""How many boundaries a job may have. What more would find, a shorter list finds too."""
+"""How many boundaries a job may have. A shorter job finds the same bugs."""
 
 THREADS_SECONDS = 10.0
-"""How long threads that a killed worker left behind may take to end."""
+"""How long the threads of a killed worker may take to end."""
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What is the same in all lives."""
+    """What is the same in all runs."""
 
     app: App
     job: DecoratedJob[Any, Any]
@@ -60,7 +60,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Life:
-    """A life; a context manager, at whose end what the killed worker left behind is unwound."""
+    """One run. A context manager: its exit cleans up what the killed worker left behind."""
 
     def __init__(self, plan: Plan, target: Boundary | None) -> None:
         self._plan = plan
@@ -93,7 +93,7 @@ class Life:
             self._stack.close()
 
     def run(self) -> Outcome:
-        """From the submit to the end."""
+        """Run the job from the submit to its end."""
         before = self._plan.effects()
         stuck: str | None = None
         try:
@@ -109,7 +109,7 @@ class Life:
     # Loops.
 
     def _on_a_loop(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this on a loop of its own, until it is done or the loop is stopped by a kill."""
+        """Run this on a new loop until it is done or a kill stops the loop."""
         loop = asyncio.new_event_loop()
         self._loops[loop] = _new_threads(loop)
         task = loop.create_task(work)
@@ -124,7 +124,7 @@ class Life:
         task.remove_done_callback(stop)
 
     def _let_threads_end(self) -> None:
-        """Threads can't be killed: what they are in the middle of happens, and they are told to stop after that."""
+        """Threads can't be killed: let each finish its current call, then tell it to stop."""
         for threads in self._loops.values():
             ending = Thread(target=threads.shutdown, daemon=True)
             ending.start()
@@ -137,7 +137,7 @@ class Life:
             sleep(LOOK_SECONDS)
 
     def _unwind(self) -> None:
-        """End what is left on our loops. The store doesn't hear of it."""
+        """End what is left on our loops. The store doesn't notice."""
         loops, self._loops = self._loops, {}
         attempts = list(self._watch.attempts.values())
         for attempt in attempts:
@@ -171,16 +171,16 @@ class Life:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise Stuck(f"it did not come to its end within {plan.within:g} s: {await self._run.status()}") from None
+            raise Stuck(f"it didn't end within {plan.within:g} s: {await self._run.status()}") from None
 
     async def _rescue(self) -> None:
-        """What the upkeep of another process does when it sees a worker die."""
+        """Do what the upkeep of another process does when a worker dies."""
         rescue = Rescue(self._store, lease_seconds=self._plan.app.settings.lease_seconds)
         await rescue.rescue_dead(UPKEEP)
         await Wake(self._store).wake_waiting(UPKEEP)
 
     async def _to_the_end(self, worker: Mortal) -> None:
-        """Answer what is waited for, let time pass, and say what happened, until all jobs have settled."""
+        """Answer waits, let time pass and resolve effects in doubt, until all jobs have settled."""
         while True:
             await idle(self._store, worker, 2 * self._plan.within, self._check)
             if await self._resolve():
@@ -194,17 +194,17 @@ class Life:
                     raise Stuck(_nobody_answers(waiting[0]))
                 self._clock.advance_to(due)
                 await self._keeper.tidy()
-                await asyncio.sleep(0)  # whatever comes of it, the bound of this life counts
+                await asyncio.sleep(0)  # lets the timeout of this run fire, whatever happens
 
     def _check(self) -> None:
         if len(self._watch.boundaries) > BOUNDARIES_LIMIT:
             raise Stuck(
-                f"it comes to more than {BOUNDARIES_LIMIT} boundaries. Give it less to do; or does it ask for "
-                f"something new each time its code runs? {SAME}"
+                f"it has more than {BOUNDARIES_LIMIT} boundaries. Give it less work; or does its code ask for "
+                f"something new each time it runs? {SAME}"
             )
 
     async def _answer(self, waiting: list[Job]) -> bool:
-        """Send the signals that were given for what is waited for; whether there were any."""
+        """Send the given signals to the jobs that wait for them; return whether there were any."""
         plan, sent = self._plan, False
         for job in waiting:
             for wait in job.waits if job.state is State.PENDING else ():
@@ -219,7 +219,7 @@ class Life:
                     value = given(await self._question(job, wait.name)) if callable(given) else given
                     await self._jobs.signal(job.id, wait.name, value)
                     sent = True
-                    break  # it goes on, and what it waits for then may be something else
+                    break  # the job continues, and may wait for something else next
         return sent
 
     async def _question(self, job: Job, name: str) -> Any:
@@ -227,7 +227,7 @@ class Life:
         return asked[0] if asked else None
 
     async def _resolve(self) -> bool:
-        """Say of effects in doubt what happened, as a person would who has looked; whether there were any."""
+        """Resolve an effect in doubt, like a person who has checked; return whether there was one."""
         if not self._watch.is_killed:
             return False
         found = [
@@ -236,7 +236,7 @@ class Life:
             if job.state is State.REVIEW
             for path in doubts_left(job, self._steps(job))
         ]
-        for id, path in found[:1]:  # the last word lets the job go on
+        for id, path in found[:1]:  # one at a time, because the last answer lets the job continue
             self._doubts.append(path)
             result, again = None, False
             try:
@@ -247,7 +247,7 @@ class Life:
         return bool(found)
 
     def _happened(self, path: str) -> Any:
-        """The result of an effect in doubt; LookupError if it did not happen, or shall be done again anyway."""
+        """The result of an effect in doubt; LookupError if it didn't happen, or if it should run again anyway."""
         doubt, watch = self._plan.doubt, self._watch
         if callable(doubt):
             return doubt(path)
@@ -255,8 +255,8 @@ class Life:
             return parse(watch.happened[path].result or "null")
         if doubt == "truth" and (path, watch.target and watch.target.when) != (watch.killed_at, AFTER_INTENT):
             raise Stuck(
-                f"{path} was under way when its worker was killed, and only who was called knows whether it happened; "
-                "give doubt= a function of the path that looks: it returns the result, or raises LookupError"
+                f"{path} was running when its worker was killed, and only the called service knows whether its effect "
+                "happened; pass doubt= a function of the path that checks: it returns the result or raises LookupError"
             )
         raise LookupError(path)
 
@@ -292,20 +292,20 @@ _NOTHING = object()
 def _nobody_answers(job: Job) -> str:
     names = [wait.name for wait in job.waits if wait.kind is WaitKind.SIGNAL]
     if not names:
-        return f"job {job.id} ({job.type}) is {job.state} and nothing will wake it"
+        return f"job {job.id} ({job.type}) is {job.state}, and nothing will wake it"
     name = "ask" if names[0].startswith(ASK) else names[0]
-    return f"it waits for {names[0]!r}, and nobody answers; give signals={{{name!r}: …}}"
+    return f"it waits for {names[0]!r}, and nothing answers it; pass signals={{{name!r}: …}}"
 
 
 def _new_threads(loop: asyncio.AbstractEventLoop) -> ThreadPoolExecutor:
-    """Threads for what a loop is asked to do in one, that can be waited for while the loop stands still."""
+    """A thread pool for a loop that can be waited for while the loop stands still."""
     threads = ThreadPoolExecutor(thread_name_prefix="holdfast-testing")
     loop.set_default_executor(threads)
     return threads
 
 
 async def _ended(attempts: list[Attempt]) -> None:
-    """Cancel all that is left on this loop, and what threads bring to it, until nothing is left or it is too late."""
+    """Cancel everything left on this loop, and what threads add to it, until nothing is left or time is up."""
     ours, end = asyncio.current_task(), monotonic() + THREADS_SECONDS
     seen: set[asyncio.Task[Any]] = set()
     cancelled: set[asyncio.Task[Any]] = set()
@@ -313,11 +313,11 @@ async def _ended(attempts: list[Attempt]) -> None:
         left = asyncio.all_tasks() - {ours}
         if not left and not any(attempt.threads for attempt in attempts):
             break
-        for task in (left & seen) - cancelled:  # one that has not begun would leave its work behind unawaited
+        for task in (left & seen) - cancelled:  # a task that hasn't started would leave its coroutine unawaited
             task.cancel()
-            cancelled.add(task)  # once: it may be tidying up
+            cancelled.add(task)  # only once: it may be cleaning up
         seen |= left
         await asyncio.sleep(LOOK_SECONDS / 2)
     for task in cancelled:
         if task.done() and not task.cancelled():
-            task.exception()  # whatever it was, it was not in the life that is looked at
+            task.exception()  # mark it as retrieved; it isn't part of the run we look at

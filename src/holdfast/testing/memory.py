@@ -1,6 +1,6 @@
-"""`in_memory(app)`: your App on a store in memory for a while, with a worker, and a clock that the test advances.
+"""`in_memory(app)`: runs your App on a store in memory, with a worker and a clock that the test advances.
 
-Must not touch the App's own store. For blocking tests as for async ones: `with` or `async with`.
+Must not touch the App's own store. For blocking and async tests: `with` or `async with`.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from holdfast.worker.suspension import Suspension
 from holdfast.worker.worker import Worker
 
 LOOK_SECONDS = 0.002
-"""How often to look whether anything can still go on."""
+"""How often to check whether any job can still continue."""
 
 MOVES_LIMIT = 10_000
-"""How many times one `advance` may stop for something that is due on the way."""
+"""How often one `advance` may stop for something that becomes due."""
 
 GRACE_SECONDS = 0.2
-"""How long what runs may take to finish when the test is over."""
+"""How long running jobs may take to finish when the test is over."""
 
 
 PATIENCE_SECONDS = 0.05
-"""How long only tasks that a job started may be parked before it suspends: tests wait for it, and it is no second."""
+"""How long a job whose tasks all wait keeps running before it suspends. Short, because tests wait for it."""
 
 
 class Impatient(Worker):
-    """A worker that lets jobs suspend sooner, and keeps isolated ones where a test can see into them."""
+    """A worker whose jobs suspend sooner, and whose isolated jobs run in the test's own process."""
 
     def make_attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
         """See Worker.make_attempt."""
@@ -47,10 +47,10 @@ class Impatient(Worker):
 
 
 def in_memory(app: App, *, at_once: int = 8) -> "InMemory":
-    """Run this App's jobs on a store in memory, with a worker of `at_once` slots, for as long as the block lasts.
+    """Run this App's jobs on a store in memory, with a worker of `at_once` slots, until the block ends.
 
-    `with in_memory(app) as test:` in a blocking test, `async with in_memory(app) as test:` in an async one. Submit as
-    ever, `app.sync.submit(job, …)` or `await job.submit(…)`. The App's own store is not touched.
+    Use `with in_memory(app) as test:` in a blocking test, and `async with in_memory(app) as test:` in an async one.
+    Submit as usual: `app.sync.submit(job, …)` or `await job.submit(…)`. The App's own store isn't touched.
     """
     return InMemory(app, at_once)
 
@@ -61,7 +61,7 @@ class InMemory:
     def __init__(self, app: App, at_once: int) -> None:
         self.app = app
         self.clock = Clock()
-        """The store's clock. `advance` of this test also waits for what comes of it, and is mostly what you want."""
+        """The store's clock. Mostly you want this test's `advance`, which also waits until the jobs have reacted."""
         self._at_once = at_once
         self._store = Store(self.clock)
         self._stack = AsyncExitStack()
@@ -99,11 +99,11 @@ class InMemory:
         self.app.sync.call(self.__aexit__())
 
     async def idle(self, within: Duration = "30s") -> None:
-        """Wait until no job can go on by itself: each has ended, needs a person, or waits for something."""
+        """Wait until no job can continue by itself: each has ended, needs a person, or waits for something."""
         await idle(self._store, self._worker, within)
 
     async def advance(self, by: Duration) -> None:
-        """Let time pass, and wait for what comes of it. What is due on the way happens at its time, one by one."""
+        """Let time pass, and wait until the jobs have reacted. What is due on the way happens at its time."""
         await self.idle()
         target = self.clock() + milliseconds(by)
         for _ in range(MOVES_LIMIT):
@@ -114,7 +114,7 @@ class InMemory:
             await self.idle()
             if moment == target:
                 return
-        raise AssertionError(f"advance({by!r}): something is due again and again; advance in smaller parts")
+        raise AssertionError(f"advance({by!r}): more than {MOVES_LIMIT} things became due; advance in smaller steps")
 
 
 class SyncInMemory:
@@ -135,11 +135,11 @@ class SyncInMemory:
 
 
 async def idle(store: Store, worker: Worker, within: Duration, check: Callable[[], None] = lambda: None) -> None:
-    """Wait until no job can go on by itself, and the worker has done what follows from the last one."""
+    """Wait until no job can continue by itself, and the worker has finished the last one."""
     end = time.monotonic() + milliseconds(within) / 1_000
     while (jobs := can_go_on(store, worker.queues, worker.types(), await Jobs(store).paused())) or worker.is_busy():
         check()
         if time.monotonic() > end:
             what = [f"job {job.id} ({job.type}): {await Jobs(store).status(job.id)}" for job in jobs[:1]]
-            raise TimeoutError(f"something still goes on after {within}: {', '.join(what) or 'a job that has ended'}")
+            raise TimeoutError(f"still not idle after {within}: {', '.join(what) or 'the worker is finishing a job'}")
         await asyncio.sleep(LOOK_SECONDS)

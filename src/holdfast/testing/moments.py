@@ -1,7 +1,7 @@
-"""The moments at which a worker may be killed, and their names. Pure: must not touch a store.
+"""The moments at which a worker can be killed, and their names. Pure: must not touch a store.
 
-An act of the store has a moment before it and one after it. Acts that leave no mark which a kill could fall before or
-behind, such as log lines, have none.
+Each write to the store has a moment before it and one after it. Writes that leave nothing for a kill to fall before or
+after, such as log lines, have none.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _EVENTS = {
 
 
 class Moment(Struct, frozen=True):
-    """What an act of the store is about, and what it is called just before and just after it; None is no boundary."""
+    """What a write to the store is about, and the names of the moments before and after it; None is no boundary."""
 
     job: str
     step: str
@@ -47,7 +47,7 @@ class Moment(Struct, frozen=True):
 
 
 class Boundary(Struct, frozen=True):
-    """One place to kill a worker: which job and step, when, and at the how-manieth time."""
+    """One place to kill a worker: which job and step, when, and on which pass."""
 
     job: str
     step: str
@@ -60,12 +60,12 @@ class Boundary(Struct, frozen=True):
 
 
 def claimed(job: Job) -> Moment:
-    """A worker took a job."""
+    """A worker has claimed a job."""
     return Moment(job.id, "", after=CLAIMED)
 
 
 def apart(steps: Sequence[Step]) -> list[list[Step]]:
-    """Records that came together, each step's own with what goes along with it."""
+    """Split records that were written together into one list per step."""
     parts: list[list[Step]] = []
     for step in steps:
         if parts and (
@@ -78,7 +78,7 @@ def apart(steps: Sequence[Step]) -> list[list[Step]]:
 
 
 def recorded(steps: Sequence[Step]) -> Moment | None:
-    """Records of one step, or of one wait. The first one says what it is about."""
+    """The records of one step or one wait. The first one says which."""
     step = steps[0]
     kind, _, rest = step.path.partition("/")
     name = rest.rpartition("/")[2].partition("#")[0]
@@ -86,7 +86,7 @@ def recorded(steps: Sequence[Step]) -> Moment | None:
         if step.state is StepState.STARTED:
             return Moment(step.job, step.name, step.path, after=AFTER_INTENT, act=step)
         return Moment(step.job, step.name, step.path, BEFORE_RECORD, AFTER_RECORD, step)
-    if kind == WAIT_PATH[:-1]:  # a question's own name is made of what it asks
+    if kind == WAIT_PATH[:-1]:  # a question's own name is derived from its value
         return Moment(step.job, "ask" if name.startswith(ASK) else name, rest, BEFORE_ANSWER, AFTER_ANSWER)
     if kind == CHILD_PATH[:-1]:
         return Moment(step.job, "children", rest, BEFORE_ANSWER, AFTER_ANSWER)
@@ -96,7 +96,7 @@ def recorded(steps: Sequence[Step]) -> Moment | None:
 
 
 def committed(changes: Sequence[Change]) -> Moment | None:
-    """A change of a job by its owner: it ends, fails or waits."""
+    """A change that a job's owner makes: the job ends, fails or waits."""
     if len(changes) != 1 or changes[0].event not in _EVENTS:
         return None
     change = changes[0]
@@ -105,7 +105,7 @@ def committed(changes: Sequence[Change]) -> Moment | None:
 
 
 def inserted(jobs: Sequence[Job], parent: Lease | None) -> Moment | None:
-    """A job's children."""
+    """A job submits children."""
     if parent is None or not jobs:
         return None
     return Moment(parent.job, jobs[0].type, before=BEFORE_CHILDREN, after=AFTER_CHILDREN)

@@ -1,6 +1,6 @@
-"""A pretend provider over real HTTP on this machine: slow, busy, broken or deaf on demand, and it counts its calls.
+"""A fake provider that speaks real HTTP on this machine. It can be slow, busy, broken or hang, and counts its calls.
 
-Must not know jobs: what happened twice is told by the one who was called. It keeps the first answer to each
+Must not know about jobs: what happened twice is for the called side to say. It keeps the first answer to each
 `Idempotency-Key`, as payment providers do.
 """
 
@@ -20,16 +20,16 @@ from msgspec import Struct
 from holdfast.core.errors import Invalid
 
 BODY_LIMIT = 16 << 20
-"""The largest body of a call, in bytes."""
+"""The largest request body, in bytes."""
 
 HANG_SECONDS = 600.0
-"""How long a call that hangs is held at most, if the provider isn't stopped before."""
+"""How long a hanging call is held at most, unless the provider stops earlier."""
 
 BUSY, FAIL, HANG, DROP = "busy", "fail", "hang", "drop"
 
 
 class Call(Struct):
-    """One call as the provider saw it. `status` is 0 while it is under way, and when nobody was answered."""
+    """One call as the provider saw it. `status` is 0 while the call runs, and if it was never answered."""
 
     path: str
     body: Any
@@ -39,7 +39,7 @@ class Call(Struct):
     status: int = 0
     ended_at: float | None = None
     effect: bool = False
-    """Whether this call made something: not if it was refused, or if its key had been used before."""
+    """Whether this call had an effect: not if it was refused, or if its key had been used before."""
 
 
 class _Trouble(Struct, frozen=True):
@@ -50,7 +50,7 @@ class _Trouble(Struct, frozen=True):
 
 
 class _Kept(Struct):
-    """What is known of a key: its first call, and the answer once there is one."""
+    """What is known about a key: its first call, and the answer once there is one."""
 
     call: Call
     answer: Any = None
@@ -60,17 +60,17 @@ class _Kept(Struct):
 class Provider:
     """A provider to test against: `with Provider() as provider:`, then POST to `provider.url`.
 
-    Each call takes `seconds`, makes one effect, and is answered with status 200 and JSON: what `answer` makes of the
-    call, by default `{"id": …}`, the same for the same path and body. A call with the `Idempotency-Key` of an earlier
-    one gets that one's answer and makes no second effect; 409 while the earlier one is under way, 400 if the body is
-    another.
+    Each call takes `seconds`, has one effect, and gets status 200 with JSON: the return value of `answer(call)`, by
+    default `{"id": …}`, which is the same for the same path and body. A call with the `Idempotency-Key` of an earlier
+    call gets that call's answer and has no second effect. It gets 409 while the earlier call still runs, and 400 if
+    the body differs.
     """
 
     def __init__(self, *, seconds: float = 0.0, answer: Callable[[Call], Any] | None = None) -> None:
         self.seconds = seconds
-        """How long each call takes; may be changed at any time."""
+        """How long each call takes. You can change it at any time."""
         self.calls: list[Call] = []
-        """All calls, in the order in which they began."""
+        """All calls, in the order in which they started."""
         self._answer = answer or _made
         self._troubles: deque[_Trouble] = deque()
         self._kept: dict[str, _Kept] = {}
@@ -96,20 +96,20 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """Where it listens, without a slash at the end."""
+        """The URL it listens on, without a trailing slash."""
         if self._server is None:
-            raise Invalid("this Provider is not started: use it as `with Provider() as provider:`")
+            raise Invalid("this Provider isn't running; use it as `with Provider() as provider:`")
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def effects(self) -> list[Call]:
-        """The calls that made something: copies under a known key, and refused calls, are not among them."""
+        """The calls that had an effect; without repeated calls under a known key, and without refused calls."""
         with self._lock:
             return [call for call in self.calls if call.effect]
 
     @property
     def begun(self) -> int:
-        """How many calls have begun."""
+        """How many calls have started."""
         return len(self.calls)
 
     @property
@@ -118,22 +118,22 @@ class Provider:
         with self._lock:
             return sum(call.ended_at is not None for call in self.calls)
 
-    # What the next calls meet, in the order in which it was asked for.
+    # What happens to the next calls, in the order in which a test asked for it.
 
     def busy(self, times: int = 1, *, retry_after: float | None = 1) -> None:
-        """Refuse calls with status 429, and say when to come back."""
+        """Refuse calls with status 429 and a Retry-After header."""
         self._meet(times, _Trouble(BUSY, 429, retry_after))
 
     def fail(self, times: int = 1, *, status: int = 500) -> None:
-        """Fail calls with this status, before they make anything."""
+        """Fail calls with this status, before they have an effect."""
         self._meet(times, _Trouble(FAIL, status))
 
     def hang(self, times: int = 1) -> None:
-        """Take calls, and neither make anything nor answer until the provider stops."""
+        """Accept calls, but have no effect and don't answer until the provider stops."""
         self._meet(times, _Trouble(HANG))
 
     def drop(self, times: int = 1, *, after_effect: bool = False) -> None:
-        """Break the connection instead of answering, before the effect or after it: the caller can't tell which."""
+        """Break the connection instead of answering, before or after the effect: the caller can't tell which."""
         self._meet(times, _Trouble(DROP, after_effect=after_effect))
 
     def _meet(self, times: int, trouble: _Trouble) -> None:
@@ -143,7 +143,7 @@ class Provider:
     # Answering, in the thread of the connection.
 
     def _begin(self, path: str, body: Any, key: str | None) -> tuple[Call, _Trouble | None, _Kept | None]:
-        """Note a call; what is to go wrong with it, and the earlier call that its key stands for."""
+        """Note a call; return what should go wrong with it, and the earlier call with the same key."""
         with self._lock:
             call = Call(path, body, key, time.time())
             self.calls.append(call)
@@ -154,18 +154,18 @@ class Provider:
             return call, trouble, kept
 
     def _work(self, call: Call, trouble: _Trouble | None, kept: _Kept | None) -> tuple[int, Any] | None:
-        """The status and the answer to a call; None when there is none."""
+        """The status and the answer to a call; None if it gets no answer."""
         if trouble is not None and trouble.kind == HANG:
             self._stopped.wait(HANG_SECONDS)
             return None
         self._stopped.wait(self.seconds)
         if trouble is not None and trouble.kind in (BUSY, FAIL):
-            return trouble.status, {"error": "too many calls" if trouble.kind == BUSY else "it broke"}
+            return trouble.status, {"error": "too many calls" if trouble.kind == BUSY else "internal error"}
         if kept is not None:
             if (kept.call.path, kept.call.body) != (call.path, call.body):
                 return 400, {"error": "this Idempotency-Key was used with another body"}
             if not kept.done:
-                return 409, {"error": "the first call with this Idempotency-Key is under way"}
+                return 409, {"error": "the first call with this Idempotency-Key is still running"}
             answer = kept.answer
         elif trouble is not None and trouble.kind == DROP and not trouble.after_effect:
             return None
@@ -186,7 +186,7 @@ class Provider:
         with self._lock:
             call.status, call.ended_at = status, time.time()
             kept = self._kept.get(call.key or "")
-            if kept is not None and kept.call is call and not kept.done:  # nothing came of it: the key is free again
+            if kept is not None and kept.call is call and not kept.done:  # it had no effect, so the key is free again
                 del self._kept[call.key or ""]
 
 
@@ -220,14 +220,14 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that goes away is no error of ours."""
+        """Ignore callers that go away."""
 
     def hang_up(self) -> None:
-        """End the connections that callers keep open, so that no thread is left behind."""
+        """Close the connections that callers keep open, so that no thread is left behind."""
         for connection in list(self._open):
             try:
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:  # its caller was faster
+            except OSError:  # the caller closed it first
                 pass
 
 
@@ -251,7 +251,7 @@ class _Answer(BaseHTTPRequestHandler):
         answer = None
         try:
             answer = provider._work(call, trouble, kept)
-        finally:  # before it is sent: who has heard the answer finds it counted
+        finally:  # before the answer is sent, so that a caller who has it finds it counted
             provider._end(call, 0 if answer is None else answer[0])
         if answer is None:
             self.close_connection = True
@@ -261,7 +261,7 @@ class _Answer(BaseHTTPRequestHandler):
     do_PUT = do_PATCH = do_DELETE = do_GET = do_POST
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: `calls` tells everything."""
+        """Log nothing: `calls` holds everything."""
 
     def _say(self, status: int, value: Any, retry_after: float | None) -> None:
         body = json.dumps(value).encode()

@@ -1,6 +1,6 @@
-"""The store of a test: in memory, with a clock that the test advances, and workers that live until they are killed.
+"""A test's store: in memory, with a clock that the test advances, and workers that live until they are killed.
 
-Must not know what is tested. Whoever watches it is told of each moment at which a worker may be killed.
+Must not know what is tested. It reports each moment at which a worker can be killed to whoever watches.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from holdfast.jobs.service import Jobs
 from holdfast.testing.moments import Moment, apart, claimed, committed, inserted, recorded
 
 WAITING = (State.SCHEDULED, State.RETRYABLE, State.PENDING, State.AVAILABLE)
-"""States in which a job may be due one day."""
+"""States in which a job can become due."""
 
 
 class Clock:
-    """A store's time: the machine's, and what a test has added to it."""
+    """A store's time: the machine's, plus what a test has added."""
 
     def __init__(self) -> None:
         self._ahead: Time = 0
@@ -49,13 +49,13 @@ class Clock:
         return system_clock() + self._ahead
 
     def advance(self, by: Duration) -> None:
-        """Let time pass. What is due by then becomes due at once."""
+        """Let time pass. Everything due by then becomes due at once."""
         self._ahead += milliseconds(by)
         for heard in self._hearing:
             heard()
 
     def advance_to(self, time: Time) -> None:
-        """Let time pass until then; a time in the past changes nothing."""
+        """Let time pass until then. A time in the past changes nothing."""
         self.advance(max(0, time - self()) / 1_000)
 
     def tell(self, heard: Callable[[], None]) -> None:
@@ -70,23 +70,23 @@ class Store(MemoryEngine):
         super().__init__(clock)
         self.clock = clock
         self.watch: Callable[[Moment, str], Awaitable[None]] | None = None
-        """Awaited with a moment, just before its act and just after it."""
+        """Awaited with each moment, just before and just after its write."""
         self._dead: set[str] = set()
         self._still: set[asyncio.AbstractEventLoop] = set()
         self._unwinding: set[asyncio.AbstractEventLoop] = set()
         clock.tell(lambda: self._wakeups.ring([EVERYTHING]))
 
     def kill(self, worker: str, loop: asyncio.AbstractEventLoop) -> None:
-        """This worker is dead from now on: nothing that its loop does is written, and who calls is never answered."""
+        """Kill this worker: from now on its loop's writes are dropped, and its calls never return."""
         self._dead.add(worker)
         self._still.add(loop)
 
     def unwind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What is left on this loop may end now. Still nothing is written."""
+        """Let what is left on this loop end. Its writes are still dropped."""
         self._unwinding.add(loop)
 
     async def answers(self) -> None:
-        """Come back, if the worker that calls is alive."""
+        """Return only if the calling worker is alive."""
         loop = asyncio.get_running_loop()
         if loop in self._unwinding:
             raise asyncio.CancelledError
@@ -94,12 +94,12 @@ class Store(MemoryEngine):
             await loop.create_future()
 
     def type_of(self, job: str) -> str:
-        """A job's type; "" if there is no such job."""
+        """A job's type; "" if the job doesn't exist."""
         found = self._tables.jobs.get(job)
         return "" if found is None else found.type
 
     def is_recorded(self, job: str, path: str) -> bool:
-        """Whether a step has a record that answers for it."""
+        """Whether a step has a finished record."""
         step = self._tables.steps.get(job, {}).get(path)
         return step is not None and step.finished_at is not None
 
@@ -114,12 +114,12 @@ class Store(MemoryEngine):
             return list(self._tables.steps.get(job, {}).values())
 
     def next_moment(self) -> Time | None:
-        """When a waiting job becomes due, or expires; None if time changes nothing."""
+        """When a waiting job becomes due or expires; None if time changes nothing."""
         now, jobs = self.clock(), [job for job in self.all_jobs() if job.state in WAITING]
         moments = (at for job in jobs for at in (job.run_at, job.expires_at) if at is not None)
         return min((at for at in moments if at > now), default=None)
 
-    # Acts of workers.
+    # Writes of workers.
 
     async def _before(self, moment: Moment | None) -> None:
         await self.answers()
@@ -145,7 +145,7 @@ class Store(MemoryEngine):
         return jobs
 
     async def _record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """Record each step by itself: a kill may fall between any two of those that come together."""
+        """Record each step separately: a kill may fall between any two that were sent together."""
         answers: list[Recorded | Conflict] = []
         for part in apart(steps):
             moment = recorded(part)
@@ -157,7 +157,7 @@ class Store(MemoryEngine):
     async def _turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """Commit each end by itself: a worker may be killed between two of them."""
+        """Commit each end separately: a worker may be killed between two of them."""
         answers = [answer for change in changes for answer in await self._commit([change])]
         return answers, await self._claim(worker, queues, limit, types) if limit else []
 
@@ -172,7 +172,7 @@ class Store(MemoryEngine):
         await self._before(None)
         return await super()._put_record(name, value, expected)
 
-    # Workers live until they are killed: a clock that was advanced makes nobody look silent.
+    # Workers live until they are killed: advancing the clock makes none of them look silent.
 
     async def _beat(self, presence: Presence) -> Beat:
         if presence.worker in self._dead:
@@ -193,7 +193,7 @@ class Store(MemoryEngine):
 
 @contextmanager
 def moved(app: App, store: Store) -> Iterator[None]:
-    """Keep an App's jobs in this store for a while. Its own store is left as it is, opened or not."""
+    """Keep an App's jobs in this store for a while. Its own store stays untouched, open or not."""
     kept = (app.url, app.engine, app._jobs, app._opening)
     app.url, app.engine, app._jobs, app._opening = "memory:", store, Jobs(store), None
     try:
@@ -203,7 +203,7 @@ def moved(app: App, store: Store) -> Iterator[None]:
 
 
 def can_go_on(store: Store, queues: Collection[str], types: Collection[str], paused: Collection[str]) -> list[Job]:
-    """The jobs that run, or that a worker of these queues and types could take just now."""
+    """The jobs that are running, or that a worker with these queues and types could claim now."""
     now = store.clock()
     found: list[Job] = []
     for job in store.all_jobs():

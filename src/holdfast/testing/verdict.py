@@ -1,6 +1,6 @@
-"""What came of a life, compared with the one in which nobody was killed; and what to tell a person.
+"""Compares a run with the first one, which had no kill, and tells a person what differs.
 
-Must not run anything. The first thing that is wrong is told, in the order in which it explains the others.
+Must not run anything. Reports only one difference: the one that best explains the others.
 """
 
 from collections import Counter
@@ -13,21 +13,20 @@ from holdfast.core.model import Job, State
 from holdfast.testing.moments import BEFORE_EFFECT, BEFORE_RECORD, Boundary
 
 SAME = (
-    "Decide only by the job's arguments, by what steps returned and by signals; what is random or reads a clock goes "
-    "into a step."
+    "Decide only by the job's arguments, step results and signals; put everything random and every clock into a step."
 )
 AGAIN = (
-    "A step runs again when its worker dies before its record. Hand current().idempotency_key to the provider, make it "
-    'effect="once", or put the effect into a step if it is in none; if it may happen again, allow it with repeats='
+    "A step runs again if its worker dies before the result is recorded. Pass current().idempotency_key to the "
+    'provider, use effect="once", or put the effect into a step if it is outside of one; to allow it, pass repeats='
 )
 
 
 class Stuck(Exception):
-    """A life that doesn't come to its end, and why."""
+    """A run that doesn't end, and why."""
 
 
 class Outcome(Struct, kw_only=True):
-    """What came of one life."""
+    """What one run did."""
 
     job: Job
     made: Counter[str]
@@ -45,28 +44,32 @@ class Outcome(Struct, kw_only=True):
 
 
 def check_first(plan: Any, clean: Outcome) -> None:
-    """The job must come to its end when nobody is killed."""
+    """Raise AssertionError unless the job ends when no worker is killed."""
     ends = (State.CANCELLED,) if plan.cancel_at is not None else (State.COMPLETED,)
     trouble = clean.stuck
     if trouble is None and clean.job.state not in ends:
         trouble = _ended(clean.job) + (f"\n{clean.job.error.traceback}" if clean.job.error is not None else "")
     if trouble is not None:
-        raise AssertionError(f"crash_everywhere({plan.job.type}): even without a kill, {trouble}")
+        raise AssertionError(f"crash_everywhere({plan.job.type}): even without killing a worker, {trouble}")
 
 
 def check(plan: Any, at: Boundary, clean: Outcome, life: Outcome, *, repeats: int, same: Callable[[Any], Any]) -> None:
-    """Raise AssertionError unless this life came to the same as the first."""
+    """Raise AssertionError unless this run had the same outcome as the first."""
     for found in _findings(plan, at, clean, life, repeats, same):
         if found is not None:
             where = f"{at}" + (f", at {life.killed_at}" if life.killed_at else "")
-            killed = f"its worker was killed ({where}) and another went on" if life.is_killed else f"looking for: {at}"
+            killed = (
+                f"its worker was killed ({where}) and another worker continued"
+                if life.is_killed
+                else f"looking for: {at}"
+            )
             raise AssertionError(f"crash_everywhere({plan.job.type}): {killed}.\n{found}")
 
 
 def _findings(
     plan: Any, at: Boundary, clean: Outcome, life: Outcome, repeats: int, same: Callable[[Any], Any]
 ) -> Iterator[str | None]:
-    """What may be wrong, what explains most first; each is looked for only if what is before it was not found."""
+    """The possible differences, the most telling first; each is looked for only if none before it was found."""
     yield _not_reached(life)
     yield _unasked(life)
     yield life.stuck
@@ -80,7 +83,7 @@ def _findings(
 def _not_reached(life: Outcome) -> str | None:
     if life.is_killed or life.stuck is not None:
         return None
-    return f"The first run came there, and this one, of the same job, never did. {SAME}"
+    return f"The first run reached this moment, but this run never did. {SAME}"
 
 
 def _unasked(life: Outcome) -> str | None:
@@ -90,26 +93,26 @@ def _unasked(life: Outcome) -> str | None:
     line = next((line for line in life.drift if path in line), None)
     if line is not None:
         name = path.rpartition("/")[2].partition("#")[0]
-        return f"Step {name} was asked for with other arguments than recorded: {line}. {SAME}"
-    return f"Step {path} is recorded, and the job's code did not ask for it when it ran again. {SAME}"
+        return f"Step {name} was called with arguments that differ from the recorded ones: {line}. {SAME}"
+    return f"Step {path} is recorded, but the job's code didn't call it when it ran again. {SAME}"
 
 
 def _other_end(clean: Outcome, life: Outcome) -> str | None:
     if life.job.state is clean.job.state:
         return None
-    return f"The job, which {_ended(clean.job)} at first, now {_ended(life.job)}."
+    return f"The first run {_ended(clean.job)}; this run {_ended(life.job)}."
 
 
 def _ran_again(life: Outcome) -> str | None:
     if not life.ran_again:
         return None
-    return f"Step {life.ran_again[0]} was recorded, and ran again. That must never be: please tell Holdfast's authors."
+    return f"Step {life.ran_again[0]} was recorded, but ran again. This is a bug in Holdfast: please report it."
 
 
 def _other_steps(clean: Outcome, life: Outcome) -> str | None:
     for name in sorted(clean.made | life.made):
         if clean.made[name] != life.made[name]:
-            return f"There are {life.made[name]} of {name}, and at first there were {clean.made[name]}. {SAME}"
+            return f"This run made {life.made[name]} of {name}; the first run made {clean.made[name]}. {SAME}"
     return None
 
 
@@ -121,8 +124,8 @@ def _other_result(plan: Any, clean: Outcome, life: Outcome, same: Callable[[Any]
     if first == now:
         return None
     return (
-        f"The result is {now!r}, and at first it was {first!r}. If they may differ, say with same= what of them must "
-        f"not. Otherwise: {SAME[0].lower()}{SAME[1:]}"
+        f"The result is {now!r}; in the first run it was {first!r}. If they may differ, use same= to compare only "
+        f"what must be equal. Otherwise: {SAME[0].lower()}{SAME[1:]}"
     )
 
 
@@ -130,13 +133,13 @@ def _other_effects(at: Boundary, clean: Outcome, life: Outcome, repeats: int) ->
     more = life.effects - clean.effects
     if 0 <= more <= repeats:
         return None
-    told = f"There were {life.effects} effects, and {clean.effects} when nobody was killed"
+    told = f"There were {life.effects} effects; without a kill there were {clean.effects}"
     if more < 0:
-        return f"{told}. A step that is recorded does not make its effect again: is something kept between two runs?"
+        return f"{told}. A recorded step doesn't repeat its effect: does your code keep anything between two runs?"
     if at.when == BEFORE_EFFECT and repeats == 0 and more == 1:
-        told += ", although the step had not begun: it is another one that runs beside it, or code between steps"
+        told += ", although the step hadn't started: look at steps that run at the same time, and at code between steps"
     elif at.when == BEFORE_RECORD:
-        told += f": that of {at.step} happened again"
+        told += f": the effect of {at.step} happened again"
     return f"{told}. {AGAIN}{more}."
 
 

@@ -1,7 +1,7 @@
-"""Watching one life of a job: which boundaries it comes to, and the kill at one of them.
+"""Watches one run of a job: notes the boundaries it reaches, and kills the worker at one of them.
 
 Must not judge what it sees (`verdict`). A kill stops the worker's event loop between two of its steps: none of its code
-runs on, and no `finally` block, until the life is over.
+runs after that, not even a `finally` block, until the run is over.
 """
 
 import asyncio
@@ -16,28 +16,28 @@ from holdfast.worker.registry import JobSpec, Registry
 
 
 class Watch:
-    """Counts the boundaries of one life; kills the worker at `target`, once."""
+    """Counts the boundaries of one run; kills the worker at `target`, once."""
 
     def __init__(self, store: Store, target: Boundary | None) -> None:
         self.target = target
         self.boundaries: list[Boundary] = []
         self.killed_at = ""
-        """The path of the step at which the worker was killed, for a person."""
+        """The path of the step at which the worker was killed, to show to a person."""
         self.is_killed = False
         self.attempts: dict[Lease, Attempt] = {}
         self.worker = ""
         self.happened: dict[str, Step] = {}
-        """Effects that happened and whose record the kill has cut off, by their paths."""
+        """Effects that happened but weren't recorded because of the kill, by path."""
         self.ran_again: list[str] = []
         self.unasked: list[str] = []
-        """Recorded steps that a run which came to its end had not asked for."""
+        """Recorded steps that the finished run hadn't asked for."""
         self.drift: list[str] = []
         self._store = store
         self._counts: Counter[tuple[str, str, str]] = Counter()
         store.watch = self._passed
 
     async def starting(self, attempt: Attempt, path: str) -> None:
-        """A step is about to begin."""
+        """A step is about to start."""
         await self._store.answers()
         if self._store.is_recorded(attempt.job.id, path):
             self.ran_again.append(path)
@@ -58,7 +58,7 @@ class Watch:
             await self._kill()
 
     async def _kill(self) -> None:
-        """End the worker here: this never comes back, and neither does anything else on its loop."""
+        """Kill the worker here: this call never returns, and nothing else on its loop does."""
         self.is_killed = True
         loop = asyncio.get_running_loop()
         self._store.kill(self.worker, loop)
@@ -73,7 +73,7 @@ class Watch:
 
 
 class Mortal(Impatient):
-    """A worker that can be killed before a step begins."""
+    """A worker that can be killed before a step starts."""
 
     def __init__(self, store: Store, registry: Registry, watch: Watch, *, queues: tuple[str, ...]) -> None:
         super().__init__(store, registry, queues=queues, chance=lambda: 0.0)
@@ -82,7 +82,7 @@ class Mortal(Impatient):
 
     def log_cut(self) -> None:
         """See Worker.log_cut."""
-        if not self._watch.is_killed:  # else we have ended the loop, and the log would blame the job
+        if not self._watch.is_killed:  # otherwise we have ended the loop, and the log would blame the job
             super().log_cut()
 
     def make_attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:

@@ -1,1 +1,1 @@
-"""How jobs are rescued and tidied."""
+"""Rescues jobs of lost workers and cleans up the store."""

@@ -1,7 +1,7 @@
-"""The keeper: one in each process that has a worker. All of them look for the dead; one, the leader, does the rest.
+"""The keeper, one per process with a worker. Every keeper looks for dead workers; one, the leader, does the rest.
 
-Must not run jobs. A backlog never holds up a round for longer than one batch: the rest is worked off beside the rounds.
-Leadership is a record with the name of a worker; it is taken over as soon as that worker is gone.
+Must not run jobs. A backlog never delays a round by more than one batch: the rest is worked off next to the rounds.
+Leadership is a record with a worker's name. Another keeper takes over as soon as that worker is gone.
 """
 
 import asyncio
@@ -25,33 +25,33 @@ from holdfast.upkeep.wake import Wake
 log = logger("holdfast.upkeep")
 
 LEADER = "leader"
-"""The record that names the worker whose keeper leads."""
+"""The record that names the leading keeper's worker."""
 
 PRUNE_BATCH = 500
-"""How many jobs are removed in one act: few enough that nobody waits for it for long."""
+"""How many jobs one call removes: few enough that nobody waits long for it."""
 
 EXPIRE_BATCH = 200
-"""How many expired jobs are ended in one batch."""
+"""How many expired jobs one batch ends."""
 
 PRUNE_PART = 0.15
-"""Which part of the time may go into pruning while there is more to prune: the rest is for the workers' own acts. Into
-expiring goes the same part, beside it.
+"""The share of the time to spend on pruning while there is more to prune; the rest is for the workers' own calls.
+Expiring gets the same share on top.
 """
 
 PRUNE_SECONDS = 1.0
-"""How soon after a batch that was not full it looks again, as long as it finds something."""
+"""How soon to look again after a batch that wasn't full, as long as it found something."""
 
 STOP_SECONDS = 5.0
-"""How long to wait for a keeper that is stopped."""
+"""How long to wait for a keeper to stop."""
 
 BATCH_SECONDS = 4.0
-"""How long a stopped keeper waits for the batches under way before it resigns."""
+"""How long a stopping keeper waits for its running batches before it resigns."""
 
 
 class Keeper:
-    """Rescues and tidies, from its own thread, so that a busy event loop can't stop it. `worker` is who it acts for.
+    """Rescues and cleans up from its own thread, so that a busy event loop can't stop it. It acts for `worker`.
 
-    A simulation passes in its own chance and its own way to `spawn` the rounds; time is that of the loop they run on.
+    A simulation passes its own randomness and its own way to `spawn` the rounds. Time is that of the loop they run on.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Keeper:
         self._wake = Wake(engine)
         self._gone: set[str] = set()
         self._beside: dict[str, asyncio.Task[None]] = {}
-        """The backlogs that are worked off beside the rounds, by name."""
+        """The backlogs that are worked off next to the rounds, by name."""
         self._look_seconds = look_seconds
         self._upkeep_seconds = upkeep_seconds
         self._spawn = spawn
@@ -80,21 +80,21 @@ class Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._stopping = False
-        self._trouble = LogOnce(log, "upkeep", "upkeep goes on")
-        self._tidying = LogOnce(log, "upkeep", "upkeep goes on")
-        """Apart from the other: a look needs less of the store than a round, and its success is no sign for one."""
+        self._trouble = LogOnce(log, "upkeep failed", "upkeep works again")
+        self._tidying = LogOnce(log, "upkeep failed", "upkeep works again")
+        """Separate, because looking for dead workers can succeed on a store on which a round fails."""
 
     def start(self) -> None:
-        """Begin the rounds."""
+        """Start the rounds."""
         self._join = self._spawn("holdfast-upkeep", self._keep)
 
     async def stop(self) -> None:
-        """Stop looking, and give up the lead."""
+        """Stop looking, and give up the leadership."""
         self._stopping = True
         if self._loop is not None:
             try:
                 self._loop.call_soon_threadsafe(self._stop.set)
-            except RuntimeError:  # it has ended already
+            except RuntimeError:  # it has already ended
                 pass
         if self._join is not None:
             await self._join(STOP_SECONDS)
@@ -107,7 +107,7 @@ class Keeper:
                 snapshot = await self._rescue.snapshots.take()
                 gone = {worker for worker, presence in snapshot.present.items() if presence.gone}
                 lost = bool(gone - self._gone)
-                if lost:  # who died may have owed a parent the word that its children are in
+                if lost:  # the dead worker may not have told a parent that its children have ended
                     self._wake.hurry()
                 self._gone = gone
                 self._note_rescued(await self._rescue.rescue_dead(self._worker, snapshot))
@@ -115,14 +115,14 @@ class Keeper:
                     tidy_at = loop.time() + self._upkeep_seconds
                     await self._round(snapshot)
                 self._trouble.recovered()
-            except StoreLost:  # the worker beside us says so; there is nothing left that we may tidy
+            except StoreLost:  # our worker reports it; there is nothing left that we may clean up
                 return
-            except Moved:  # there is nothing to tidy any more; a worker hears of it with its heartbeats
+            except Moved:  # there is nothing left to clean up; the worker learns of it from its heartbeats
                 pass
             except HoldfastError as error:
                 self._trouble.say(error)
             except Exception:
-                log.exception("upkeep: unexpected trouble; it goes on")
+                log.exception("upkeep: unexpected error; trying again")
             await self._rest(self._look_seconds)
         if self._beside:
             _, late = await asyncio.wait(self._beside.values(), timeout=BATCH_SECONDS)
@@ -131,7 +131,7 @@ class Keeper:
         await self._resign()
 
     async def _rest(self, seconds: float) -> None:
-        """Wait, and no longer than until the keeper is stopped."""
+        """Wait, but only until the keeper is stopped."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
@@ -139,7 +139,7 @@ class Keeper:
             pass
 
     def _start_beside(self, name: str, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> bool:
-        """Let this go on beside the rounds; False if it is still under way."""
+        """Run this next to the rounds; False if it is still running."""
         before = self._beside.get(name)
         if before is not None and not before.done():
             return False
@@ -157,7 +157,7 @@ class Keeper:
             self._tidying.say(error)
 
     async def lead(self, snapshot: Snapshot) -> bool:
-        """Whether we lead: we do already, nobody does, the one who did is dead, or nobody can read who that is."""
+        """Whether we lead: we already do, nobody does, the leader is dead, or the leader's record can't be read."""
         records = await self._engine.records(LEADER)
         held = next((record for record in records if record.name == LEADER), None)
         if held is not None and (leader := _leader_in(held)) is not None:
@@ -175,12 +175,14 @@ class Keeper:
             return False
         self._wake.hurry()
         if held is not None and _leader_in(held) is None:
-            log.warning("upkeep: the record of who leads the upkeep can't be read; %s leads now", self._worker)
-        log.info("%s leads the upkeep now", self._worker)
+            log.warning(
+                "upkeep: the record that names the leader can't be read; worker %s leads the upkeep now", self._worker
+            )
+        log.info("worker %s leads the upkeep now", self._worker)
         return True
 
     async def tidy(self, snapshot: Snapshot | None = None) -> None:
-        """One round of the leader's work."""
+        """Do one round of the leader's work."""
         snapshot = snapshot or await self._rescue.snapshots.take()
         held = await self._rescue.held_jobs()
         self._note_rescued(await self._rescue.rescue_orphans(self._worker, snapshot, held))
@@ -191,12 +193,12 @@ class Keeper:
         await self._in_batches("prune", self._prune, PRUNE_BATCH)
 
     async def _in_batches(self, name: str, act: Callable[[], Awaitable[int]], batch: int) -> None:
-        """Do one batch of this. What is more than that goes on beside the rounds."""
+        """Do one batch. If there is more, continue next to the rounds."""
         if await act() >= batch:
             self._start_beside(name, self._work_off, name, act, batch)
 
     async def _work_off(self, name: str, act: Callable[[], Awaitable[int]], batch: int) -> None:
-        """Go on batch by batch until there is nothing left. The pauses leave the store to those who work."""
+        """Continue batch by batch until nothing is left. The pauses leave the store to the workers."""
         loop = asyncio.get_running_loop()
         try:
             while not self._stopping:
@@ -206,15 +208,15 @@ class Keeper:
                     return
                 busy = loop.time() - began
                 await self._rest(busy * (1 / PRUNE_PART - 1) if done >= batch else PRUNE_SECONDS)
-        except HoldfastError as error:  # the next round says what is wrong with the store
-            log.debug("upkeep: %s goes on in the next round: %s", name, error)
+        except HoldfastError as error:  # the next round reports what is wrong with the store
+            log.debug("upkeep: %s continues in the next round: %s", name, error)
 
     async def _prune(self) -> int:
-        """Remove a batch of what was kept for long enough; answer how many jobs."""
+        """Remove a batch of jobs that were kept long enough; return how many."""
         return await self._engine.prune(PRUNE_BATCH)
 
     async def _expire(self) -> int:
-        """End a batch of what nobody ran in time; answer how many jobs."""
+        """End a batch of jobs that nobody ran in time; return how many."""
         now = await self._engine.now()
         late = await self._engine.find(Where(expires_before=now), limit=EXPIRE_BATCH)
         changes = [await end_change(self._engine, job, Event.EXPIRE, now, by=self._worker, note={}) for job in late]
@@ -222,9 +224,9 @@ class Keeper:
         applied = [(one, answer) for one, answer in zip(changes, answers, strict=True) if isinstance(answer, Applied)]
         for change, answer in applied:
             await notify_others(self._engine, change, answer, by=self._worker)
-            if change.job.epoch:  # who never ran has submitted nothing
+            if change.job.epoch:  # a job that never ran has no children
                 await cancel_children(self._engine, change.job.id, by=self._worker)
-            log.info("job %s expired before anybody could run it", change.job.id)
+            log.info("job %s expired before a worker could run it", change.job.id)
         return len(applied)
 
     async def _resign(self) -> None:
@@ -232,10 +234,10 @@ class Keeper:
             for record in await self._engine.records(LEADER):
                 if record.name == LEADER and _leader_in(record) == self._worker:
                     await self._engine.put_record(LEADER, None, record.version)
-        except (Moved, StoreLost):  # there is no lead any more, and the worker beside us has said so
+        except (Moved, StoreLost):  # nobody leads any more, and our worker has reported it
             pass
         except Exception as error:
-            log.warning("upkeep: the lead could not be given up: %s", error)
+            log.warning("upkeep: can't give up the leadership: %s; another worker takes it over", error)
 
     def _note_rescued(self, rescued: list[Job]) -> None:
         if rescued:
@@ -243,6 +245,6 @@ class Keeper:
 
 
 def _leader_in(record: Record) -> str | None:
-    """The worker that this record names; None if it can't be read."""
+    """The worker that this record names; None if the record can't be read."""
     worker = told(record.value).get("worker")
     return worker if isinstance(worker, str) else None

@@ -1,8 +1,8 @@
-"""Rescue: jobs whose worker is gone, whose stage went stale, or whose timeout passed unheeded.
+"""Rescues jobs whose worker is gone, whose stage is stale, or whose timeout has passed.
 
-Every worker's process looks for the dead, not only the leader, who may be the dead one. Must not rest correctness on
-what it sees: each rescue is a change that expects the version it looked at, so of many rescuers one wins. Nor must it
-take a job on an old snapshot: the judge is asked again, by a fresh one, right before the change is written.
+Every worker's process looks for dead workers, not only the leader, which may be the dead one. Must not rely on what it
+sees: each rescue is a change that expects the version it has seen, so of many rescuers one wins. Must not act on an old
+snapshot: the judge is asked again, with a fresh one, right before the change is written.
 """
 
 import random
@@ -36,20 +36,20 @@ from holdfast.upkeep.snapshot import Snapshot, Snapshots, describe_death
 log = logger("holdfast.upkeep")
 
 OVERRUN_MARGIN_MS = 5_000
-"""How long after its timeout a job is left to its owner, who should have stopped it."""
+"""How long after its timeout a job is left to its owner, which should have stopped it."""
 
 UNDOS_AT_ONCE = 100
-"""How many undo jobs that wait for their owner are checked at once. The next time those behind them are."""
+"""How many undo jobs that wait for their owner are checked in one go. The next call continues after them."""
 
 Found = tuple[str, Presence | None]
-"""Why a job is to be taken from its worker, and what was seen of that worker."""
+"""Why a job is taken from its worker, and the worker's last status."""
 
 Judge = Callable[[Job, Snapshot], Found | None]
-"""Says by a snapshot whether a job is to be taken from its worker. It is asked again right before that is done."""
+"""Decides by a snapshot whether to take a job from its worker. Asked again right before the job is taken."""
 
 
 class Rescue:
-    """Rescues jobs. `lease_seconds` is how long a silent worker is believed in."""
+    """Rescues jobs. A worker that is silent for `lease_seconds` counts as dead."""
 
     def __init__(self, engine: Engine, *, lease_seconds: float, chance: Callable[[], float] = random.random) -> None:
         self._engine = engine
@@ -57,12 +57,12 @@ class Rescue:
         self._chance = chance
         self.snapshots = Snapshots(engine, lease_seconds)
         self._missed: dict[str, Time] = {}
-        """Workers that hold jobs and left no trace, and since when each was missed."""
+        """Workers that hold jobs but have no status, and since when each is missing."""
         self._undo_after = ""
-        """The last undo job that was looked at, while there are more behind it."""
+        """The last undo job that was checked, while there are more after it."""
 
     async def rescue_dead(self, by: str, snapshot: Snapshot | None = None) -> list[Job]:
-        """Rescue the jobs of workers that are gone, or silent for longer than a lease; answer with those."""
+        """Rescue the jobs of workers that are gone, or silent for longer than a lease; return them."""
         snapshot = snapshot or await self.snapshots.take()
         if not any(self.snapshots.is_dead(one, snapshot) for one in snapshot.present.values()):
             return []
@@ -77,7 +77,7 @@ class Rescue:
         return describe_death(presence, snapshot), presence
 
     async def _begin_undos(self, snapshot: Snapshot, by: str) -> None:
-        """Let the undo of a cancelled job begin whose owner is gone: nobody will say that it has stopped."""
+        """Start the undo of a cancelled job whose owner is gone: nobody else will report that the job has stopped."""
         where = Where(states=(State.PENDING,), type=UNDO_TYPE)
         page = await self._engine.find(where, self._undo_after, UNDOS_AT_ONCE)
         self._undo_after = page[-1].id if len(page) == UNDOS_AT_ONCE else ""
@@ -92,15 +92,15 @@ class Rescue:
                 await self._commit(activate(undo, snapshot.now, by=by, note=note))
 
     async def held_jobs(self) -> list[Job]:
-        """All jobs that somebody runs."""
+        """All jobs that a worker holds."""
         return [job async for job in self._jobs.walk(Where(states=(State.ACTIVE,)))]
 
     async def rescue_orphans(
         self, by: str, snapshot: Snapshot | None = None, held: Sequence[Job] | None = None
     ) -> list[Job]:
-        """Rescue jobs that are held by a worker of whom there was no trace for longer than a lease. The trace of one
-        that lives may have been removed: it comes back with the next heartbeat. `snapshot` and `held`, the jobs that
-        somebody runs, may be old: what counts is what is so when a job is taken.
+        """Rescue jobs whose worker has had no status for longer than a lease. If a live worker's status was removed,
+        its next heartbeat brings it back. `snapshot` and `held` (the jobs that workers hold) may be old: each job is
+        checked again when it is taken.
         """
         snapshot = snapshot or await self.snapshots.take()
         held = await self.held_jobs() if held is None else held
@@ -112,7 +112,9 @@ class Rescue:
         if job.worker in snapshot.present or not self.snapshots.is_awake(snapshot):
             return None
         since = self._missed.get(job.worker or "", snapshot.now)
-        return ("its worker left no trace", None) if snapshot.now - since > self.snapshots.lease_ms else None
+        return (
+            ("its worker has no status in the store", None) if snapshot.now - since > self.snapshots.lease_ms else None
+        )
 
     async def rescue_stale(self, by: str, snapshot: Snapshot | None = None) -> list[Job]:
         """Rescue jobs whose worker lives but whose stage has shown no progress for too long."""
@@ -131,27 +133,27 @@ class Rescue:
                 silent = in_words(_silent_ms(running, presence, snapshot))
                 why = (
                     f"stage {running.stage} showed no progress for {silent}, "
-                    f"longer than {in_words(running.stale_after_ms or 0)}; its worker lives"
+                    f"longer than {in_words(running.stale_after_ms or 0)}; its worker is alive"
                 )
                 return why, presence
         return None
 
     def _stale_of(self, presence: Presence, snapshot: Snapshot) -> list[Running]:
-        """What a worker runs that shows no progress. Of a silent one, or while the store was away, nobody knows."""
+        """The jobs of a worker that show no progress. Unknown for a silent worker, or while the store was away."""
         if presence.store_away or self.snapshots.is_silent(presence, snapshot):
             return []
         limited = [one for one in presence.running if one.stale_after_ms is not None]
         return [one for one in limited if _silent_ms(one, presence, snapshot) > (one.stale_after_ms or 0)]
 
     async def fail_overrun(self, by: str, held: Sequence[Job] | None = None) -> list[Job]:
-        """Fail jobs whose timeout has passed and whose owner did nothing. `held` as in `rescue_orphans`."""
+        """Fail jobs whose timeout has passed and whose owner hasn't reacted. `held` is as in `rescue_orphans`."""
         now = await self._engine.now()
         failed: list[Job] = []
         for job in await self.held_jobs() if held is None else held:
             limit = job.options.timeout_ms
             if limit is None or job.claimed_at is None or now <= job.claimed_at + limit + OVERRUN_MARGIN_MS:
                 continue
-            now = await self._engine.now()  # what came before took its time, and the backoff counts from here
+            now = await self._engine.now()  # the calls before took time, and the backoff counts from now
             error = Error("TimeoutError", f"the job took longer than its timeout of {in_words(limit)}")
             note: dict[str, Any] = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
             doubts = in_doubt(await self._engine.steps_under_each([job.id], "", StepState.STARTED))
@@ -168,7 +170,7 @@ class Rescue:
             if await self._commit(change):
                 failed.append(job)
                 which = f"attempt {job.attempt} of {job.options.retry.retries + 1}"
-                then = "it needs a person: holdfast review"
+                then = "needs a person, see `holdfast review`"
                 if run_at is not None:
                     then = f"next attempt in {in_words(run_at - now)}"
                 log.warning(
@@ -177,14 +179,16 @@ class Rescue:
         return failed
 
     async def _rescue_all(self, jobs: Sequence[Job], snapshot: Snapshot, by: str, judge: Judge) -> list[Job]:
-        """Take those jobs from their workers of which the judge says so; answer with them."""
+        """Take the jobs that the judge picks from their workers; return these jobs."""
         rescued: list[Job] = []
         for job in jobs:
             if judge(job, snapshot) is None:
                 continue
             past = await read_past(self._engine, job.id)
             if (fresh := await self.snapshots.refresh(snapshot)) is None:
-                log.info("job %s: its worker may be lost; the store is too slow to be sure just now", job.id)
+                log.info(
+                    "job %s: its worker may be lost, but the store is too slow to be sure; will check again", job.id
+                )
                 continue
             snapshot = fresh
             if (found := judge(job, snapshot)) is not None and await self._rescue(job, past, snapshot.now, by, *found):
@@ -192,7 +196,7 @@ class Rescue:
         return rescued
 
     async def _rescue(self, job: Job, past: Past, now: Time, by: str, why: str, presence: Presence | None) -> bool:
-        """Take a job from its worker: back to the queue, or to a person. The history tells what survived."""
+        """Take a job from its worker, and return it to the queue or to a person. The history says what survived."""
         change = decide_loss(
             job,
             past,
@@ -206,11 +210,10 @@ class Rescue:
         is_rescued = await self._commit(change)
         error = change.job.error if change.event is Event.ABANDON else None
         if is_rescued and error is not None:
-            log.error(
-                "job %s: worker %s is lost: %s; it needs a person: holdfast review", job.id, job.worker, error.message
-            )
+            then = "needs a person, see `holdfast review`"
+            log.error("job %s: lost its worker %s: %s; %s", job.id, job.worker, error.message, then)
         elif is_rescued:
-            log.warning("job %s: worker %s is lost; it goes on elsewhere", job.id, job.worker)
+            log.warning("job %s: lost its worker %s; another worker continues it", job.id, job.worker)
         return is_rescued
 
     async def _commit(self, change: Change) -> bool:
@@ -221,5 +224,5 @@ class Rescue:
 
 
 def _silent_ms(running: Running, presence: Presence, snapshot: Snapshot) -> int:
-    """For how long a job has shown no progress: as its worker said, and since then."""
+    """For how long a job has shown no progress: by its worker's last status, plus the time since."""
     return running.silent_ms + snapshot.now - presence.beat_at

@@ -1,7 +1,7 @@
-"""Snapshots of the workers: who is there, what each said last, and the store's time, read together.
+"""Snapshots of the workers: which exist, the last status of each, and the store's time, read together.
 
-Must not act. What was seen gets old while one reads on, waits or sleeps, and the workers go on meanwhile. So whoever
-takes a job from a worker judges by a young snapshot, and takes a new one right before it acts if it isn't.
+Must not act. A snapshot gets old while its owner reads on, waits or sleeps. So before taking a job from a worker, judge
+by a young snapshot, and take a new one right before acting if it is too old.
 """
 
 import time
@@ -15,29 +15,29 @@ from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER, worker_in
 
 FRESH_PART = 0.2
-"""For which part of a lease a snapshot may be acted on. Every worker sends three heartbeats in a lease, or more."""
+"""How old a snapshot may be to act on it, as a share of a lease. A worker sends at least three heartbeats per lease."""
 
 REFRESH_TRIES = 3
-"""How many snapshots are taken before one acts. A store that is too slow even then is asked again in the next round."""
+"""How many snapshots to take before acting. If the store is too slow even then, the next round asks again."""
 
 AWAKE_PART = 0.5
-"""For which part of a lease snapshots must have been taken before silence counts: the living need time to be heard."""
+"""How long to take snapshots before silence counts, as a share of a lease: live workers need time to report."""
 
 Moment = tuple[float, float]
 
 
 def moment() -> Moment:
-    """This moment by two clocks: one stands still while a machine sleeps, and somebody may set the other one."""
+    """The current moment by two clocks: one stops while the machine sleeps, and somebody may set the other."""
     return time.monotonic(), time.time()
 
 
 def elapsed(since: Moment) -> float:
-    """How many seconds have passed since a moment, rather too many than too few."""
+    """How many seconds have passed since a moment; rather too many than too few."""
     return max(now - then for now, then in zip(moment(), since, strict=True))
 
 
 class Snapshot(Struct, frozen=True):
-    """Who was there, at which time of the store; when it was begun here; since when they were taken without a break."""
+    """The workers at one time of the store; when we began to read; since when we have taken snapshots without a gap."""
 
     present: Mapping[str, Presence]
     now: Time
@@ -46,7 +46,7 @@ class Snapshot(Struct, frozen=True):
 
 
 class Snapshots:
-    """Takes snapshots of a store's workers. `lease_seconds` is how long a silent worker is believed in."""
+    """Takes snapshots of a store's workers. A worker that is silent for `lease_seconds` counts as dead."""
 
     def __init__(self, engine: Engine, lease_seconds: float) -> None:
         self._engine = engine
@@ -56,7 +56,7 @@ class Snapshots:
         self._awake_since: Time = 0
 
     async def take(self) -> Snapshot:
-        """Take one now. The time is read first: of what is seen later, it makes nobody more silent than it is."""
+        """Take a snapshot now. The time is read first, so that no worker looks more silent than it is."""
         begun = moment()
         now = await self._engine.now()
         records = await self._engine.records(WORKER)
@@ -64,13 +64,13 @@ class Snapshots:
             self._awake_since = now
         self._taken_at = now
         found = [worker_in(record) for record in records]
-        # When a heartbeat that can't be read was sent is not always known: such a worker counts as missed, not as dead.
+        # A heartbeat that can't be read may have an unknown time: such a worker counts as missing, not as dead.
         present = {one.worker: one for one in found if one.beat_at or not one.unreadable}
         return Snapshot(present, now, begun, self._awake_since)
 
     async def refresh(self, snapshot: Snapshot) -> Snapshot | None:
-        """This one while it is young, else a new one; None if the store can't give one that still is. What is done
-        next, before anything is awaited, rests on it.
+        """This snapshot while it is young, else a new one; None if the store is too slow to provide one. The caller
+        must act before it awaits anything else.
         """
         for _ in range(REFRESH_TRIES):
             if self.is_fresh(snapshot):
@@ -79,29 +79,30 @@ class Snapshots:
         return snapshot if self.is_fresh(snapshot) else None
 
     def is_fresh(self, snapshot: Snapshot) -> bool:
-        """Whether one may act on this snapshot now."""
+        """Whether this snapshot is young enough to act on."""
         return elapsed(snapshot.begun) <= self._fresh_seconds
 
     def is_silent(self, presence: Presence, snapshot: Snapshot) -> bool:
-        """Whether a worker has not been heard of for longer than a lease."""
+        """Whether a worker has been silent for longer than a lease."""
         return snapshot.now - presence.beat_at > self.lease_ms
 
     def is_dead(self, presence: Presence, snapshot: Snapshot) -> bool:
         """Whether a worker was seen to die, or has been silent for longer than a lease.
 
-        Who was asleep, or cut off from the store, can't tell silence from death until the living had time to be heard.
+        After being asleep or cut off from the store, we can't tell silence from death until live workers have had time
+        to report.
         """
         return presence.gone or (self.is_awake(snapshot) and self.is_silent(presence, snapshot))
 
     def is_awake(self, snapshot: Snapshot) -> bool:
-        """Whether snapshots were taken for so long without a break that the living had time to be heard."""
+        """Whether snapshots have been taken without a gap for long enough that every live worker had time to report."""
         return snapshot.now - snapshot.awake_since >= self.lease_ms * AWAKE_PART
 
 
 def describe_death(presence: Presence, snapshot: Snapshot) -> str:
-    """How a dead worker was seen to be dead, for the history."""
+    """How we know that a worker is dead, for the history."""
     silent = in_words(max(0, snapshot.now - presence.beat_at))
     if presence.gone:
         where = f"process {presence.pid} on {presence.host or 'this machine'}"
-        return f"{where} ended without a word; last heard of {silent} ago"
-    return f"not heard of for {silent}"
+        return f"{where} ended without notice; last heartbeat {silent} ago"
+    return f"no heartbeat for {silent}"

@@ -1,8 +1,8 @@
-"""Wake: jobs that wait for the end of others and whom nobody told of it, because the one who should have has died.
+"""Wakes jobs that wait for the end of others and were never woken, because the worker that should have done it died.
 
-Must not be needed in the ordinary course: whoever commits an end wakes the parent, and those who wait for it. So it
-looks when a worker was lost, when the lead changes, and else rarely. It looks at some jobs in each round, so that the
-rest of the upkeep goes on meanwhile.
+Must not be needed normally: whoever commits an end wakes the parent and everyone else who waits for it. So it looks
+after a worker was lost, when the leader changes, and otherwise rarely. It checks some jobs in each round, so that it
+doesn't delay the rest of the upkeep.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from holdfast.jobs.consequences import wake_if_children_ended
 from holdfast.jobs.waiters import awaited_job, break_circle, waiters_of, wake_if_ended
 
 RARELY_SECONDS = 60.0
-"""How often it looks through all that waits, without a reason."""
+"""How often to check all waiting jobs without a reason."""
 
 PARENTS_A_ROUND = 500
-"""How many waiting jobs are looked at in one round of the upkeep. The next round goes on behind them."""
+"""How many waiting jobs one round of the upkeep checks. The next round continues after them."""
 
 
 class Wake:
@@ -26,15 +26,15 @@ class Wake:
         self._engine = engine
         self._next = 0.0
         self._after = ""
-        """The last job that was looked at, while a walk over all that wait is under way."""
+        """The last job that was checked, while a pass over all waiting jobs is running."""
         self._again = False
 
     def hurry(self) -> None:
-        """Somebody was lost: look at the next occasion. A walk that is under way is finished first, then begun anew."""
+        """A worker was lost: check in the next round. A running pass finishes first, then a new one starts."""
         self._next, self._again = 0.0, self._again or bool(self._after)
 
     async def wake_waiting(self, by: str) -> int:
-        """Wake who waits for jobs that are all in, or for each other, if it is time to look; answer how many."""
+        """If it is time, wake jobs whose awaited jobs have all ended, or that wait for each other; return how many."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._next:
             return 0

@@ -45,7 +45,7 @@ class Desk:
         assert all(new in left for _, new in swaps)
         line = str(caught.value)
         assert line.startswith(f"{self.path}: line ")
-        assert line.endswith("; it was not touched: mend it or move it away")
+        assert line.endswith("; the file was not changed: correct it, or move it away")
         assert "\n" not in line
         return line
 

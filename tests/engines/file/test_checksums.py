@@ -94,16 +94,18 @@ def test_what_a_new_status_does_away_with_may_be_cleared(desk):
 # What may not be edited.
 
 FIXED_EDITS = [
-    pytest.param(('"type": "book.write"', '"type": "book.read"'), "its type was edited", id="type"),
-    pytest.param(('"key": "order-42",\n      "parent', '"key": "order-43",\n      "parent'), "its key was", id="key"),
-    pytest.param(('"parent": "p"', '"parent": "q"'), "its parent was edited", id="parent"),
-    pytest.param(('"group": "g"', '"group": "h"'), "something was edited that only the program", id="group"),
-    pytest.param(('"epoch": 1,\n      "created', '"epoch": 0,\n      "created'), "something was edited", id="epoch"),
-    pytest.param(('"error": "ValueError: it', '"error": "TypeError: it'), "its error was edited", id="error"),
-    pytest.param(('"result": null', '"result": 1'), "its result was edited", id="result"),
-    pytest.param(('"keep_ms": 9', '"keep_ms": 8'), "something was edited", id="options"),
-    pytest.param(('"event": "claim"', '"event": "exhaust"'), "something was edited", id="history"),
-    pytest.param(('"id": "', '"id": "7'), "something was edited", id="id"),
+    pytest.param(('"type": "book.write"', '"type": "book.read"'), "its type can't be edited", id="type"),
+    pytest.param(
+        ('"key": "order-42",\n      "parent', '"key": "order-43",\n      "parent'), "its key can't be edited", id="key"
+    ),
+    pytest.param(('"parent": "p"', '"parent": "q"'), "its parent can't be edited", id="parent"),
+    pytest.param(('"group": "g"', '"group": "h"'), "a field was edited that only the program", id="group"),
+    pytest.param(('"epoch": 1,\n      "created', '"epoch": 0,\n      "created'), "a field was edited", id="epoch"),
+    pytest.param(('"error": "ValueError: it', '"error": "TypeError: it'), "its error can't be edited", id="error"),
+    pytest.param(('"result": null', '"result": 1'), "its result can't be edited", id="result"),
+    pytest.param(('"keep_ms": 9', '"keep_ms": 8'), "a field was edited", id="options"),
+    pytest.param(('"event": "claim"', '"event": "exhaust"'), "a field was edited", id="history"),
+    pytest.param(('"id": "', '"id": "7'), "a field was edited", id="id"),
 ]
 
 
@@ -115,7 +117,7 @@ def test_what_only_the_program_writes_is_not_edited(desk, state, swap, words):
     line = desk.refused(swap)
 
     assert words in line
-    assert "; undo that; possible here: " in line
+    assert "; undo the edit; allowed here: " in line
 
 
 def test_the_result_of_a_job_that_is_done_stays(desk):
@@ -123,14 +125,14 @@ def test_the_result_of_a_job_that_is_done_stays(desk):
 
     line = desk.refused(('"result": {"ok": true}', '"result": {"ok": false}'))
 
-    assert f"line 10, column 17: job {job.id} is completed, and its result was edited" in line
-    assert "possible here: status only" in line
+    assert f"line 10, column 17: job {job.id} is completed, so its result can't be edited" in line
+    assert "allowed here: status only" in line
 
 
 def test_a_result_needs_a_status_that_asks_for_it(desk):
     desk.job(State.REVIEW)
 
-    assert "possible here: a result with the status DONE" in desk.refused(('"result": null', '"result": 1'))
+    assert "allowed here: a result with the status DONE" in desk.refused(('"result": null', '"result": 1'))
 
 
 @pytest.mark.parametrize(("swap", "name", "value"), FREE_EDITS)
@@ -140,12 +142,12 @@ def test_what_was_asked_of_a_job_that_has_ended_stays(desk, swap, name, value):
     line = desk.refused(swap)
 
     assert f"its {name} w" in line
-    assert "edited after it had ended (cancelled); set its status to PENDING to run it again" in line
+    assert "edited after the job had ended (cancelled); set its status to PENDING to run it again" in line
 
 
 UNFIT_EDITS = [
     pytest.param(('"queue": "here"', '"queue": "over there"'), "can't be a queue", id="queue"),
-    pytest.param(('"priority": 3', '"priority": 101'), "give a number from -100 to 100", id="priority"),
+    pytest.param(('"priority": 3', '"priority": 101'), "use a number from -100 to 100", id="priority"),
     pytest.param(('"priority": 3', f'"priority": {1 << 77}'), "Expected `int` <=", id="77-bits"),
     pytest.param(('"epoch": 1,\n      "created', '"epoch": -1,\n      "created'), "Expected `int` >= 0", id="epoch"),
 ]
@@ -172,13 +174,13 @@ def test_a_job_that_waits_for_no_time_gets_none(desk, clock, state):
 
     line = desk.refused((f'"run_at": "{shown(job.run_at)}"', '"run_at": "2031-01-01T00:00:00.000Z"'))
 
-    assert "its run_at was edited; undo that; possible here: status, args, queue, priority, tags" in line
+    assert "its run_at can't be edited; undo the edit; allowed here: status, args, queue, priority, tags" in line
 
 
 def test_a_check_that_cannot_be_read_is_refused(desk):
     desk.job(State.AVAILABLE)
 
-    assert "something was edited" in desk.refused(('"check": "', '"check": "7-'))
+    assert "a field was edited" in desk.refused(('"check": "', '"check": "7-'))
 
 
 # Blocks without a check: by hand, or by an older program.
@@ -217,9 +219,9 @@ def test_without_a_check_edited_arguments_are_known_by_their_digest(desk):
 IMPOSSIBLE = [
     pytest.param(('"type": "book.write"', '"type": "A B!"'), "can't be a job type", id="type"),
     pytest.param(('"queue": "here"', '"queue": "over there"'), "can't be a queue", id="queue"),
-    pytest.param(('"priority": 3', '"priority": 101'), "give a number from -100 to 100", id="priority"),
-    pytest.param(('"epoch": 1,', '"epoch": 0,'), "epoch 0: its history has reached 1", id="epoch"),
-    pytest.param(('"attempt": 2', '"attempt": 0'), "attempt 0: the first is 1", id="attempt"),
+    pytest.param(('"priority": 3', '"priority": 101'), "use a number from -100 to 100", id="priority"),
+    pytest.param(('"epoch": 1,', '"epoch": 0,'), "epoch 0 is too low; its history has reached epoch 1", id="epoch"),
+    pytest.param(('"attempt": 2', '"attempt": 0'), "attempt 0 is invalid; the first attempt is 1", id="attempt"),
 ]
 
 
@@ -295,7 +297,7 @@ def test_tries_are_written_where_there_was_more_than_one_and_are_not_edited(desk
 
     assert [one.tries for one in desk.run(desk.engine.steps(job.id))] == [4, 1]
     assert desk.path.read_text().count('"tries"') == 1
-    assert "something was edited" in desk.refused(('"tries": 4', '"tries": 3'))
+    assert "a field was edited" in desk.refused(('"tries": 4', '"tries": 3'))
 
 
 def test_a_number_of_tries_that_can_not_be_is_refused(desk):

@@ -119,7 +119,7 @@ def test_a_full_disk_fails_cleanly_and_goes_on(tiny_disk, run):
         engine.record([step(held)]),
         engine.commit([change(clock, held, Event.COMPLETE)]),
     ):
-        with pytest.raises(StoreFull, match="make room, then try again"):
+        with pytest.raises(StoreFull, match="free space, and try again"):
             run(act)
     assert path.read_bytes() == text
     assert run(engine.find(Where())) == jobs

@@ -55,7 +55,7 @@ def refused(data: bytes, clock: StoreClock) -> StoreError:
     assert disk.read(PATH) == data
     assert disk.written == []
     assert str(caught.value).startswith(f"{PATH}: ")
-    assert "it was not touched" in str(caught.value)
+    assert "the file was not changed" in str(caught.value)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -104,24 +104,26 @@ def first(said: dict) -> dict:
 
 
 DAMAGES = [
-    pytest.param(lambda said: said["jobs"].append(said["jobs"][0]), "is there twice, first in line 4", id="id-twice"),
+    pytest.param(lambda said: said["jobs"].append(said["jobs"][0]), "appears twice, first in line 4", id="id-twice"),
     pytest.param(lambda said: first(said).update(state="activ"), "Invalid enum value 'activ'", id="state"),
-    pytest.param(lambda said: first(said).update(status="done"), "status 'done' is none of PENDING", id="status"),
+    pytest.param(
+        lambda said: first(said).update(status="done"), "status 'done' is unknown; use one of PENDING", id="status"
+    ),
     pytest.param(lambda said: first(said).pop("state"), "missing required field `state`", id="no-state"),
     pytest.param(lambda said: first(said).pop("history"), "missing required field `history`", id="no-history"),
     pytest.param(lambda said: first(said).update(history=[]), "its history ends with nothing", id="empty-history"),
-    pytest.param(lambda said: first(said)["history"].pop(1), "has version 3 where 2 is due", id="gap"),
+    pytest.param(lambda said: first(said)["history"].pop(1), "has version 3 where version 2 is expected", id="gap"),
     pytest.param(lambda said: first(said)["history"].pop(), "its history ends with active", id="short-history"),
     pytest.param(lambda said: first(said).pop("args"), 'has no "args"', id="no-args"),
     pytest.param(lambda said: first(said).update(resutl=1), "unknown field `resutl`", id="misspelt"),
     pytest.param(lambda said: first(said).update(epoch="1"), "Expected `int`, got `str`", id="type"),
     pytest.param(lambda said: first(said).update(epoch=True), "Expected `int`, got `bool`", id="bool"),
-    pytest.param(lambda said: first(said).update(created_at="soon"), "'soon' is no time", id="time"),
-    pytest.param(lambda said: first(said).update(created_at="2026-01-01T00:00"), "is no time", id="time-zone"),
+    pytest.param(lambda said: first(said).update(created_at="soon"), "'soon' is not a time", id="time"),
+    pytest.param(lambda said: first(said).update(created_at="2026-01-01T00:00"), "is not a time", id="time-zone"),
     pytest.param(lambda said: first(said).update(options={"retries": 1}), "no option 'retries'", id="option"),
     pytest.param(lambda said: first(said).update(options={"keep_ms": "1h"}), "options: Expected", id="option-type"),
     pytest.param(lambda said: said["jobs"].insert(1, 7), "Expected `object`, got `int`", id="no-block"),
-    pytest.param(lambda said: said.update(notes=1), "'notes' is no part of a checkpoint", id="part"),
+    pytest.param(lambda said: said.update(notes=1), "'notes' is not a part of a checkpoint", id="part"),
     pytest.param(lambda said: said.update(keys={}), "'keys' must be a list", id="no-list"),
     pytest.param(lambda said: said["keys"].append({}), "missing required field", id="key"),
     pytest.param(lambda said: said["records"][0].pop("version"), "missing required field `version`", id="record"),
@@ -220,7 +222,7 @@ def test_the_place_of_a_name_that_is_there_twice_is_its_second_one(healthy, cloc
     if name == "history":
         line += 1  # The one that was there before comes second.
 
-    assert f": line {line}, column 7: '{name}' is there twice" in str(refused(data.encode(), clock))
+    assert f": line {line}, column 7: '{name}' appears twice" in str(refused(data.encode(), clock))
 
 
 def test_a_name_that_is_there_twice_deep_inside_is_found(healthy, clock):
@@ -229,7 +231,7 @@ def test_a_name_that_is_there_twice_deep_inside_is_found(healthy, clock):
     second = data.decode().rindex('"777777"')
     line, column = data[:second].count(b"\n") + 1, second - data.decode().rfind("\n", 0, second)
 
-    assert f": line {line}, column {column}: '777777' is there twice" in str(refused(data, clock))
+    assert f": line {line}, column {column}: '777777' appears twice" in str(refused(data, clock))
 
 
 TEXTS = [
@@ -237,8 +239,8 @@ TEXTS = [
     pytest.param(b" \n ", "line 1, column 1: the file is empty", id="blank"),
     pytest.param(b"\0" * 100, "line 1, column 1: not JSON", id="zeros"),
     pytest.param(b'{"version": 1,\n "jobs": [\n  {"id": "\xff"}]}', "line 3, column 11: not UTF-8", id="utf-8"),
-    pytest.param(b'{"version": 1, "jobs": [{"id": 1, "id": 2}]}', "'id' is there twice", id="name-twice"),
-    pytest.param(b'{"version": 1, "version": 1, "jobs": []}', "'version' is there twice", id="part-twice"),
+    pytest.param(b'{"version": 1, "jobs": [{"id": 1, "id": 2}]}', "'id' appears twice", id="name-twice"),
+    pytest.param(b'{"version": 1, "version": 1, "jobs": []}', "'version' appears twice", id="part-twice"),
     pytest.param(b'{"version": 1, "jobs": [NaN]}', "NaN is not a number", id="nan"),
     pytest.param(b'{"version": 1, "jobs": []} {}', "line 1, column 28: expected nothing more", id="more"),
     pytest.param(b'{"version": 1, "jobs": [],}', "line 1, column 27", id="comma"),
@@ -258,7 +260,7 @@ def test_what_is_no_json_is_refused_with_line_and_column(data, words, clock):
 
     assert type(error) is StoreDamaged
     assert words in str(error)
-    assert str(error).endswith("it was not touched: mend it or move it away")
+    assert str(error).endswith("the file was not changed: correct it, or move it away")
 
 
 FOREIGN = [
@@ -280,11 +282,11 @@ def test_what_is_not_ours_is_refused(data, clock):
     error = refused(data, clock)
 
     assert type(error) is StoreForeign
-    assert str(error).endswith("it was not touched: name another file")
+    assert str(error).endswith("the file was not changed: use another file name")
 
 
 def test_a_newer_version_is_named(clock):
-    assert "version 2, and this program knows version 1" in str(refused(b'{"version": 2, "jobs": []}', clock))
+    assert "version 2, and this program supports version 1" in str(refused(b'{"version": 2, "jobs": []}', clock))
 
 
 def test_a_refused_file_may_be_mended_and_opened(healthy, clock, tmp_path, run):
@@ -344,7 +346,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, clock, run, healthy):
     disk.trouble["read"] = errno.EACCES
     engine = FileEngine(path, clock, disk=disk)
 
-    with pytest.raises(StoreUnwritable, match="make it and its folder readable and writable"):
+    with pytest.raises(StoreUnwritable, match="make the file and its folder readable and writable"):
         run(engine.open())
 
     disk.trouble.clear()
@@ -356,7 +358,7 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path, clock, run):
     disk = Faulty()
     disk.readonly = True
 
-    with pytest.raises(StoreUnwritable, match="may not write"):
+    with pytest.raises(StoreUnwritable, match="has no permission to write"):
         run(FileEngine(tmp_path / "checkpoint.json", clock, disk=disk).open())
 
     assert os.listdir(tmp_path) == []

@@ -305,8 +305,8 @@ def test_what_makes_no_sense_is_refused_with_its_place(desk, state, was, to):
     line = desk.refused((block, swapped))
 
     place = f"line {head.count(chr(10)) + 3}, column 17"
-    assert f"{place}: job {job.id} is {state}, and its status was set from {was} to {to}" in line
-    assert "; possible here: " in line
+    assert f"{place}: job {job.id} is {state}, so its status can't be changed from {was} to {to}" in line
+    assert "; allowed here: " in line
 
 
 def test_a_misspelt_status_is_refused(desk):
@@ -314,7 +314,10 @@ def test_a_misspelt_status_is_refused(desk):
 
     line = desk.refused(status("NEEDS_REVIEW", "PENDNG"))
 
-    assert f"line 7, column 17: job {job.id}: status 'PENDNG' is none of PENDING, RUNNING, NEEDS_REVIEW, DONE" in line
+    assert (
+        f"line 7, column 17: job {job.id}: status 'PENDNG' is unknown; use one of PENDING, RUNNING, NEEDS_REVIEW, DONE"
+        in line
+    )
 
 
 def test_a_state_that_was_edited_instead_of_the_status_is_refused(desk):
@@ -322,7 +325,7 @@ def test_a_state_that_was_edited_instead_of_the_status_is_refused(desk):
 
     line = desk.refused(status("NEEDS_REVIEW", "PENDING"), ('"state": "review"', '"state": "available"'))
 
-    assert 'its "state" is available and its history ends with review' in line
+    assert 'its "state" is available, but its history ends with review' in line
     assert 'edit its "status"' in line
 
 
@@ -331,7 +334,7 @@ def test_the_arguments_of_a_job_that_has_ended_stay(desk):
 
     line = desk.refused(('[{"chapter": 7}]', "[8]"))
 
-    assert "its args were edited after it had ended (completed); set its status to PENDING" in line
+    assert "its args were edited after the job had ended (completed); set its status to PENDING" in line
 
 
 def test_arguments_that_no_store_could_hold_are_refused(desk):
@@ -402,7 +405,7 @@ def test_a_job_that_kills_every_process_goes_to_a_person(desk, clock):
 
     now = desk.now(job)
     assert now.state is State.REVIEW
-    assert now.error == Error("WorkersLost", "4 workers in a row were lost over it, the last was w-1")
+    assert now.error == Error("WorkersLost", "4 workers in a row were lost while running this job, last w-1")
     assert (desk.last(job).event, desk.last(job).by) == (Event.ABANDON, "file")
 
 

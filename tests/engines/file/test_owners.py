@@ -26,7 +26,9 @@ def test_a_second_engine_in_the_same_process_is_refused(run, engine, path, clock
     with pytest.raises(StoreBusy) as caught:
         run(other.open())
 
-    wanted = f"{path} is in use by process {os.getpid()}; stop it, or use sqlite:///jobs.db for several processes"
+    wanted = (
+        f"{path} is in use by process {os.getpid()}; stop that process, or use sqlite:///jobs.db for several processes"
+    )
     assert str(caught.value) == wanted
     run(engine.insert([job(clock)]))
 

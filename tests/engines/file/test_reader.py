@@ -193,7 +193,7 @@ def test_every_act_that_writes_is_refused_in_the_same_words(run, path, clock, na
     with pytest.raises(StoreUnwritable) as caught:
         run(WRITES[name](reader, clock))
 
-    assert str(caught.value) == f"{path} was opened to be looked at only; nothing was changed; open it for writing"
+    assert str(caught.value) == f"{path} was opened read-only; nothing was changed; open it for writing"
     assert path.read_bytes() == text
     assert run(reader.records("")) == []
     run(reader.close())
@@ -346,6 +346,6 @@ def test_jobs_of_a_reader_can_be_asked_but_not_changed(run, path, clock):
     held = run(reader.find(Where()))[0]
 
     assert run(jobs.status(held.id)).state is State.ACTIVE
-    with pytest.raises(HoldfastError, match="opened to be looked at only"):
+    with pytest.raises(HoldfastError, match="opened read-only"):
         run(jobs.cancel(held.id))
     run(reader.close())

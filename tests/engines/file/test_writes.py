@@ -168,7 +168,7 @@ def test_when_only_the_folder_could_not_be_synced_the_old_file_is_put_back(run, 
             raise OSError(errno.EIO, "no")
 
     disk.fsync_dir = fails_once
-    with pytest.raises(StoreError, match="a restart may find it done"):
+    with pytest.raises(StoreError, match="which may or may not be stored"):
         run(engine.insert([job(clock)]))
 
     assert path.read_bytes() == text

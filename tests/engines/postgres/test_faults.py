@@ -174,7 +174,7 @@ def test_beyond_the_bounds_it_is_one_clear_error_and_nothing_was_done(postgres_s
         act = await prepare(engine)
         before = await whole(engine)
         db = await fails(postgres_store, table, 10**6)
-        with pytest.raises(StoreBusy, match="nothing was written: try again") as told:
+        with pytest.raises(StoreBusy, match="nothing was written; try again") as told:
             await act()
         assert "\n" not in str(told.value)
         assert pool.TRIES <= await failed(db, postgres_store) <= 2 * pool.TRIES
@@ -348,7 +348,7 @@ def test_a_server_without_a_free_connection_is_one_clear_error_and_waited_for(ow
             answers = await asyncio.gather(*(engine.insert([one]) for one in new), return_exceptions=True)
             told = {str(answer) for answer in answers if isinstance(answer, StoreBusy)}
             assert len(told) <= 1
-            assert all(text.endswith("give ?connections= a smaller number") for text in told), told
+            assert all(text.endswith("lower ?connections=") for text in told), told
             assert told, "there was no room for a connection"
             await engine.beat(Presence(worker="w-1"))  # the beat has its own, and goes on
         for one in new:

@@ -158,7 +158,7 @@ def test_a_migration_that_never_gets_its_lock_says_so_and_leaves_the_store_as_it
         async with looking(postgres_store) as report, report.transaction():
             await report.fetch("select * from job")
             with pytest.raises(
-                StoreBusy, match=rf"migration {LAST + 1} did not get its locks in 3 tries.*still {LAST}"
+                StoreBusy, match=rf"migration {LAST + 1} couldn't get its locks in 3 tries.*still at version {LAST}"
             ):
                 await opened(postgres_store)
         assert await version_of(postgres_store) == LAST
@@ -189,12 +189,14 @@ def test_a_migration_that_fails_leaves_what_was_before_it_and_says_so(postgres_s
     async def work() -> None:
         old = await opened(postgres_store)
         later(BROKEN)
-        with pytest.raises(StoreError, match=rf"migration {LAST + 1} failed .*nonsense.*still {LAST}") as told:
+        with pytest.raises(
+            StoreError, match=rf"migration {LAST + 1} failed .*nonsense.*still at version {LAST}"
+        ) as told:
             await opened(postgres_store)
         assert "\n" not in str(told.value)
         assert await version_of(postgres_store) == LAST
         later(NEXT, BROKEN)
-        with pytest.raises(StoreError, match=rf"migration {LAST + 2} failed .*nonsense.*still {LAST + 1}"):
+        with pytest.raises(StoreError, match=rf"migration {LAST + 2} failed .*nonsense.*still at version {LAST + 1}"):
             await opened(postgres_store)
         async with looking(postgres_store) as db:
             assert await db.fetchval("select to_regclass('later')") is None
@@ -210,7 +212,9 @@ def test_a_migration_that_older_programs_can_not_live_with_shuts_them_out(postgr
         later(NEXT + "update {schema}.store set oldest = " + str(LAST + 1))
         await (await opened(postgres_store)).close()
         monkeypatch.undo()
-        with pytest.raises(StoreError, match=f"version {LAST + 1}, and this program knows {LAST}.*upgrade holdfast"):
+        with pytest.raises(
+            StoreError, match=f"version {LAST + 1}, but this Holdfast knows only up to {LAST}.*upgrade Holdfast"
+        ):
             await opened(postgres_store)
 
     run(work())

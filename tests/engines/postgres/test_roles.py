@@ -180,13 +180,13 @@ def test_a_role_without_the_grants_is_told_so_in_one_line(roles: tuple[str, str]
     async def try_it() -> None:
         db = await asyncpg.connect(parse_url(owner).dsn)
         await db.execute(f"revoke all on all tables in schema {schema} from {schema}_worker")
-        with pytest.raises(StoreUnwritable, match="see the roles in the docs") as told:
+        with pytest.raises(StoreUnwritable, match="see 'Grant rights to roles' in the Postgres guide") as told:
             await PostgresEngine(as_role(owner, f"{schema}_worker")).open()
         assert "\n" not in str(told.value)
         await db.execute(f"grant select on {schema}.store to {schema}_worker")
         engine = PostgresEngine(as_role(owner, f"{schema}_worker"))
         await engine.open()
-        with pytest.raises(StoreError, match="see the roles in the docs"):
+        with pytest.raises(StoreError, match="see 'Grant rights to roles' in the Postgres guide"):
             await engine.insert([job(CLOCK)])
         await engine.close()
         await db.close()

@@ -111,9 +111,9 @@ def test_many_who_open_an_empty_schema_at_once_make_it_once(postgres_store: str,
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        ("create table {s}.thing (n int)", "somebody else's"),
-        ("create table {s}.store (n int)", "not ours"),
-        ("create table {s}.store (version int, oldest int); insert into {s}.store values (99, 99)", "upgrade holdfast"),
+        ("create table {s}.thing (n int)", "tables of another program"),
+        ("create table {s}.store (n int)", "isn't Holdfast's"),
+        ("create table {s}.store (version int, oldest int); insert into {s}.store values (99, 99)", "upgrade Holdfast"),
     ],
 )
 def test_a_schema_that_is_not_ours_or_newer_is_refused_and_left_alone(postgres_store: str, run, made: str, says: str):

@@ -77,7 +77,7 @@ def test_a_log_that_was_removed_is_put_back_and_nothing_more_is_written(path, ru
     for name in names:
         (path.parent / name).unlink()
 
-    with pytest.raises(StoreLost, match="all that was acknowledged is there; restart this process") as told:
+    with pytest.raises(StoreLost, match="no acknowledged work is lost; restart this process") as told:
         run(submitted(first))
     assert "\n" not in str(told.value)
     for call in (first.count(), first.claim("w-1", ["default"], 1), first.records("")):
@@ -129,7 +129,7 @@ def test_every_process_hears_of_it_and_what_others_wrote_is_kept_as_well(path, r
 
         other.stdin.write("\n")
         other.stdin.flush()
-        assert "all that was acknowledged is there" in other.stdout.readline()
+        assert "no acknowledged work is lost" in other.stdout.readline()
         other.stdin.write("\n")
         other.stdin.flush()
         assert other.wait(30) == 0
@@ -177,7 +177,7 @@ def test_who_comes_just_then_waits_until_the_others_have_put_the_log_back(path, 
     words = [sys.executable, "-c", textwrap.dedent(code)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as late:
         assert late.stdout.readline() == "opens\n"
-        with pytest.raises(StoreLost, match="all that was acknowledged is there"):
+        with pytest.raises(StoreLost, match="no acknowledged work is lost"):
             run(first.beat(Presence("w-1")))
         assert late.wait(30) == 0
     assert read_elsewhere(path) == 8
@@ -200,7 +200,7 @@ def test_a_database_that_is_deleted_stops_reads_and_writes_alike(path, run, open
     run(submitted(first))
     for file in path.parent.glob("jobs.db*"):
         shutil.rmtree(file) if file.is_dir() else file.unlink()
-    with pytest.raises(StoreLost, match=r"put the database back, or begin with a new one"):
+    with pytest.raises(StoreLost, match=r"restore the database, or start with a new one"):
         run(first.beat(Presence("w-1")))
     for call in (first.count(), submitted(first), first.records(WORKER)):
         with pytest.raises(StoreLost):
@@ -261,7 +261,7 @@ def test_a_worker_whose_file_was_removed_makes_it_anew_and_says_so_once(path, ru
             run(first.beat(Presence("w-1")))
     assert [one.name for one in run(second.records(WORKER))] == [f"{WORKER}w-1"]
     assert not json.loads(run(second.records(WORKER))[0].value).get("gone")
-    assert len([one for one in caplog.records if "were removed from it while in use" in one.message]) == 1
+    assert len([one for one in caplog.records if "were removed from this folder while in use" in one.message]) == 1
 
 
 def test_wake_ups_come_again_after_the_folder_was_removed(path, run, opened):

@@ -44,7 +44,7 @@ def test_a_full_disk_is_one_clear_error_and_goes_on_when_there_is_room(tiny_disk
     kept = []
     big = '["' + "x" * 20_000 + '"]'
 
-    with pytest.raises(StoreFull, match="no room left on the disk; nothing was written: make room"):
+    with pytest.raises(StoreFull, match="no space left on the disk; nothing was written: free space"):
         for _ in range(200):
             made = job(args=big)
             run(engine.insert([made]))
@@ -86,11 +86,11 @@ def test_a_disk_that_fills_up_in_mid_job_is_said_by_the_worker_and_shown_by_stat
 
     shown = run(filled())
 
-    assert "its worker can't write: StoreFull:" in shown
-    assert "no room left on the disk; nothing was written: make room, and try again" in " ".join(shown.split())
-    assert "stands still: nothing can be written" in shown
+    assert "stalled: StoreFull:" in shown
+    assert "no space left on the disk; nothing was written: free space, and try again" in " ".join(shown.split())
+    assert "stalled: nothing can be written" in shown
     assert " left\n" not in shown
-    assert len([line for line in caplog.messages if "can't write to its store: StoreFull" in line]) == 1
+    assert len([line for line in caplog.messages if "can't write to the store: StoreFull" in line]) == 1
 
 
 def test_a_read_only_file_system_is_told_and_recovers(tiny_disk, run):
@@ -112,13 +112,13 @@ def test_a_read_only_file_system_is_told_and_recovers(tiny_disk, run):
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path, run):
-    with pytest.raises(StoreUnwritable, match="there is no folder .*; make it, or name another place"):
+    with pytest.raises(StoreUnwritable, match="the folder .* doesn't exist; create it, or use another path"):
         run(SqliteEngine(tmp_path / "nowhere" / "jobs.db").open())
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_folder_in_place_of_the_file_is_told(tmp_path, run):
-    with pytest.raises(StoreForeign, match="is not a file"):
+    with pytest.raises(StoreForeign, match="is not a regular file"):
         run(SqliteEngine(tmp_path).open())
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_is_no_database_is_refused_and_not_touched(path, run):
     path.write_text("Dear diary,\n" * 100)
     before = contents(path)
 
-    with pytest.raises(StoreDamaged, match="not a readable SQLite database.*it was not touched"):
+    with pytest.raises(StoreDamaged, match="not a readable SQLite database.*the file was not changed"):
         run(SqliteEngine(path).open())
 
     assert contents(path) == before
@@ -153,7 +153,7 @@ def test_a_newer_schema_is_refused_and_not_written(path, run):
     db.close()
     before = contents(path)
 
-    with pytest.raises(StoreForeign, match="schema 99, this one knows 4.*update this installation"):
+    with pytest.raises(StoreForeign, match="schema 99; this version supports 4.*upgrade this installation"):
         run(SqliteEngine(path).open())
 
     assert contents(path) == before
@@ -287,7 +287,7 @@ def test_an_unknown_state_is_refused_by_the_database_itself(path, run):
 
 def test_a_closed_engine_says_so(path, run):
     engine = SqliteEngine(path)
-    with pytest.raises(StoreClosed, match="not open; open it here first"):
+    with pytest.raises(StoreClosed, match="not open; open it in this process first"):
         run(engine.insert([job()]))
     run(engine.open())
     run(engine.close())
@@ -364,27 +364,27 @@ def test_a_clock_that_jumps_loses_nothing_and_runs_nothing_twice(path, run):
     ("url", "words"),
     [
         ("sqlite://jobs.db", "write sqlite:///jobs.db"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:///jobs.db?mode=ro", "takes no '\\?'"),
+        ("sqlite:///", "doesn't name a file"),
+        ("sqlite:///jobs.db?mode=ro", "can't contain '\\?'"),
         ("nats://u:secret@h/0", "not in this version"),
-        ("mysql://u:secret@h/db", "names no store"),
-        ("mysql://u:sec/secret@h/db", "names no store"),
-        ("postgresql+asyncpg://u:secret@h/db", r"write postgresql://…, without \+asyncpg"),
-        ("postgresql://u:secret#x@h/db", "in a password @ as %40"),
-        ("postgresql://u:secret/x@h/db", "in a password @ as %40"),
-        ("redis://:secret?x@h/0", "in a password @ as %40"),
-        ("redis://:1/secret@h/0", "in a password @ as %40"),
-        ("redis://h/0?app=secret@x", "in a password @ as %40"),
-        ("postgresql://u:12#secret@h/db", "in a password @ as %40"),
-        ("postgresql://u@corp:secret@h/db", "in a password @ as %40"),
-        ("postgresql://u:a\nsecret@h/db", "in a password @ as %40"),
+        ("mysql://u:secret@h/db", "is not the URL of a store"),
+        ("mysql://u:sec/secret@h/db", "is not the URL of a store"),
+        ("postgresql+asyncpg://u:secret@h/db", r"write postgresql://… without \+asyncpg"),
+        ("postgresql://u:secret#x@h/db", "in a password write @ as %40"),
+        ("postgresql://u:secret/x@h/db", "in a password write @ as %40"),
+        ("redis://:secret?x@h/0", "in a password write @ as %40"),
+        ("redis://:1/secret@h/0", "in a password write @ as %40"),
+        ("redis://h/0?app=secret@x", "in a password write @ as %40"),
+        ("postgresql://u:12#secret@h/db", "in a password write @ as %40"),
+        ("postgresql://u@corp:secret@h/db", "in a password write @ as %40"),
+        ("postgresql://u:a\nsecret@h/db", "in a password write @ as %40"),
         ("postgresql:/u:secret@h/db", "write postgresql://user:password@host"),
         ("postgresql:u:secret@h/db", "write postgresql://user:password@host"),
-        ("postgres//u:secret@h/db", "names no store"),
-        ("u:secret@h/db", "names no store"),
+        ("postgres//u:secret@h/db", "is not the URL of a store"),
+        ("u:secret@h/db", "is not the URL of a store"),
         ("postgresql+psycopg://u@corp:secret@h/db", "without"),
-        ("mysql://h/db?PASSWORD=secret", "names no store"),
-        ("jobs.db", "names no store"),
+        ("mysql://h/db?PASSWORD=secret", "is not the URL of a store"),
+        ("jobs.db", "is not the URL of a store"),
         ("memory:x", "a memory store has no name"),
     ],
 )

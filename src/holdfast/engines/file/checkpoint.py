@@ -1,7 +1,7 @@
-"""How a checkpoint file is read: bytes → plain values with their places → the form → rows.
+"""How a checkpoint file is read: bytes → plain values with their positions → the format's Structs → rows.
 
-Must not touch a disk, decide anything or let a contradiction pass: what can't be right is refused with its place.
-`writer` reads each line again that it writes, so that nothing is acknowledged which would be refused here.
+Must not touch a disk, decide anything or accept a contradiction: invalid content is refused with its position. `writer`
+reads back each line that it writes, so that nothing is acknowledged that would be refused here.
 """
 
 import re
@@ -37,27 +37,27 @@ P = TypeVar("P", bound=Part)
 
 
 class Foreign(Exception):
-    """The file is JSON and no checkpoint that we may write. Says what it is instead."""
+    """The file is JSON, but not a checkpoint that we can write. The message says what it is."""
 
 
 class Row(Struct, kw_only=True):
-    """One job as the file has it. `status`, `edits` and `given` tell what a person did to it."""
+    """One job as read from the file. `status`, `edits` and `given` show what a person edited."""
 
     spot: Spot
     status: str
     sealed: bool
-    """Whether the block has a check, and so all edits are known."""
+    """Whether the block has a check, so that all edits are known."""
     edits: tuple[str, ...]
-    """The names of the fields that are others than those that were written."""
+    """The names of the fields that differ from what was written."""
     given: str | None
-    """The result that stands in the block, whatever the job's state."""
+    """The result in the block, whatever the job's state."""
     job: Job
     steps: list[Step]
     entries: list[Entry]
 
 
 class Checkpoint(Struct):
-    """All that a file says. `outliving` are the keys whose jobs were pruned."""
+    """The content of a file. `outliving` are the keys whose jobs were pruned."""
 
     rows: dict[str, Row]
     keys: dict[tuple[str, str], Key]
@@ -67,23 +67,23 @@ class Checkpoint(Struct):
 
 
 def read(data: bytes) -> Checkpoint:
-    """What a file says, or Damage or Foreign. Whether a person's edits make sense is not asked here."""
+    """Read a file, or raise Damage or Foreign. This doesn't check whether a person's edits are allowed."""
     if not data.strip():
         raise Damage("the file is empty; expected {", 1, 1)
     found = scan(data) or {}
     version, jobs = (found[name][1] if name in found else None for name in ("version", "jobs"))
     if type(version) is not int or not isinstance(jobs, list):
-        raise Foreign('it is JSON, but no checkpoint: that is an object with "version" and "jobs"')
+        raise Foreign('it is JSON, but not a checkpoint, which is an object with "version" and "jobs"')
     if version != VERSION:
-        raise Foreign(f"it is a checkpoint of version {version}, and this program knows version {VERSION}")
+        raise Foreign(f"it is a checkpoint of version {version}, and this program supports version {VERSION}")
     for name in found.keys() - {"version", "jobs", "keys", "groups", "records"}:
-        raise found[name][0].damage(f"{name!r} is no part of a checkpoint")
+        raise found[name][0].damage(f"{name!r} is not a part of a checkpoint")
     said = Checkpoint({}, {}, set(), {}, {})
     for spot, plain in jobs:
         row = _row(spot, _shaped(spot, "job", plain, JobPart))
         if row.job.id in said.rows:
             first = said.rows[row.job.id].spot.line
-            raise spot.damage(f"job {row.job.id} is there twice, first in line {first}", "id")
+            raise spot.damage(f"job {row.job.id} appears twice, first in line {first}", "id")
         said.rows[row.job.id] = row
     for spot, key in _parts(found, "keys", KeyPart):
         said.keys[key.type, key.key] = Key(**_taken(spot, (), key, Key))
@@ -96,7 +96,7 @@ def read(data: bytes) -> Checkpoint:
     return said
 
 
-# What `writer` has written, read again.
+# Reading back what `writer` wrote.
 
 
 def read_head(text: str) -> Job:
@@ -139,11 +139,11 @@ def _shaped(spot: Spot, what: str, plain: Any, kind: type[P]) -> P:
         raise spot.damage(f"{what}: {_NO_UNICODE}", *(_surrogate(plain) or ())) from None
 
 
-_NO_UNICODE = "a text with a lone surrogate, which is not valid Unicode; write what it should be"
+_NO_UNICODE = "a text with a lone surrogate, which is not valid Unicode; correct the text"
 
 
 def _surrogate(plain: Any) -> Path | None:
-    """The way to the first text that has no UTF-8."""
+    """The path to the first text that can't be encoded as UTF-8."""
     if isinstance(plain, str):
         return () if not plain.isascii() and any("\ud800" <= letter <= "\udfff" for letter in plain) else None
     members = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ()
@@ -156,7 +156,7 @@ def _surrogate(plain: Any) -> Path | None:
 
 
 def _path(error: msgspec.ValidationError) -> Path:
-    """Where msgspec says the trouble is: "… unknown field `b` - at `$.history[0]`"."""
+    """The path in a msgspec error: "… unknown field `b` - at `$.history[0]`"."""
     field, way = re.search("unknown field `(.*?)`", str(error)), re.search(r" - at `\$(.*)`$", str(error))
     steps = re.findall(r"\.(\w+)|\[(\d+)\]", way[1] if way else "")
     path = [int(number) if number else name for name, number in steps]
@@ -164,7 +164,7 @@ def _path(error: msgspec.ValidationError) -> Path:
 
 
 def _row(spot: Spot, part: JobPart) -> Row:
-    """One block as rows, or Damage where it contradicts itself."""
+    """One block as rows, or Damage if it contradicts itself."""
     entries = _entries(spot, part)
     job, given = _job(spot, part, len(entries)), _text(part, "result")
     if part.args is UNSET and part.args_text is UNSET:
@@ -225,13 +225,13 @@ def _entries(spot: Spot, part: JobPart) -> list[Entry]:
     last: State | None = None
     for n, entry in enumerate(part.history):
         if entry.version != n + 1:
-            what = f"job {part.id}: its history has version {entry.version} where {n + 1} is due"
+            what = f"job {part.id}: its history has version {entry.version} where version {n + 1} is expected"
             raise spot.damage(what, "history", n, "version")
         entries.append(_entry(spot, ("history", n), part.id, entry, last))
         last = entry.after
     if last is not part.state:
-        what = f'job {part.id}: its "state" is {part.state} and its history ends with {last or "nothing"}'
-        raise spot.damage(f'{what}; to change what becomes of a job, edit its "status"', "state")
+        what = f'job {part.id}: its "state" is {part.state}, but its history ends with {last or "nothing"}'
+        raise spot.damage(f'{what}; to replay or resolve a job, edit its "status"', "state")
     return entries
 
 
@@ -247,7 +247,7 @@ def _options(spot: Spot, part: JobPart) -> Options:
         raise spot.damage(f"job {part.id}: options: {_NO_UNICODE}", *where) from None
     for path, number in _numbers(part.options):
         if not -(2**63) <= number < 2**63:
-            raise spot.damage(f"job {part.id}: options: {path[-1]} is beyond 64 bits", "options", *path)
+            raise spot.damage(f"job {part.id}: options: {path[-1]} doesn't fit into 64 bits", "options", *path)
     return options
 
 
@@ -260,14 +260,14 @@ def _numbers(options: dict[str, Any], *path: str) -> Iterator[tuple[Path, int]]:
 
 
 def _taken(spot: Spot, path: Path, part: Part, kind: type[Struct]) -> dict[str, Any]:
-    """What a part says in the model's own names, its times read."""
+    """The fields of a part under the model's names, with its times parsed."""
     taken = {name: getattr(part, name) for name in shared(type(part), kind)}
     for name, value in taken.items():
         if isinstance(value, str) and is_time(name):
             try:
                 taken[name] = time_of(value)
             except ValueError:
-                what = f"{name}: {value!r} is no time; write it like {shown(0)}"
+                what = f"{name}: {value!r} is not a time; write it like {shown(0)}"
                 raise spot.damage(what, *path, name) from None
     return taken
 

@@ -1,7 +1,8 @@
-"""The `check` of a job's block: it tells which fields a person edited, whatever the editor did to the layout.
+"""The `check` of a job's block: it shows which fields a person edited, even if the editor changed the layout.
 
-Must not decide what an edit means: `reopen` does. It is one line of hashes: first of all that only the program writes,
-with the steps and the history, then of each field in `NAMED`. Nobody has to touch it: the next write makes it anew.
+Must not decide what an edit means: `reopen` does. The check is one line of hashes: the first covers everything that
+only the program writes, with the steps and the history; the others cover one field of `NAMED` each. People never need
+to edit it: the next write computes it again.
 """
 
 import json
@@ -14,13 +15,13 @@ from msgspec import to_builtins
 from holdfast.core.model import Entry, Job, Step
 
 FREE = ("args", "queue", "priority", "run_at", "tags")
-"""What a person may edit while a job has not ended."""
+"""What a person can edit while a job has not ended."""
 
 NAMED = (*FREE, "type", "key", "parent", "result", "error")
-"""The fields that are told apart."""
+"""The fields with a hash of their own."""
 
 OTHERS = "others"
-"""Stands for all fields that are not told apart."""
+"""The name for all fields without a hash of their own."""
 
 
 def seal(job: Job, marks: Iterable[str]) -> str:
@@ -35,13 +36,13 @@ def seal(job: Job, marks: Iterable[str]) -> str:
 def mark(line: Step | Entry) -> str:
     """The hash of one step or entry."""
     told: dict[str, Any] = to_builtins(line)
-    if told.get("tries") == 1:  # files of before it was told have other checks: they are not to look edited
+    if told.get("tries") == 1:  # Files from before `tries` existed have checks without it, and must not look edited.
         del told["tries"]
     return _hash(told, 12)
 
 
 def edited(check: str, job: Job, marks: Iterable[str]) -> tuple[str, ...]:
-    """Which fields are others than those that were written."""
+    """The fields that differ from what was written."""
     written, found = check.split("-"), seal(job, marks).split("-")
     if len(written) != len(found):
         return (OTHERS,)
@@ -50,5 +51,5 @@ def edited(check: str, job: Job, marks: Iterable[str]) -> tuple[str, ...]:
 
 
 def _hash(value: Any, digits: int) -> str:
-    # In plain ASCII a pair of lone surrogates is the same as the letter that a reader will make of it.
+    # In plain ASCII, a surrogate pair looks the same as the character that a reader makes of it.
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:digits]

@@ -1,7 +1,7 @@
-"""The disk as the file engine needs it: a seam of a few calls, the one way to replace a file whole, and the lock.
+"""Disk access for the file engine: a small interface, the atomic replacement of a file, and the lock.
 
-Must not know what a file says, and must not try a failed fsync again: the kernel may have dropped the pages and call
-them clean. Tests put a disk of their own behind the seam, which fails when told to or loses power.
+Must not know a file's content, and must not retry a failed fsync: the kernel may have dropped the pages and marked them
+clean. Tests implement the interface with a disk that fails or loses power on demand.
 """
 
 import errno
@@ -18,14 +18,14 @@ from holdfast import forking
 from holdfast.core.errors import StoreError, StoreFull, StoreUnwritable
 
 PRIVATE = 0o600
-"""Who may read a new file: its owner only. A file that is there keeps the mode that somebody gave it."""
+"""The mode of a new file: only its owner can read it. An existing file keeps its mode."""
 
 PID_LIMIT = 32
-"""How many bytes of a lock file are read: a process id and no more."""
+"""How many bytes of a lock file are read: enough for a process id."""
 
 
 class Facts(Struct, frozen=True):
-    """What tells one version of a file from the next, and what the next takes over from it."""
+    """What distinguishes one version of a file from the next, and the owner and mode that the next one inherits."""
 
     inode: int
     size: int
@@ -35,43 +35,43 @@ class Facts(Struct, frozen=True):
     gid: int = -1
 
     def same_file(self, other: "Facts | None") -> bool:
-        """Whether nobody has written or replaced the file in between."""
+        """Whether nobody has written or replaced the file since."""
         return other is not None and (self.inode, self.size, self.mtime_ns) == (other.inode, other.size, other.mtime_ns)
 
 
 class Lock(Protocol):
-    """The sole right to a store, for as long as it is held or the process lives."""
+    """An exclusive lock on a store. It ends with `release`, or with the process."""
 
     def renew(self) -> None:
-        """Make sure of the right: somebody may have removed the lock's file. LockedBy, if it went to another."""
+        """Take the lock again if somebody removed its file. LockedBy if another process has it now."""
 
     def release(self) -> None:
-        """Give the right up."""
+        """Release the lock."""
 
 
 class Disk(Protocol):
-    """What the file engine asks of a disk. Trouble is an OSError; the caller says what it means."""
+    """What the file engine needs from a disk. A failure is an OSError, which the caller translates."""
 
     def resolve(self, path: str) -> str:
         """The real file behind links."""
 
     def facts(self, path: str) -> Facts | None:
-        """What is known of a path; None if nothing is there."""
+        """The facts of a path; None if it doesn't exist."""
 
     def writable(self, path: str) -> bool:
-        """Whether this process may write there."""
+        """Whether this process has permission to write there."""
 
     def names(self, folder: str) -> list[str]:
-        """What a folder holds."""
+        """The names in a folder."""
 
     def read(self, path: str) -> bytes:
         """The whole file."""
 
     def reopen(self, path: str) -> int:
-        """Open a file that is there, only to make it durable."""
+        """Open an existing file, only to make it durable."""
 
     def create(self, path: str, like: Facts | None) -> int:
-        """Open a file that must not be there yet, with the owner and mode of another."""
+        """Create a file that must not exist yet, with the owner and mode of another."""
 
     def write(self, fd: int, data: bytes) -> None:
         """Write all of it."""
@@ -83,7 +83,7 @@ class Disk(Protocol):
         """Close the file."""
 
     def rename(self, source: str, target: str) -> None:
-        """Let `source` take the place of `target`, in one step."""
+        """Replace `target` with `source` atomically."""
 
     def fsync_dir(self, folder: str) -> None:
         """Make the folder's names durable."""
@@ -92,11 +92,11 @@ class Disk(Protocol):
         """Remove a file."""
 
     def lock(self, path: str) -> Lock:
-        """Take the lock whose file this is, at once, or raise LockedBy."""
+        """Take the lock with this file without waiting, or raise LockedBy."""
 
 
 class LockedBy(Exception):
-    """Somebody else holds the lock: `pid`, or None where the lock doesn't tell."""
+    """Another process holds the lock: `pid`, or None if unknown."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(f"held by process {pid}")
@@ -104,11 +104,11 @@ class LockedBy(Exception):
 
 
 class Unsettled(OSError):
-    """The new file is in its place, but a power cut may still bring the old one back."""
+    """The new file is in place, but a power cut may still bring the old one back."""
 
 
 def write_new(disk: Disk, path: str, data: bytes, like: Facts | None) -> None:
-    """Write a file that must not be there yet, durable but for its name. What is half done is removed again."""
+    """Write a file that must not exist yet. Its content is durable, its name not yet. After an error it is removed."""
     fd = disk.create(path, like)
     try:
         try:
@@ -122,9 +122,9 @@ def write_new(disk: Disk, path: str, data: bytes, like: Facts | None) -> None:
 
 
 def replace_file(disk: Disk, path: str, temp: str, data: bytes) -> None:
-    """Give `path` a new content, durable and in one step: whoever looks, whenever, finds the old one or the new.
+    """Replace the content of `path` durably and atomically: a reader always finds the old content or the new one.
 
-    `temp` is a name in the same folder that nobody uses. After an error, but for Unsettled, the old file is as it was.
+    `temp` is an unused name in the same folder. After any error but Unsettled, the old file is unchanged.
     """
     write_new(disk, temp, data, disk.facts(path))
     try:
@@ -139,7 +139,7 @@ def replace_file(disk: Disk, path: str, temp: str, data: bytes) -> None:
 
 
 def settle(disk: Disk, path: str) -> None:
-    """Make a file that somebody left there durable, content and name, before anybody is told what it says."""
+    """Make an existing file durable, content and name, before anybody relies on its content."""
     fd = disk.reopen(path)
     try:
         disk.fsync(fd)
@@ -149,14 +149,14 @@ def settle(disk: Disk, path: str) -> None:
 
 
 def lock_name(path: str) -> str:
-    """The lock's file of a store."""
+    """The lock file of a store."""
     return f"{path}.lock"
 
 
 def holder(disk: Disk, path: str) -> tuple[int, int] | None:
-    """Which process has a store open, and since when (in ns), as its lock's file tells it; None if none that lives.
+    """The live process that has a store open, and since when (in ns), by its lock file; None if there is none.
 
-    The lock itself is not tried: whoever opened the store at that moment would be refused.
+    This doesn't try the lock: a process that opened the store at that moment would be refused.
     """
     lock = lock_name(path)
     facts = disk.facts(lock)
@@ -165,13 +165,13 @@ def holder(disk: Disk, path: str) -> tuple[int, int] | None:
 
 
 def temp_name(path: str, n: int) -> str:
-    """The n-th name of this process for a file that is to take the place of `path`."""
+    """This process's n-th temporary name for a file that will replace `path`."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.{os.getpid()}-{n}.tmp")
 
 
 def sweep(disk: Disk, path: str) -> None:
-    """Remove what writers of `path` left behind when they were killed. Call it under the lock."""
+    """Remove temporary files that killed writers of `path` left behind. Call it under the lock."""
     folder, name = os.path.split(path)
     ours = re.compile(rf"\.{re.escape(name)}\.[0-9]+-[0-9]+\.tmp")
     for found in disk.names(folder):
@@ -180,23 +180,23 @@ def sweep(disk: Disk, path: str) -> None:
 
 
 def trouble(error: OSError, path: str) -> StoreError:
-    """What an error while writing means to the caller, in one line."""
+    """Translate an error while writing for the caller, in one line."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if isinstance(error, Unsettled):
         return StoreError(
-            f"{path}: the disk failed at the last moment ({reason}); a restart may find it done; try again"
+            f"{path}: the disk failed at the end of a write ({reason}), which may or may not be stored; try again"
         )
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreFull(f"{path}: no room to write it ({reason}); nothing was changed; make room, then try again")
+        return StoreFull(f"{path}: no space to write it ({reason}); nothing was changed; free space, and try again")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR):
         return StoreUnwritable(
-            f"{path}: it can't be written ({reason}); nothing was changed; make its folder writable, then try again"
+            f"{path}: can't be written ({reason}); nothing was changed; make its folder writable, and try again"
         )
-    return StoreError(f"{path}: writing it failed ({reason}); nothing was changed; look at the disk, then try again")
+    return StoreError(f"{path}: could not be written ({reason}); nothing was changed; check the disk, and try again")
 
 
 def _discard(disk: Disk, path: str) -> None:
-    with suppress(OSError):  # It stays behind under a name of ours, and the next open sweeps it away.
+    with suppress(OSError):  # The file stays behind under a temporary name, and the next open removes it.
         disk.remove(path)
 
 
@@ -238,7 +238,7 @@ class RealDisk:
         try:
             if like is not None:
                 if (like.uid, like.gid) != (os.geteuid(), os.getegid()):
-                    with suppress(PermissionError):  # Only root may give a file away; ours it is, then.
+                    with suppress(PermissionError):  # Only root can change a file's owner; otherwise it is ours.
                         os.fchown(fd, like.uid, like.gid)
                 os.fchmod(fd, stat.S_IMODE(like.mode))
         except BaseException:
@@ -253,7 +253,7 @@ class RealDisk:
             rest = rest[os.write(fd, rest) :]
 
     def fsync(self, fd: int) -> None:
-        """See Disk.fsync. macOS needs a call of its own to empty the drive's cache."""
+        """See Disk.fsync. macOS needs a special call to flush the drive's cache."""
         full = getattr(fcntl, "F_FULLFSYNC", None)
         if full is None:
             os.fsync(fd)
@@ -269,7 +269,7 @@ class RealDisk:
         os.replace(source, target)
 
     def fsync_dir(self, folder: str) -> None:
-        """See Disk.fsync_dir. A file system that has no such call says EINVAL, and orders names by itself."""
+        """See Disk.fsync_dir. A file system without this call answers EINVAL, and makes names durable by itself."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -289,10 +289,10 @@ class RealDisk:
 
 
 class FileLock:
-    """`flock` on a file of its own that is never removed, with the holder's process id in it.
+    """A `flock` on a separate file that is never removed and contains the holder's process id.
 
-    A forked child shares the lock with its parent: it must close its copy, so that the lock ends with the parent, and
-    must never unlock it, which would take it from the parent.
+    A forked child shares the lock with its parent. It must close its copy, so that the lock ends with the parent, and
+    must never unlock it, because that would unlock the parent, too.
     """
 
     def __init__(self, path: str) -> None:
@@ -327,7 +327,7 @@ def _flocked(path: str) -> int:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise LockedBy(_pid_in(os.pread(fd, PID_LIMIT, 0))) from None
-            with suppress(OSError):  # A full disk: the lock holds all the same, it only doesn't say who has it.
+            with suppress(OSError):  # If the disk is full, the lock still works; it only doesn't say who holds it.
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         except BaseException:
@@ -344,7 +344,7 @@ def _pid_in(text: bytes) -> int | None:
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except PermissionError:  # It lives, and is another user's.
+    except PermissionError:  # It is alive, and belongs to another user.
         return True
     except (ProcessLookupError, OverflowError):
         return False

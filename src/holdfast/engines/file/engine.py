@@ -1,12 +1,12 @@
-"""The file engine: a whole store in one JSON file that a person reads, edits and diffs. For one process.
+"""The file engine: a whole store in one JSON file that a person can read, edit and diff. For one process.
 
-Must not let a caller see what is not on the disk yet, and must not touch a file that it can't read. The rows are
-those of the memory engine; one thread applies all acts that wait, writes the file once, and then answers them.
+Must not show a caller anything that isn't on disk yet, and must not change a file that it can't read. The rows are
+those of the memory engine. One thread applies all waiting acts, writes the file once, and then answers them.
 
-    schema       what a file says, and how it looks    reopen    a person's edits, and recovery from a crash
-    checkpoint   how it is read                        checksum  what tells which fields were edited
-    writer       how it is written                     disk      the seam, the atomic write and the lock
-    reader       looking at it while it is in use
+    schema       what a file can contain               reopen    a person's edits, and recovery from a crash
+    checkpoint   how it is read                        checksum  which fields were edited
+    writer       how it is written                     disk      disk access, the atomic write and the lock
+    reader       reading it while it is in use
 """
 
 import os
@@ -62,13 +62,13 @@ from holdfast.engines.wakeups import Wakeups
 from holdfast.safe_text import logger
 
 COMFORTABLE_JOBS = 1_000
-"""Beyond this many jobs each write takes long enough to feel, and a warning says so once."""
+"""Beyond this many jobs, writes become noticeably slow, and a warning says so once."""
 
 JOB_LIMIT = 10_000
-"""How many jobs a file may hold: each act writes all of it."""
+"""How many jobs a file can hold. There is a limit because each act writes the whole file."""
 
 ASIDE_LIMIT = 100
-"""How many copies of a file that was edited while in use are kept beside it."""
+"""How many copies of a file that was edited while in use are kept next to it."""
 
 ELSEWHERE = "sqlite:///jobs.db"
 
@@ -77,7 +77,7 @@ log = logger(__name__)
 
 
 class Work(Struct, frozen=True):
-    """One thing to do on the engine's thread. Only what `writes` changes jobs; a `gate` opens or closes the store."""
+    """One piece of work for the engine's thread. Only work with `writes` changes jobs; a `gate` opens or closes."""
 
     call: Callable[[Rows], Any]
     writes: bool = False
@@ -85,12 +85,12 @@ class Work(Struct, frozen=True):
 
 
 class FileEngine(MemoryEngine):
-    """Jobs in one JSON file, kept whole by temp file, fsync and rename, and owned by one process at a time."""
+    """Jobs in one JSON file, written atomically (temp file, fsync, rename), and owned by one process at a time."""
 
     guarantees = Guarantees(
         name="file",
         url="file:checkpoint.json",
-        use="one process, and a file that a person reads, edits and diffs",
+        use="one process, and a file that a person can read, edit and diff",
         durable="a power cut",
         processes="one process",
         wakes="one process",
@@ -107,7 +107,7 @@ class FileEngine(MemoryEngine):
         super().__init__(clock)
         self.path = Path(path).absolute()
         self.recovered = 0
-        """How many jobs were running when the process before this one died, and were recovered by open()."""
+        """How many jobs open() recovered: they were running when the previous process died."""
         self._inline = inline
         self._pid: int | None = None
         self._thread: BatchThread[Work] | None = None
@@ -128,17 +128,17 @@ class FileEngine(MemoryEngine):
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """A name in the folder that nothing has yet."""
+        """An unused name in the folder."""
         return f"file:{quote(str(folder / f'checkpoint-{secrets.token_hex(4)}.json'))}"
 
     async def is_there(self) -> bool:
-        """Tell whether there is a store to open."""
+        """Whether the file exists."""
         return self.path.exists()
 
     async def open(self) -> None:
-        """Make the store ready. A file that isn't there is an empty store; the first act writes it."""
+        """Make the store ready. A missing file is an empty store; the first act creates it."""
         if self._pid != os.getpid():
-            # Whatever a forked child has of its parent's, it must leave alone; its copy of the lock is closed already.
+            # A forked child must not touch what it inherited from its parent; its copy of the lock is already closed.
             self._pid, self._thread, self._held, self._wakeups = os.getpid(), None, None, Wakeups()
         if self._thread is None:
             self._thread = BatchThread(f"the store {self.path}", self._run, inline=self._inline)
@@ -149,7 +149,7 @@ class FileEngine(MemoryEngine):
             raise
 
     async def close(self) -> None:
-        """Let go of everything. A forked child has nothing to close: the lock is its parent's."""
+        """Close the store. A forked child has nothing to close: the lock belongs to its parent."""
         lane, self._thread = self._thread, None
         if lane is not None and self._pid == os.getpid():
             await lane.do(Work(lambda _: self._close(), gate=True))
@@ -168,7 +168,7 @@ class FileEngine(MemoryEngine):
             raise not_open(self.path, is_forked=self._thread is not None)
         return await self._thread.do(work)
 
-    # All below runs on the store's thread, one batch at a time.
+    # Everything below runs on the store's thread, one batch at a time.
 
     def _run(self, tickets: Sequence[Ticket[Work]]) -> None:
         for gate, group in groupby(tickets, key=lambda ticket: ticket.work.gate):
@@ -179,7 +179,7 @@ class FileEngine(MemoryEngine):
                 self._batch(list(group))
 
     def _batch(self, tickets: Sequence[Ticket[Work]]) -> None:
-        """Apply what waits, write the file once, then answer: all of it, or none."""
+        """Apply all waiting acts, write the file once, then answer: all of them succeed, or none."""
         undo: list[Callable[[], None]] = []
         news: set[str] = set()
         for ticket in tickets:
@@ -202,7 +202,7 @@ class FileEngine(MemoryEngine):
             self._wakeups.ring(news)
 
     def _apply(self, ticket: Ticket[Work], undo: list[Callable[[], None]], news: set[str]) -> None:
-        """Do one piece of work in memory, with the text of the jobs that it touched. On an error it leaves no trace."""
+        """Do one piece of work in memory, and update the text of the changed jobs. An error leaves no trace."""
         rows = self._rows
         before = len(rows.jobs)
         rows.journal = []
@@ -211,16 +211,16 @@ class FileEngine(MemoryEngine):
             if ticket.error is None and rows.journal:
                 if len(rows.jobs) > max(before, JOB_LIMIT):
                     raise StoreFull(
-                        f"{self.path}: a file holds up to {JOB_LIMIT:,} jobs; nothing was inserted; "
-                        f"prune it, or use {ELSEWHERE} for more"
+                        f"{self.path}: nothing was inserted: a file holds up to {JOB_LIMIT:,} jobs; "
+                        f"prune old jobs, or use {ELSEWHERE} for more"
                     )
                 self._text.refresh(rows, _touched(rows.news))
         except StoreFull as error:
             ticket.error = error
         except (AttributeError, RecursionError, TypeError, ValueError) as error:
-            ticket.error = BadValue(f"{self.path}: what was given can't be written as JSON: {error}")
+            ticket.error = BadValue(f"{self.path}: nothing was written: a value can't be written as JSON: {error}")
         except Damage as damage:
-            ticket.error = BadValue(f"{self.path}: what was given could not be read again: {damage}")
+            ticket.error = BadValue(f"{self.path}: nothing was written: a value could not be read back: {damage}")
         if ticket.error is None:
             undo += rows.journal
             news |= rows.news
@@ -240,20 +240,22 @@ class FileEngine(MemoryEngine):
             ticket.error = error
 
     def _take_back(self, undo: list[Callable[[], None]], news: set[str]) -> None:
-        """Go back to what was there before the batch."""
+        """Undo the whole batch in memory."""
         self._rows.journal = undo
         self._rows.take_back()
         self._text.refresh(self._rows, _touched(news))
 
     def _put_back(self) -> None:
-        """Put the old content in the place of the new one, which may not be durable and was not acknowledged."""
+        """Write the old content back over the new one, which may not be durable and was not acknowledged."""
         try:
             self._replace()
-        except OSError as error:  # A restart may find these acts done. Their answer was an error, not a no.
-            log.warning("%s: what failed to be written could not be taken back (%s)", self.path, error)
+        except OSError as error:  # These acts may exist after a restart. Their callers got an error, not a refusal.
+            log.warning(
+                "%s: a failed write could not be undone; it may be there after a restart (%s)", self.path, error
+            )
 
     def _save(self) -> None:
-        """Write the file. Any trouble becomes one StoreError."""
+        """Write the file. Any failure becomes one StoreError."""
         assert self._held is not None
         try:
             self._held.renew()
@@ -266,11 +268,11 @@ class FileEngine(MemoryEngine):
         except OSError as error:
             raise trouble(error, str(self.path)) from error
         except Exception as error:
-            raise StoreError(f"{self.path}: it can't be written: {error!r}; nothing was changed") from error
+            raise StoreError(f"{self.path}: could not be written, and nothing was changed: {error!r}") from error
         if len(self._rows.jobs) > COMFORTABLE_JOBS and not self._warned:
             self._warned = True
             log.warning(
-                "%s: more than %d jobs in one file, and every act writes all of it; use %s for more",
+                "%s has more than %d jobs, and gets slow because every change writes the whole file; use %s for more",
                 *(self.path, COMFORTABLE_JOBS, ELSEWHERE),
             )
 
@@ -285,13 +287,13 @@ class FileEngine(MemoryEngine):
         self._remember()
 
     def _remember(self) -> None:
-        """Know the file again that we put there."""
+        """Remember the file that we just wrote, to notice if somebody replaces it."""
         self._facts = None
-        with suppress(OSError):  # It is written; that it can't be looked at changes nothing.
+        with suppress(OSError):  # The file is written, even if its facts can't be read.
             self._facts = self._disk.facts(self._file)
 
     def _keep_edits(self) -> None:
-        """Save what a person wrote into the file while it was in use: the next write would wipe it out."""
+        """Save a copy of a file that a person edited while it was in use: the next write would overwrite the edits."""
         there = self._disk.facts(self._file)
         if there is None or there.same_file(self._facts):
             return
@@ -300,9 +302,12 @@ class FileEngine(MemoryEngine):
             aside = f"{self._file}.edited-{n}"
             if self._disk.facts(aside) is None:
                 write_new(self._disk, aside, data, there)
-                log.warning("%s was edited while in use; the edited file was kept as %s", self.path, aside)
+                log.warning("%s was edited while in use; the edited file was saved as %s", self.path, aside)
                 return
-        raise StoreFull(f"{self.path}: {ASIDE_LIMIT} edited copies lie beside it; remove them, then try again")
+        raise StoreFull(
+            f"{self.path}: was edited while in use, and {ASIDE_LIMIT} edited copies already exist; "
+            f"remove {self.path}.edited-*, then try again"
+        )
 
     def _open(self) -> None:
         if self._held is not None:
@@ -317,8 +322,8 @@ class FileEngine(MemoryEngine):
             if isinstance(error, LockedBy):
                 raise StoreBusy(self._busy(error)) from None
             if isinstance(error, OSError):
-                what = f"{self.path}: it can't be opened ({error.strerror or error})"
-                raise StoreUnwritable(f"{what}; make it and its folder readable and writable") from error
+                what = f"{self.path}: can't be opened ({error.strerror or error})"
+                raise StoreUnwritable(f"{what}; make the file and its folder readable and writable") from error
             raise
 
     def _load_file(self) -> None:
@@ -336,36 +341,36 @@ class FileEngine(MemoryEngine):
             log.info("%s: %s running when the last process ended; recovered", self.path, jobs)
 
     def _reopened(self, *, recover: bool) -> Reopened:
-        """What the file says, or the one line that tells why it can't be right."""
+        """The content of the file, or an error that says in one line what is wrong with it."""
         try:
             said = read(self._disk.read(self._file))
-            if isinstance(self._clock, MachineClock):  # the machine's clock may have been set back since
+            if isinstance(self._clock, MachineClock):  # The machine's clock may have been set back since then.
                 self._clock.not_before(
                     max((row.entries[-1].at for row in said.rows.values() if row.entries), default=0)
                 )
-            # In a store that is being moved nothing is changed by the way: the other side must be equal to it.
+            # Don't recover jobs in a store that is being moved: the target must be equal to it.
             marked = MOVED in said.records and said.records[MOVED].value != ""
             return reopen(said, self._clock(), recover=recover and not marked)
         except Damage as damage:
             what = f"{self.path}: line {damage.line}, column {damage.column}: {damage}"
-            raise StoreDamaged(f"{what}; it was not touched: mend it or move it away") from None
+            raise StoreDamaged(f"{what}; the file was not changed: correct it, or move it away") from None
         except Foreign as foreign:
-            raise StoreForeign(f"{self.path}: {foreign}; it was not touched: name another file") from None
+            raise StoreForeign(f"{self.path}: {foreign}; the file was not changed: use another file name") from None
 
     def _check_place(self) -> None:
         folder = os.path.dirname(self._file)
         place, there = self._disk.facts(folder), self._disk.facts(self._file)
         if place is None or not stat.S_ISDIR(place.mode):
-            raise StoreUnwritable(f"{self.path}: there is no folder {folder}; create it, or name another file")
+            raise StoreUnwritable(f"{self.path}: the folder {folder} doesn't exist; create it, or use another path")
         self._check_kind(there)
         for path in [folder] if there is None else [self._file, folder]:
             if not self._disk.writable(path):
-                raise StoreUnwritable(f"{self.path}: this process may not write {path}; give it the right to")
+                raise StoreUnwritable(f"{self.path}: this process has no permission to write {path}; grant it")
 
     def _check_kind(self, there: Facts | None) -> None:
         if there is not None and not stat.S_ISREG(there.mode):
-            kind = "a folder" if stat.S_ISDIR(there.mode) else "no regular file"
-            raise StoreUnwritable(f"{self.path} is {kind}; name another file")
+            kind = "a folder" if stat.S_ISDIR(there.mode) else "not a regular file"
+            raise StoreUnwritable(f"{self.path} is {kind}; use another path")
 
     def _close(self) -> None:
         held, self._held = self._held, None
@@ -375,10 +380,10 @@ class FileEngine(MemoryEngine):
 
     def _busy(self, other: LockedBy) -> str:
         who = "another process" if other.pid is None else f"process {other.pid}"
-        return f"{self.path} is in use by {who}; stop it, or use {ELSEWHERE} for several processes"
+        return f"{self.path} is in use by {who}; stop that process, or use {ELSEWHERE} for several processes"
 
 
 def _touched(news: set[str]) -> list[str]:
-    """The jobs that an act changed: it tells of each of them."""
+    """The ids of the jobs that an act changed, from its topics."""
     prefix = job_topic("")
     return [topic.removeprefix(prefix) for topic in news if topic.startswith(prefix)]

@@ -1,8 +1,8 @@
-"""Looking at a checkpoint file: also while another process uses it, and after a crash, without doing anything about it.
+"""A read-only view of a checkpoint file, also while another process uses it, and after a crash.
 
-Must not write, lock, recover or remove anything. The file is replaced in one step, so that whoever reads it reads a
-whole version, perhaps a moment before it is durable; each look reads it again if it has changed. A person's edits are
-shown as the next open carries them out. What was running stays so, whether its process lives or not.
+Must not write, lock, recover or remove anything. The file is replaced atomically, so a reader always sees a complete
+version, perhaps a moment before it is durable; it reads the file again when it has changed. A person's edits are shown
+as the next open will apply them. Running jobs stay running, whether their process lives or not.
 """
 
 import asyncio
@@ -22,26 +22,26 @@ from holdfast.engines.file.writer import Rows
 from holdfast.engines.tables import Tables
 
 POLL_SECONDS = 0.2
-"""How often a wait looks whether the file has changed: no other process rings a bell here."""
+"""How often a wait checks whether the file has changed: there are no wake-ups from other processes."""
 
 T = TypeVar("T")
 
 
 class FileReader(FileEngine):
-    """A checkpoint file that is looked at and never changed: every act that writes is refused."""
+    """A checkpoint file that is only read: every act that writes is refused."""
 
     def __init__(
         self, path: str | Path, clock: Clock = system_clock, *, disk: Disk | None = None, inline: bool = False
     ) -> None:
         super().__init__(path, clock, disk=disk, inline=inline)
-        # Owned by the store's thread, as all that FileEngine says so of.
+        # Owned by the store's thread, as in FileEngine.
         self._versions = 0
 
     async def _beat(self, presence: Presence) -> Beat:
         raise self._refusal()
 
     async def _records(self, prefix: str) -> list[Record]:
-        """Show the workers of the process that has the file open, too."""
+        """Also list the workers of the process that has the file open."""
 
         def look(tables: Tables) -> list[Record]:
             tables.presences = self._workers(tables)
@@ -50,7 +50,7 @@ class FileReader(FileEngine):
         return await self._look(look)
 
     async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
-        """Take every new version of the file for news of everything."""
+        """Treat every new version of the file as a wake-up for all topics."""
         until, seen = time.monotonic() + timeout, after or self._versions
         while True:
             versions = await self._look(lambda _: self._versions)
@@ -67,9 +67,9 @@ class FileReader(FileEngine):
         return answer
 
     def _refusal(self) -> StoreUnwritable:
-        return StoreUnwritable(f"{self.path} was opened to be looked at only; nothing was changed; open it for writing")
+        return StoreUnwritable(f"{self.path} was opened read-only; nothing was changed; open it for writing")
 
-    # All below runs on the store's thread.
+    # Everything below runs on the store's thread.
 
     def _run(self, tickets: Sequence[Ticket[Work]]) -> None:
         for ticket in tickets:
@@ -87,25 +87,25 @@ class FileReader(FileEngine):
             raise
 
     def _current(self) -> Rows:
-        """What the file says now."""
+        """The current content of the file."""
         try:
-            # Looked at before it is read: if it is replaced in between, the next look reads it again.
+            # Get the facts before reading: if the file is replaced in between, the next call reads it again.
             there = self._disk.facts(self._file)
             if self._versions and (there is self._facts or (there is not None and there.same_file(self._facts))):
                 return self._rows
             self._check_kind(there)
             rows = Rows() if there is None else self._reopened(recover=False).rows
         except OSError as error:
-            what = f"{self.path}: it can't be read ({error.strerror or error})"
-            raise StoreError(f"{what}; give this process the right to, or name another file") from error
+            what = f"{self.path}: can't be read ({error.strerror or error})"
+            raise StoreError(f"{what}; give this process permission to read it, or use another file") from error
         self._rows, self._facts = rows, there
         self._versions += 1
         return rows
 
     def _workers(self, tables: Tables) -> dict[str, Presence]:
-        """Who works on the file. It keeps no beats: whoever has it open serves all its queues, as far as is known."""
+        """The workers of the file. It stores no heartbeats: a process that has it open may serve any of its queues."""
         found = None
-        with suppress(OSError):  # The lock's file may be another user's own.
+        with suppress(OSError):  # The lock file may belong to another user.
             found = holder(self._disk, self._file)
         if found is None:
             return {}
@@ -128,7 +128,7 @@ class FileReader(FileEngine):
 
 
 class _NoLock:
-    """Stands where an engine has its lock: looking needs no right."""
+    """A lock that does nothing: reading needs none."""
 
     def renew(self) -> None:
         """Nothing to renew."""

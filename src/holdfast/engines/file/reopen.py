@@ -1,17 +1,18 @@
-"""What becomes of a checkpoint when it is opened: a person's edits are honoured, and what a crash left is recovered.
+"""Opening a checkpoint: apply a person's edits, and recover the jobs that a crash left running.
 
 Must not touch a disk, and must not change a state itself: `decide` does, so that each of these changes has its entry
 in the history. An edit is a `status` that disagrees with the `state`, or a field that disagrees with the `check`:
 
-    status was     set to    what becomes of it
-    NEEDS_REVIEW   PENDING   replay, with the arguments in the file; again from the start, if it had ended
-    NEEDS_REVIEW   DONE      resolve, with the result in the file; not if it had ended
-    RUNNING        PENDING   lapse: its worker is gone
-    DONE           PENDING   again from the start: pruned, and submitted anew under its id
+    status was     set to    what happens
+    NEEDS_REVIEW   PENDING   replay, with the arguments in the file; a job that had ended starts over
+    NEEDS_REVIEW   DONE      resolve, with the result in the file; refused if the job had ended
+    RUNNING        PENDING   lapse: its worker is lost
+    DONE           PENDING   starts over: the job is pruned, and submitted again with its id
 
-`args`, `queue`, `priority` and `tags` may be edited too, unless the job has ended and stays so, and `run_at` while it
-stays available, scheduled or retryable; the history names them. A block that was removed is a job that is gone. All
-else is refused. A block without a `check`, which an older program or a person wrote, is believed if it can be right.
+A person can also edit `args`, `queue`, `priority` and `tags`, unless the job has ended and stays so, and `run_at` while
+it stays available, scheduled or retryable; the history names the edited fields. A job whose block was removed no longer
+exists. Every other edit is refused. A block without a `check`, from an older program or a person, is accepted if it is
+consistent.
 """
 
 from collections import Counter
@@ -32,20 +33,20 @@ from holdfast.engines.file.writer import Rows
 from holdfast.engines.indexed_rows import Key
 
 HAND = "hand"
-"""Who made a change that a person made in the file."""
+"""The name in the history for changes that a person made in the file."""
 
 FILE = "file"
-"""Who recovered a job that was running when the process died."""
+"""The name in the history for the recovery of jobs that were running when the process died."""
 
 TIMED = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE)
-"""The states whose `run_at` alone says when a job is due."""
+"""The states in which only `run_at` says when a job is due."""
 
 PENDING, DONE = (STATE_ROWS[state].checkpoint for state in (State.AVAILABLE, State.COMPLETED))
 STATUSES = tuple(dict.fromkeys(row.checkpoint for row in STATES))
 
 
 class Reopened(Struct):
-    """A store that is ready to go on, and how many running jobs it recovered."""
+    """A store that is ready to use, and how many running jobs were recovered."""
 
     rows: Rows
     recovered: int
@@ -54,9 +55,9 @@ class Reopened(Struct):
 
 
 def reopen(said: Checkpoint, now: Time, *, recover: bool = True) -> Reopened:
-    """Make a store of what a file says, or Damage when an edit is not possible.
+    """Make a store from a file's content, or raise Damage if an edit is not allowed.
 
-    Without `recover`, what was running stays so: its process may live.
+    Without `recover`, running jobs stay running: their process may be alive.
     """
     rows = Rows()
     again = {row.job.id for row in said.rows.values() if row.job.state in TERMINAL and row.status == PENDING}
@@ -84,44 +85,44 @@ def reopen(said: Checkpoint, now: Time, *, recover: bool = True) -> Reopened:
 
 
 def _check(row: Row) -> None:
-    """Refuse an edit that can't be carried out."""
+    """Refuse an invalid edit."""
     job, was = row.job, STATE_ROWS[row.job.state].checkpoint
     if row.status not in STATUSES:
-        what = f"job {job.id}: status {row.status!r} is none of {', '.join(STATUSES)}"
+        what = f"job {job.id}: status {row.status!r} is unknown; use one of {', '.join(STATUSES)}"
         raise row.spot.damage(what, "status")
     possible = {State.REVIEW: (PENDING, DONE), State.ACTIVE: (PENDING,)}.get(job.state, ())
     if job.state in TERMINAL:
         possible = (PENDING,)
     if row.status not in (was, *possible):
-        what = f"job {job.id} is {job.state}, and its status was set from {was} to {row.status}"
-        raise row.spot.damage(f"{what}; possible here: {', '.join((was, *possible))}", "status")
+        what = f"job {job.id} is {job.state}, so its status can't be changed from {was} to {row.status}"
+        raise row.spot.damage(f"{what}; allowed here: {', '.join((was, *possible))}", "status")
     _check_edits(row, stays=row.status == was)
     _check_ranges(row)
 
 
 def _check_edits(row: Row, *, stays: bool) -> None:
-    """Refuse an edit of what a person may not edit. `stays` tells that the status was left alone."""
+    """Refuse an edit of a field that a person can't edit. `stays` means that the status was not edited."""
     job = row.job
     row.edits = tuple(name for name in row.edits if not _goes_anyway(row, name, stays=stays))
     free = tuple(name for name in FREE if name != "run_at" or (stays and job.state in TIMED))
     for name in row.edits:
         path = _path(name)
         if name in free and job.state in TERMINAL and stays:
-            what = f"job {job.id}: its {name} {_were(name)} edited after it had ended ({job.state})"
+            what = f"job {job.id}: its {name} {_were(name)} edited after the job had ended ({job.state})"
             raise row.spot.damage(f"{what}; set its status to {PENDING} to run it again with {_them(name)}", *path)
         if name in free:
             continue
-        what = f"job {job.id} is {job.state}, and its {name} {_were(name)} edited"
+        what = f"job {job.id} is {job.state}, so its {name} can't be edited"
         if name == OTHERS:
-            what = f"job {job.id} is {job.state}, and something was edited that only the program writes"
+            what = f"job {job.id} is {job.state}, and a field was edited that only the program can write"
         may = "status only" if job.state in TERMINAL and stays else f"status, {', '.join(free)}"
         if name == "result" and job.state is State.REVIEW:
             may = f"a result with the status {DONE}"
-        raise row.spot.damage(f"{what}; undo that; possible here: {may}", *path)
+        raise row.spot.damage(f"{what}; undo the edit; allowed here: {may}", *path)
 
 
 def _goes_anyway(row: Row, name: str, *, stays: bool) -> bool:
-    """Whether a field may be anything, because the new status does away with it or asks for it."""
+    """Whether any value is allowed in a field, because the new status replaces it or needs it."""
     if stays:
         return False
     if name == "result":
@@ -130,7 +131,7 @@ def _goes_anyway(row: Row, name: str, *, stays: bool) -> bool:
 
 
 def _check_ranges(row: Row) -> None:
-    """Refuse what no caller could have given. What the check vouches for was written by this program."""
+    """Refuse values that no caller could have passed. Values that match the check were written by this program."""
     job = row.job
     asked = row.edits if row.sealed else ("type", "queue", "priority", "run_at", "attempt", "epoch")
     for name, check in (("type", check_type), ("queue", check_queue)):
@@ -140,15 +141,15 @@ def _check_ranges(row: Row) -> None:
         except Invalid as error:
             raise row.spot.damage(f"job {job.id}: {name}: {error}", name) from None
     if "priority" in asked and not -PRIORITIES <= job.priority <= PRIORITIES:
-        what = f"job {job.id}: priority {job.priority}: give a number from {-PRIORITIES} to {PRIORITIES}"
+        what = f"job {job.id}: priority {job.priority} is out of range; use a number from {-PRIORITIES} to {PRIORITIES}"
         raise row.spot.damage(what, "priority")
     if "run_at" in asked and job.run_at is None and job.state in TIMED:
         raise row.spot.damage(f'job {job.id} is {job.state} and has no "run_at"', "run_at")
     if "attempt" in asked and job.attempt < 1:
-        raise row.spot.damage(f"job {job.id}: attempt {job.attempt}: the first is 1", "attempt")
+        raise row.spot.damage(f"job {job.id}: attempt {job.attempt} is invalid; the first attempt is 1", "attempt")
     highest = max(entry.epoch for entry in row.entries)
     if "epoch" in asked and job.epoch < highest:
-        what = f"job {job.id}: epoch {job.epoch}: its history has reached {highest}"
+        what = f"job {job.id}: epoch {job.epoch} is too low; its history has reached epoch {highest}"
         raise row.spot.damage(what, "epoch")
 
 
@@ -165,9 +166,9 @@ def _them(name: str) -> str:
 
 
 def _start_again(row: Row, now: Time) -> None:
-    """Nothing leads out of a terminal state: the old job goes, and the same is submitted anew under its id.
+    """Submit a job that has ended again with the same id, since a job never leaves a terminal state.
 
-    Its parent has counted the old one and doesn't wait for it. Its own children stay, as do their groups.
+    Its parent has counted the old job and doesn't wait for the new one. The job keeps its children and their groups.
     """
     old = row.job
     row.job = Job(
@@ -206,7 +207,7 @@ def _restore_keys(rows: Rows, said: Checkpoint, again: set[str], now: Time) -> N
 
 
 def _restore_groups(rows: Rows, said: Checkpoint, now: Time) -> None:
-    """Count the children that are still out: nobody must wait for one whose block was removed."""
+    """Count the children that have not arrived, so that nobody waits for a child whose block was removed."""
     out = Counter((job.parent, job.group or "") for job in rows.jobs.values() if job.parent and not job.arrived)
     for pair, (total, arrived) in said.groups.items():
         rows.groups[pair] = (arrived + out[pair], arrived)
@@ -226,7 +227,7 @@ def _waits_for(parent: Job, group: str) -> bool:
 
 
 def _honour(rows: Rows, row: Row, now: Time) -> None:
-    """Carry out what a person did to one job."""
+    """Apply a person's edits of one job."""
     job, note = rows.jobs[row.job.id], _edits(row)
     if row.status == STATE_ROWS[row.job.state].checkpoint:
         if row.edits:
@@ -250,14 +251,14 @@ def _lose(rows: Rows, job: Job, now: Time, by: str, why: str, note: dict[str, ob
     error = None
     if event is Event.ABANDON:
         error = Error(
-            WORKERS_LOST, f"{job.recoveries + 1} workers in a row were lost over it, the last was {job.worker}"
+            WORKERS_LOST, f"{job.recoveries + 1} workers in a row were lost while running this job, last {job.worker}"
         )
     told = {"lost": job.worker, "why": why, "steps": sum(step.state is StepState.DONE for step in steps)}
     _commit(rows, decide(job, event, now, by=by, error=error, progressed=progressed, note=told | (note or {})))
 
 
 def _fit(row: Row, name: str, text: str) -> str:
-    """A value that a person wrote, as the rest of the project would have written it."""
+    """A value that a person wrote, as canonical text."""
     try:
         return canonical(parse(text))
     except BadValue as error:

@@ -1,6 +1,6 @@
-"""JSON with places: the outermost two levels are read by hand, so that each element is known by where it stands.
+"""JSON with positions: the two outermost levels are parsed by hand, so that the position of each element is known.
 
-Must not know what the elements mean. Stricter than `json.loads`: no name twice, no NaN.
+Must not know what the elements mean. Stricter than `json.loads`: no duplicate names, no NaN.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 Path = tuple[str | int, ...]
-"""The names and numbers that lead from an element to something in it."""
+"""The names and indexes that lead from an element to a value inside it."""
 
 
 class Damage(Exception):
@@ -24,7 +24,7 @@ class Damage(Exception):
 
 
 class Spot(Struct, frozen=True):
-    """Where an element stands in a text. Places are worked out only when something is wrong."""
+    """The position of an element in a text. Lines and columns are computed only for an error."""
 
     text: str
     at: int = 0
@@ -35,7 +35,7 @@ class Spot(Struct, frozen=True):
         return self.text.count("\n", 0, self.at) + 1
 
     def damage(self, what: str, *path: str | int) -> Damage:
-        """An error that names the place of what this path leads to, or else of what it is missing from."""
+        """An error with the position of the value at this path, or of the container that it is missing from."""
         places = {
             way: at for way, at, _, is_name in _walk(self.text, self.at) if not is_name and way == path[: len(way)]
         }
@@ -44,11 +44,11 @@ class Spot(Struct, frozen=True):
 
 
 Found = dict[str, tuple[Spot, Any]]
-"""The members of an object, each with its place. A list's elements are pairs of place and value."""
+"""The members of an object, each with its position. The elements of a list are pairs of position and value."""
 
 
 def scan(data: bytes) -> Found | None:
-    """The object that a file holds, None when it is JSON of another kind, or Damage."""
+    """The object in a file, or None if it is other JSON; raises Damage."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,7 +78,7 @@ class _Scanner:
             if not isinstance(name, str) or not self._takes(":"):
                 self._fail('expected a name in quotes, then ":"')
             if name in found:
-                raise spot.damage(f"{name!r} is there twice")
+                raise spot.damage(f"{name!r} appears twice")
             if self._takes("["):
                 found[name] = (spot, [(at, self.value()) for at in self._elements("]")])
             else:
@@ -101,7 +101,7 @@ class _Scanner:
         return value
 
     def _elements(self, closing: str) -> Iterator[Spot]:
-        """Stop at each element of an object or list, and tell its place."""
+        """Yield the position of each element of an object or list."""
         if self._takes(closing):
             return
         while True:
@@ -134,12 +134,12 @@ class _Scanner:
 
 
 def _fault(text: str, at: int) -> tuple[str, int] | None:
-    """The first name that is there twice, or value that is none, and where."""
+    """The first duplicate name or invalid value, and its position."""
     names: set[Path] = set()
     for path, start, word, is_name in _walk(text, at):
         if is_name:
             if path in names:
-                return f"{path[-1]!r} is there twice", start
+                return f"{path[-1]!r} appears twice", start
             names.add(path)
         elif word not in "{[":
             try:
@@ -150,7 +150,7 @@ def _fault(text: str, at: int) -> tuple[str, int] | None:
 
 
 def _walk(text: str, at: int) -> Iterator[tuple[Path, int, str, bool]]:
-    """Every name and value of the JSON that begins here: its path, its place, its first word, whether it is a name."""
+    """Every name and value of the JSON that starts here: its path, position, first word, and whether it is a name."""
     path: list[str | int] = []
     open_marks = ""
     name_is_due = False
@@ -180,12 +180,12 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} is there twice")
+        raise ValueError(f"{twice!r} appears twice")
     return found
 
 
 def no_constant(name: str) -> NoReturn:
-    """NaN and its kin are no JSON."""
+    """Refuse NaN and Infinity, which aren't valid JSON."""
     raise ValueError(f"{name} is not a number in JSON")
 
 

@@ -1,4 +1,4 @@
-"""The form of a checkpoint file: Structs in the file's own order, and how values, errors and times look as text.
+"""The format of a checkpoint file: Structs in the order of the file, and how values, errors and times are written.
 
 Must not touch a disk, decide anything or know how a file is laid out: `writer` writes it, `checkpoint` reads it.
 
@@ -23,10 +23,10 @@ from holdfast.core.model import State, StepState, Time, WaitKind
 from holdfast.engines.file.scan import no_constant, unique
 
 VERSION = 1
-"""The version of the format. A file of a higher one is never written."""
+"""The version of the format. A file with another version is never written."""
 
 EDIT = "edit"
-"""A kind of history entry that is no event: a person edited the job in the file, and its state stayed as it was."""
+"""A kind of history entry that isn't an event: a person edited the job in the file, and its state didn't change."""
 
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """A number that every store can hold: 64 bits."""
@@ -35,15 +35,15 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """A number of something."""
 
 Moment = str | Whole
-"""A time in the file: ISO 8601 in UTC to the millisecond, and a whole number where no date can say it."""
+"""A time in the file: ISO 8601 in UTC to the millisecond, or a whole number if it is beyond the calendar."""
 
 
-# The format. Defaults are left out of the file; UNSET is what isn't there at all. A value that is not canonical JSON
-# goes under `…_text`, so that whatever an engine was given comes back.
+# The format. Defaults are left out of the file; UNSET means that a field is missing. A value that isn't canonical JSON
+# is stored as `…_text`, so that an engine returns exactly what it was given.
 
 
 class Part(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Something that the file tells."""
+    """A part of the file."""
 
 
 class WaitPart(Part, kw_only=True):
@@ -55,7 +55,7 @@ class WaitPart(Part, kw_only=True):
 
 
 class SignalPart(Part, kw_only=True):
-    """A message in a job's inbox."""
+    """A signal in a job's inbox."""
 
     version: Count
     name: str
@@ -83,7 +83,7 @@ class StepPart(Part, kw_only=True):
 
 
 class EntryPart(Part, kw_only=True):
-    """One entry of the history, on one line. `before` is told only where it isn't what the last entry led to."""
+    """One entry of the history, on one line. `before` is written only if it differs from the last entry's `after`."""
 
     version: Count
     at: Moment
@@ -96,7 +96,7 @@ class EntryPart(Part, kw_only=True):
 
 
 class JobPart(Part, kw_only=True):
-    """One job, a block of lines. What a person wants to know comes first."""
+    """One job, a block of lines. The fields that matter most to a person come first."""
 
     id: str
     type: str
@@ -134,11 +134,11 @@ class JobPart(Part, kw_only=True):
     steps: list[StepPart] = []
     history: list[EntryPart]
     check: str | UnsetType = UNSET
-    """Tells which fields a person edited (`checksum`). Without it, what stands in the block is believed."""
+    """Shows which fields a person edited (`checksum`). Without it, the block is accepted as it is."""
 
 
 class KeyPart(Part, kw_only=True):
-    """What an idempotency key stands for."""
+    """An idempotency key and its job."""
 
     type: str
     key: str
@@ -146,7 +146,7 @@ class KeyPart(Part, kw_only=True):
     digest: str = ""
     until: Moment | None = None
     outlives: bool = False
-    """The job was pruned and its key still holds. Without this, a missing job was removed by hand, and its key too."""
+    """The job was pruned, and its key is still valid. Without this, a missing job was removed by hand with its key."""
 
 
 class GroupPart(Part, kw_only=True):
@@ -159,7 +159,7 @@ class GroupPart(Part, kw_only=True):
 
 
 class RecordPart(Part, kw_only=True):
-    """A small document. A removed one has no value, and keeps its version."""
+    """A small record. A removed one has no value, and keeps its version."""
 
     name: str
     value: Any = UNSET
@@ -173,7 +173,7 @@ class RecordPart(Part, kw_only=True):
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _SPECIAL = frozenset({"args", "result", "value", "error", "options", "waits", "inbox", "before", "note"})
-"""What the format tells in another way than the model."""
+"""Fields that the format writes differently from the model."""
 
 
 @cache
@@ -196,7 +196,7 @@ def shown(time: Time) -> Moment:
 
 
 def time_of(moment: Moment) -> Time:
-    """What was shown, or another way to write it; ValueError for what is no time, or has no zone."""
+    """Parse a time in any ISO 8601 form; ValueError if it isn't a time or has no time zone."""
     if not isinstance(moment, str):
         return moment
     at = datetime.fromisoformat(moment)
@@ -206,12 +206,12 @@ def time_of(moment: Moment) -> Time:
 
 
 def canonical(value: Any) -> str:
-    """The canonical text of a plain value: what `codec` writes, but for numbers that it would refuse or round."""
+    """The canonical text of a plain value, as `codec` writes it, except for numbers that `codec` refuses or rounds."""
     return _CANONICAL(value)
 
 
 def plain(text: str) -> Any:
-    """The value of a text, if exactly this text would be made of it again; else ValueError."""
+    """The value of a text, if encoding the value gives exactly this text again; otherwise ValueError."""
     try:
         value = json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
         if canonical(value) == text:
@@ -222,7 +222,7 @@ def plain(text: str) -> Any:
 
 
 def fingerprint(type: str, args: str) -> str:
-    """What tells whether arguments were edited: the project's own digest, where the text has one."""
+    """The digest that shows whether arguments were edited; empty if the text has none."""
     try:
         return digest(type, args)
     except UnicodeEncodeError:  # A lone surrogate.

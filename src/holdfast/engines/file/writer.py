@@ -1,7 +1,7 @@
-"""The text of a checkpoint file, written so that it reads well and diffs line by line. `schema` is what it may say.
+"""The text of a checkpoint file, written so that it is easy to read and diffs line by line. `schema` has the format.
 
-Must not touch a disk, or write what could not be read again: each line is read back when it is made. The same store
-always gives the same bytes.
+Must not touch a disk, or write what can't be read again: each line is read back when it is made. The same store always
+gives the same bytes.
 """
 
 import json
@@ -38,14 +38,14 @@ from holdfast.engines.file.schema import (
 from holdfast.engines.tables import Tables
 
 KEY_LINES_KEPT = 20_000
-"""How many lines of keys are remembered as text: twice as many as a store may have jobs."""
+"""How many lines of keys are cached as text: twice as many as a store can have jobs."""
 
 
 class Rows(Tables):
     """Tables that can be filled from a file, and that know the order in which jobs were inserted."""
 
     def restore(self, job: Job, steps: Iterable[Step], entries: list[Entry]) -> None:
-        """Put back a job that was there before, as it was."""
+        """Restore a job as it was."""
         self._put(job)
         self.entries[job.id] = entries
         self.steps[job.id] = {step.path: step for step in steps}
@@ -59,7 +59,7 @@ class Rows(Tables):
         return sorted(self.jobs, key=self._order.__getitem__)
 
     def _put(self, job: Job | None, id: str = "") -> None:
-        # The heaps keep what was taken back: a value that doesn't sort would spoil them for all jobs after it.
+        # The heaps keep entries that were undone: a value that doesn't sort would break them for all later jobs.
         for name in ("priority", "run_at") if job is not None else ():
             if type(value := getattr(job, name)) is not int and value is not None:
                 raise BadValue(f"{name}: {value!r} is not a whole number")
@@ -67,7 +67,7 @@ class Rows(Tables):
 
 
 class RowText(Struct, frozen=True):
-    """A step or entry as text. While `source` is kept, its id() stands for nothing else."""
+    """A step or entry as text. It keeps `source`, so that no other object gets the same id()."""
 
     source: Step | Entry
     text: str
@@ -75,14 +75,14 @@ class RowText(Struct, frozen=True):
 
 
 class FileText:
-    """The text of a store, kept block by block, so that an act costs the blocks that it touched and no more."""
+    """The text of a store, kept block by block, so that an act writes only the blocks that it changed."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, bytes] = {}
         self._lines: dict[str, dict[int, RowText]] = {}
 
     def refresh(self, rows: Rows, ids: Iterable[str]) -> None:
-        """Write the blocks of these jobs anew, as they are now; or Damage for one that could not be read again."""
+        """Update the blocks of these jobs; or Damage if one of them can't be read back."""
         for name in ids:
             job = rows.jobs.get(name)
             if job is None:
@@ -134,7 +134,7 @@ class FileText:
 
 
 def _check(job: Job, fields: dict[str, str], lines: Iterable[RowText]) -> str:
-    """The check of a job as a reader will see it. Values and lines were read again before."""
+    """The check of a job as a reader will see it. Its values and lines were already read back."""
     head = {name: text for name, text in fields.items() if name not in _READ_BEFORE} | {"history": "[]"}
     again = read_head("{" + ",".join(f'"{name}":{text}' for name, text in head.items()) + "}")
     again = replace(again, version=job.version, args=job.args, result=job.result)
@@ -144,7 +144,7 @@ def _check(job: Job, fields: dict[str, str], lines: Iterable[RowText]) -> str:
 def _job(job: Job) -> dict[str, Any]:
     told = _told(JobPart, job) | {"error": None} | _error(job.error) | _value("args", job.args)
     told["status"] = STATE_ROWS[job.state].checkpoint
-    # Where there can be no result, null says so; a completed job without one leaves it out, for null is a result too.
+    # A job that can't have a result shows null. A completed job without one omits it, because null is a result, too.
     if job.state is State.COMPLETED:
         told |= {} if job.result is None else _value("result", job.result)
     else:
@@ -201,7 +201,7 @@ def _records(rows: Rows) -> list[str]:
 
 
 def _told(part: type[Part], source: Struct) -> dict[str, Any]:
-    """What the format tells in the model's own names: defaults left out, times shown."""
+    """The fields that the format and the model share, without defaults, and with times as text."""
     told = {}
     for name in shared(part, type(source)):
         value = getattr(source, name)
@@ -237,7 +237,7 @@ def _line(part: type[Part], told: dict[str, Any]) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    # A lone surrogate has no UTF-8; as \ud800, which is what this makes of it, it is good JSON.
+    # A lone surrogate can't be encoded as UTF-8; this writes it as \ud800, which is valid JSON.
     return text.encode(errors="backslashreplace")
 
 

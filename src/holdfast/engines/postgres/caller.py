@@ -1,7 +1,7 @@
-"""Writing inside the caller's own transaction, by way of the caller's own connection; and hearing of its commit.
+"""Writes inside the caller's own transaction, on the caller's own connection, and notices its commit.
 
-Knows asyncpg, psycopg and SQLAlchemy, sync and async, by what a connection is, and imports none of them that the
-caller has not. Must not begin, commit or roll back anything.
+Recognises connections of asyncpg, psycopg and SQLAlchemy, sync and async, and imports none of them itself. Must not
+begin, commit or roll back anything.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from holdfast.engines.postgres.liveness import Liveness
 from holdfast.engines.postgres.pool import Pool
 
 PAUSE_SECONDS = (0.01, 1.0)
-"""The pauses between looks whether a caller has committed: the first, and the longest."""
+"""The first and the longest pause between checks whether a caller has committed."""
 
 FOLLOW_SECONDS = 60.0
-"""For how long to look. After that the workers find the job when they look by themselves."""
+"""How long to check. After that, workers find the job at their next poll."""
 
 _DRIVERS = frozenset({"asyncpg", "psycopg", "sqlalchemy"})
 _DOLLAR = re.compile(r"\$(\d+)")
 
 
 class CallersConnection:
-    """Runs statements on a connection of the caller's: what `Writes` needs of one."""
+    """Runs statements on a caller's connection, with the interface that `Writes` needs."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -35,19 +35,19 @@ class CallersConnection:
         self._driver = next((root for root in roots if root in _DRIVERS), "")
         if not self._driver:
             raise Invalid(
-                f"connection={type(connection).__name__}: not known here; "
-                "give one of asyncpg, psycopg or SQLAlchemy, with your transaction begun"
+                f"connection={type(connection).__name__}: this type isn't supported; "
+                "pass a connection of asyncpg, psycopg or SQLAlchemy with an open transaction"
             )
         if self._driver == "sqlalchemy" and hasattr(connection, "registry"):
             raise Invalid(
-                f"connection={type(connection).__name__}: it leads to another session in each thread; "
-                "call it, and give the session that it answers with"
+                f"connection={type(connection).__name__}: it gives each thread another session; "
+                "call it, and pass the session that it returns"
             )
         if not _is_in_transaction(connection, self._driver):
             raise _no_transaction(connection)
 
     async def fetch(self, statement: str, *params: Any) -> Sequence[Any]:
-        """The rows of a statement."""
+        """Run a statement and return its rows."""
         connection = self._connection
         match self._driver:
             case "asyncpg":
@@ -62,19 +62,21 @@ class CallersConnection:
 
 
 def _is_in_transaction(connection: Any, driver: str) -> bool:
-    """Whether what is written there can be rolled back. A pool is no connection: each statement goes its own way."""
+    """Whether a write there can be rolled back. A pool doesn't count: each statement may use another connection."""
     if driver == "asyncpg":
         is_in = getattr(connection, "is_in_transaction", None)
         return is_in is not None and bool(is_in())
-    if driver == "psycopg":  # one that doesn't commit by itself begins with the first statement
+    if driver == "psycopg":  # without autocommit, the first statement begins a transaction
         return hasattr(connection, "cursor") and (not connection.autocommit or bool(connection.info.transaction_status))
-    return hasattr(connection, "in_transaction")  # one of SQLAlchemy's begins by itself, and an engine is none
+    return hasattr(
+        connection, "in_transaction"
+    )  # SQLAlchemy's connections begin by themselves; an engine isn't a connection
 
 
 def _no_transaction(connection: Any) -> Invalid:
     return Invalid(
-        f"connection={type(connection).__name__}: no transaction is begun there, so nothing could be rolled "
-        "back with it; begin yours, and give the connection that it is on"
+        f"connection={type(connection).__name__}: it has no open transaction, so nothing could be rolled back; "
+        "begin a transaction, and pass its connection"
     )
 
 
@@ -92,7 +94,7 @@ async def _psycopg(connection: Any, statement: str, params: Sequence[Any]) -> Se
 
 
 def _sqlalchemy(connection: Any, statement: str, params: Sequence[Any]) -> Sequence[Any]:
-    """On a Connection, or on a Session's."""
+    """On a Connection, or on a Session's connection."""
     used = connection.connection() if hasattr(connection, "flush") else connection
     if getattr(used.connection.dbapi_connection, "autocommit", False) is True:
         raise _no_transaction(connection)
@@ -101,16 +103,16 @@ def _sqlalchemy(connection: Any, statement: str, params: Sequence[Any]) -> Seque
 
 
 def _percent(statement: str) -> str:
-    """The same statement for drivers that count their parameters by place."""
+    """The same statement for drivers with positional parameters."""
     numbers = [int(number) for number in _DOLLAR.findall(statement)]
-    assert numbers == list(range(1, len(numbers) + 1)), "each parameter once, in order"
+    assert numbers == list(range(1, len(numbers) + 1)), "each parameter occurs once, in order"
     return _DOLLAR.sub("%s", statement.replace("%", "%%"))
 
 
 class Follower:
-    """Looks whether callers have committed, and then tells who waits for their jobs. Lives on the engine's own loop.
+    """Checks whether callers have committed, and then notifies those who wait for their jobs. On the engine's own loop.
 
-    A notification inside the caller's transaction would make its commit wait for those of all others.
+    A notification inside the caller's transaction would make its commit wait for the commits of all others.
     """
 
     def __init__(self, loop_thread: LoopThread, pool: Pool, live: Liveness, sql: SimpleNamespace) -> None:
@@ -119,7 +121,7 @@ class Follower:
         self._looking = False
 
     async def expect(self, topics: Mapping[str, str]) -> None:
-        """Jobs that are there once their caller commits, and what to tell then."""
+        """Expect jobs that exist once their caller commits, and the topics to notify then."""
         until = time.monotonic() + FOLLOW_SECONDS
         self._expected |= {id: (topic, until) for id, topic in topics.items()}
         self._pause = PAUSE_SECONDS[0]
@@ -135,7 +137,7 @@ class Follower:
                 ids = list(self._expected)
                 try:
                     there = [row[0] for row in await self._pool.act(lambda db, ids=ids: db.fetch(self._sql.there, ids))]  # type: ignore[misc]
-                except Exception:  # the store is away: look again
+                except Exception:  # the store is away: check again
                     there = []
                 if there:
                     self._liveness.tell({self._expected.pop(id)[0] for id in there})

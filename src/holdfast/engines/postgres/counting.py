@@ -1,6 +1,6 @@
-"""The counters of steps that go with changes: what a transaction writes and drops, added up and written once.
+"""The step counters that change with a transaction: sums up what it writes and drops, and writes the sums once.
 
-Must not begin or commit. A job's counters are right while its `summed` equals its `version` (see the fourth migration).
+Must not begin or commit. A job's counters are valid while its `summed` equals its `version` (see the fourth migration).
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from holdfast.engines.rows import Row
 
 
 class _More(Struct):
-    """What is added to one counter; `last` is the place of the last new step, `path` is its path."""
+    """What to add to one counter; `last` is the position of the last new step, `path` is its path."""
 
     counts: StepCounts = StepCounts()
     last: int = 0
@@ -34,7 +34,7 @@ class Counting:
         self._dropped: list[tuple[int, str, int]] = []
 
     def add(self, written: Iterable[Row]) -> None:
-        """Count steps that were written. One that is not new has taken the place of a started one."""
+        """Count steps that were written. A step that isn't new has replaced a started one."""
         for n, path, name, state, place, is_new in sorted(written, key=lambda row: row[4]):
             if not is_step(path):
                 continue
@@ -46,7 +46,7 @@ class Counting:
                 more.counts -= ONE[StepState.STARTED]
 
     def drop(self, dropped: Iterable[Row]) -> None:
-        """Count steps off that were deleted."""
+        """Subtract steps that were deleted."""
         for n, path, name, state, place in dropped:
             if is_step(path):
                 more = self._more.setdefault((n, name), _More())
@@ -54,7 +54,7 @@ class Counting:
                 self._dropped.append((n, name, place))
 
     async def write(self) -> None:
-        """Write what was added up."""
+        """Write the sums."""
         if self._more:
             more = [
                 (n, name, one.counts.started, one.counts.done, one.counts.failed, one.last, one.path)
@@ -67,7 +67,7 @@ class Counting:
             await self._db.execute(self._sql.find_last_other, *rows.columns(others, 2))
 
     async def recount(self, jobs: Iterable[int]) -> None:
-        """Count all steps of these jobs anew, each by its number. From now on their counters are right."""
+        """Count all steps of these jobs again, by the jobs' numbers. Their counters are valid from then on."""
         async with self._db.transaction():
             numbers = [row[0] for row in await self._db.fetch(self._sql.lock_uncounted, sorted(jobs))]
             if not numbers:
@@ -78,10 +78,10 @@ class Counting:
 
 
 async def record_crowded(db: Any, sql: SimpleNamespace, steps: Sequence[Step]) -> list[tuple[int, int | None]]:
-    """Record steps as `add_steps` does, inside a transaction, for jobs that may have no counters left for their names.
+    """Record steps like `add_steps`, inside a transaction, for jobs that may have no counters left for their names.
 
-    Answers as that statement: where each step that was written stands, counted from 1, and its job's number if the
-    counters of that job are not right.
+    Returns the same as that statement: the position of each written step, counted from 1, and its job's number if that
+    job's counters aren't valid.
     """
     held = {row[1]: row for row in await db.fetch(sql.hold_jobs, [step.job for step in steps])}
     places: dict[tuple[int, str], int] = {}

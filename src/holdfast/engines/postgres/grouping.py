@@ -1,4 +1,4 @@
-"""Which orders, jobs and changes may share a statement or a transaction on Postgres. Pure functions; must not write."""
+"""Which inserts, jobs and changes may share a statement or a transaction on Postgres. Pure; must not write."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ Order = tuple[Sequence[Job], Lease | None]
 
 
 def is_turn(changes: Sequence[Change]) -> bool:
-    """Whether changes can be made in one statement: none brings anything along, and none is about another one's job."""
+    """Whether one statement can make all these changes: none has cargo, and no two are about the same job."""
     return all(is_light(change) for change in changes) and len({change.job.id for change in changes}) == len(changes)
 
 
 def is_plain(order: Order) -> bool:
-    """Whether an order can share a statement with others: nothing of it can be refused while the rest goes ahead."""
+    """Whether an insert can share a statement with others: it is never refused in part."""
     jobs, parent = order
     if parent is not None:
         return False
@@ -23,7 +23,7 @@ def is_plain(order: Order) -> bool:
 
 
 def is_light(change: Change) -> bool:
-    """Whether a change brings nothing along, so that one statement can compare and write."""
+    """Whether a change has no cargo, so that one statement can compare and write."""
     return not (
         change.steps
         or change.drops
@@ -38,7 +38,7 @@ def is_light(change: Change) -> bool:
 
 
 def one_of_each(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs, the first of each id."""
+    """The jobs, only the first of each id."""
     first: dict[str, Job] = {}
     for job in jobs:
         first.setdefault(job.id, job)
@@ -46,8 +46,8 @@ def one_of_each(jobs: Iterable[Job]) -> list[Job]:
 
 
 def orders_apart(orders: Sequence[Order], indexes: Sequence[int]) -> Iterator[list[int]]:
-    """Orders in groups, in none of which an id or a key is there twice."""
-    if len(indexes) == 1:  # a bulk, mostly; within one order they are apart, or it would not be plain
+    """Split inserts into groups, so that no group holds an id or a key twice."""
+    if len(indexes) == 1:  # mostly a bulk insert; a plain one holds no id or key twice
         yield list(indexes)
         return
     group: list[int] = []
@@ -64,7 +64,7 @@ def orders_apart(orders: Sequence[Order], indexes: Sequence[int]) -> Iterator[li
 
 
 def jobs_apart(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """One order's jobs in groups, in none of which an id or a key is there twice."""
+    """Split the jobs of one insert into groups, so that no group holds an id or a key twice."""
     orders = [((job,), None) for job in jobs]
     for indexes in orders_apart(orders, range(len(orders))):
         yield [jobs[index] for index in indexes]
@@ -75,7 +75,7 @@ def _names(job: Job) -> list[Any]:
 
 
 def waves(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """Changes in groups that may be done at once: none touches what another one touches, light ones by themselves."""
+    """Split changes into groups that can be made at once: no two touch the same thing; light ones come alone."""
     wave: list[Change] = []
     seen: set[str] = set()
     for change in changes:

@@ -1,8 +1,8 @@
-"""What the body of a transactional step may do with its connection: its faces, for async and for blocking code.
+"""What the body of a transactional step may do with its connection, from async and from blocking code.
 
-Must not begin or end the transaction (`transactions`). Each statement goes to the server by itself, as a prepared one,
-so that its first words tell what it is: the server takes no second one behind it. The connection lives on the engine's
-own loop, and what is handed out reaches it from every loop and thread, until the step is over.
+Must not begin or end the transaction (`transactions`). Each statement goes to the server separately and prepared: its
+first words say what it is, and the server accepts no second statement after it. The connection lives on the engine's
+own loop. What a body gets reaches it from every loop and thread, until the step is over.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ Work = Callable[[Driver], Awaitable[T]]
 Why = Callable[[], Exception]
 
 STOP_SECONDS = 3.0
-"""How long the server may take to stop a statement. After that the connection is given up."""
+"""How long the server may take to cancel a statement. After that the connection is closed."""
 
-# Of several savepoints of one name Postgres means the innermost, so they can be within one another.
+# Savepoints of the same name can be nested: Postgres means the innermost.
 _SAVEPOINT = "savepoint holdfast_part"
 _KEEP = "release savepoint holdfast_part"
 _TAKE_BACK = "rollback to savepoint holdfast_part; release savepoint holdfast_part"
@@ -43,51 +43,49 @@ _WORD = re.compile(r"[A-Za-z_]+")
 
 _ENDS = frozenset({"begin", "start", "commit", "end", "rollback", "abort"})
 _REFUSED = {
-    "copy": "COPY is not to be had here; use executemany",
-    "discard": "DISCARD would take away more than is this step's",
-    "deallocate": "DEALLOCATE would take away more than is this step's",
-    "listen": "LISTEN hears of nothing inside a transaction; use a connection of your own",
+    "copy": "COPY isn't supported here; use executemany",
+    "discard": "DISCARD would also drop what doesn't belong to this step",
+    "deallocate": "DEALLOCATE would also drop what doesn't belong to this step",
+    "listen": "LISTEN receives nothing inside a transaction; use your own connection",
 }
 _TROUBLE = (
     asyncpg.DiskFullError,
     asyncpg.OutOfMemoryError,
-    asyncpg.InvalidCachedStatementError,  # a table was altered since: once more, and it is prepared anew
+    asyncpg.InvalidCachedStatementError,  # a table was altered since: the next try prepares the statement anew
     asyncpg.OutdatedSchemaCacheError,
 )
 
 
 def step_is_over() -> Exception:
-    """What a connection says that was kept beyond its step."""
-    return Invalid("tx(): the step is over, and its transaction with it; use the connection only inside the step")
+    """The error of a connection that is used after its step."""
+    return Invalid("tx(): the step and its transaction have ended; use the connection only inside the step")
 
 
 def ended_early() -> Exception:
-    """What a connection says whose transaction is not there any more."""
-    return Invalid("tx(): a statement has ended the transaction; nothing of this step is kept")
+    """The error of a connection whose transaction has already ended."""
+    return Invalid("tx(): a statement ended the transaction; nothing this step wrote is kept")
 
 
 def _is_parents() -> Exception:
-    return Invalid("tx(): this process was forked inside the step, and the transaction is its parent's")
+    return Invalid("tx(): this process was forked inside the step; the transaction belongs to its parent")
 
 
 def refusal(statement: str) -> str | None:
-    """Why the body of a step may not send this, by its first words behind spaces and comments; None if it may."""
+    """Why the body of a step may not send this statement, judged by its first words; None if it may."""
     words = _words(statement)
     first = next(words, "")
     if first in _ENDS:
         rest = next(words, "")
         if first == "rollback" and (rest if rest not in ("work", "transaction") else next(words, "")) == "to":
             return None
-        return (
-            f"{first.upper()}: the transaction begins and ends with the step; for a part of it use tx().transaction()"
-        )
+        return f"{first.upper()}: the step begins and ends the transaction; for a savepoint use tx().transaction()"
     if first == "prepare" and next(words, "") == "transaction":
         return "PREPARE TRANSACTION: the transaction ends with the step"
     return _REFUSED.get(first)
 
 
 def _words(statement: str) -> Iterator[str]:
-    """The words that a statement begins with, in small letters."""
+    """The words that a statement starts with, in lower case, without comments."""
     place = 0
     while place < len(statement):
         if found := _SPACE.match(statement, place):
@@ -102,7 +100,7 @@ def _words(statement: str) -> Iterator[str]:
 
 
 def _behind_comment(statement: str, place: int) -> int:
-    """Where a comment ends that begins here; on Postgres they can be within one another."""
+    """Where the comment that starts here ends. Postgres allows nested comments."""
     depth = 0
     for mark in _COMMENT.finditer(statement, place):
         depth += 1 if mark[0] == "/*" else -1
@@ -112,7 +110,7 @@ def _behind_comment(statement: str, place: int) -> int:
 
 
 class Session(forking.Forkable):
-    """The life of one guarded connection, on the engine's own loop. What it hands out dies with it."""
+    """The life of one guarded connection, on the engine's own loop. What it hands out stops working with it."""
 
     def __init__(self, db: Driver, loop: asyncio.AbstractEventLoop) -> None:
         self._db = db
@@ -121,13 +119,13 @@ class Session(forking.Forkable):
         self._running: asyncio.Task[Any] | None = None
         self._over: Why | None = None
         self.failed: BaseException | None = None
-        """The last statement's error. Postgres takes no further one after it, but behind a savepoint."""
+        """The last statement's error. After it, Postgres accepts statements only after a rollback to a savepoint."""
         self.trouble: BaseException | None = None
-        """What the store itself could not do: this is not the body's fault."""
+        """What went wrong with the store itself, which is not the body's fault."""
         forking.watch(self)
 
     async def end(self, why: Why = step_is_over) -> None:
-        """No statement starts any more, and the one that runs is stopped. `why` is what the body hears."""
+        """Start no further statement, and cancel the running one. `why` makes the error that the body gets."""
         self._over = self._over or why
         if self._running is not None:
             self._running.cancel()
@@ -138,14 +136,14 @@ class Session(forking.Forkable):
             self._db.terminate()
 
     def leave_behind(self) -> None:
-        """Refuse everything from here on: this session is the parent's."""
+        """Refuse everything from now on: this session belongs to the parent."""
         self._over = _is_parents
 
     async def run(self, work: Work[T]) -> T:
-        """Do something on the connection, if this is still the time for it: one by one. On the engine's own loop."""
+        """Run this on the connection, one call at a time, unless the session has ended. On the engine's own loop."""
         task = asyncio.current_task()
         assert task is not None
-        task.add_done_callback(ignored)  # who asked may have been cancelled meanwhile
+        task.add_done_callback(ignored)  # the caller may have been cancelled meanwhile
         async with self._turn:
             self._check()
             self._running = task
@@ -162,7 +160,7 @@ class Session(forking.Forkable):
                 raise
             finally:
                 self._running = None
-                # Outside a transaction each further statement would be durable at once, and not with the record.
+                # Without a transaction, each further statement would be committed at once, and not with the record.
                 if not self._db.is_closed() and not self._db.is_in_transaction():
                     self._over = self._over or ended_early
 
@@ -171,11 +169,11 @@ class Session(forking.Forkable):
             raise self._over()
 
     async def ask(self, work: Work[T]) -> T:
-        """The same for async code, on whichever loop."""
+        """The same for async code, on any loop."""
         return await asyncio.wrap_future(self._sent(work))
 
     def wait(self, work: Work[T]) -> T:
-        """The same for blocking code. Who holds the transaction ends it in time, so this comes back."""
+        """The same for blocking code. The owner of the transaction ends it in time, so this always returns."""
         try:
             return self._sent(work).result()
         except CancelledError:
@@ -192,11 +190,11 @@ class Session(forking.Forkable):
 
 
 def _statement(sql: str, args: Sequence[Any]) -> Work[tuple[list[Any], str]]:
-    """One statement: its rows, and what the server says that it did."""
+    """One statement: its rows, and the server's status, such as "INSERT 0 1"."""
     _check_statement(sql)
 
     async def work(db: Any) -> tuple[list[Any], str]:
-        # As the driver's own `execute` does it when there are arguments: always prepared, so one statement and no more.
+        # As the driver's own `execute` with arguments: always prepared, so it can be only one statement.
         rows, status, _ = await db._execute(sql, args, 0, None, return_status=True)
         return rows, status.decode()
 
@@ -228,9 +226,9 @@ def _plain(sql: str) -> Work[None]:
 
 class Connection:
     """The store's connection in an async transactional step: `execute`, `executemany`, `fetch`, `fetchrow`, `fetchval`
-    and `transaction()`, as asyncpg has them.
+    and `transaction()`, as in asyncpg.
 
-    It can't commit or roll back, and is dead when the step has ended. A part of the transaction is a savepoint.
+    It can't commit or roll back, and stops working when the step has ended. `transaction()` makes a savepoint.
     """
 
     __slots__ = ("__session", "sync")
@@ -241,7 +239,7 @@ class Connection:
         """The same for blocking code."""
 
     async def execute(self, sql: str, *args: Any) -> str:
-        """Run one statement; answers with what the server says that it did: "INSERT 0 1"."""
+        """Run one statement; return the server's status, such as "INSERT 0 1"."""
         return (await self.__session.ask(_statement(sql, args)))[1]
 
     async def executemany(self, sql: str, args: Iterable[Sequence[Any]]) -> None:
@@ -263,7 +261,7 @@ class Connection:
         return None if row is None else row[column]
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        """A part of the transaction: what is raised inside takes back this part only."""
+        """A savepoint: an error inside rolls back only this part."""
         return self.__part()
 
     @asynccontextmanager
@@ -272,21 +270,21 @@ class Connection:
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # then nothing at all is kept
+            with suppress(Exception):  # then the whole transaction is rolled back
                 await asyncio.shield(self.__session.ask(_plain(_TAKE_BACK)))
             raise
         await self.__session.ask(_plain(_KEEP))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            "tx() gives execute, executemany, fetch, fetchrow, fetchval and transaction in async code, "
+            "tx() has execute, executemany, fetch, fetchrow, fetchval and transaction in async code, "
             f"not {name!r}; the transaction ends with the step"
         )
 
 
 class Blocking:
     """The store's connection in a `def` transactional step: `execute`, `executemany`, `cursor` and `transaction()`, as
-    psycopg and sqlite3 have them, with Postgres's own `$1`, `$2` for parameters.
+    in psycopg and sqlite3, but with Postgres's own `$1`, `$2` for parameters.
     """
 
     __slots__ = ("__session",)
@@ -295,7 +293,7 @@ class Blocking:
         self.__session = session
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> "Cursor":
-        """Run one statement; the answer's rows are read from what this returns."""
+        """Run one statement; return a cursor over its rows."""
         return self.cursor().execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> "Cursor":
@@ -303,11 +301,11 @@ class Blocking:
         return self.cursor().executemany(sql, parameters)
 
     def cursor(self) -> "Cursor":
-        """A cursor, for code that wants one."""
+        """A cursor, for code that expects one."""
         return Cursor(self.__session)
 
     def transaction(self) -> AbstractContextManager[None]:
-        """A part of the transaction: what is raised inside takes back this part only."""
+        """A savepoint: an error inside rolls back only this part."""
         return self.__part()
 
     @contextmanager
@@ -316,19 +314,19 @@ class Blocking:
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # then nothing at all is kept
+            with suppress(Exception):  # then the whole transaction is rolled back
                 self.__session.wait(_plain(_TAKE_BACK))
             raise
         self.__session.wait(_plain(_KEEP))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"tx() gives execute, executemany, cursor and transaction, not {name!r}; the transaction ends with the step"
+            f"tx() has execute, executemany, cursor and transaction, not {name!r}; the transaction ends with the step"
         )
 
 
 class Cursor:
-    """What a statement gave, row by row. The rows are here already."""
+    """The rows of a statement. They have all been read already."""
 
     __slots__ = ("__rows", "__session", "__status")
 
@@ -340,7 +338,7 @@ class Cursor:
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> "Cursor":
         """Run one statement."""
         if isinstance(parameters, str | bytes):
-            raise Invalid(f"tx(): {parameters!r} is not a list of parameters; give a tuple or a list")
+            raise Invalid(f"tx(): {parameters!r} is not a list of parameters; pass a tuple or a list")
         rows, self.__status = self.__session.wait(_statement(sql, tuple(parameters)))
         self.__rows = iter(rows)
         return self
@@ -356,19 +354,19 @@ class Cursor:
         return next(self.__rows, None)
 
     def fetchmany(self, size: int = 1) -> list[Any]:
-        """The next rows, up to so many."""
+        """The next rows, at most `size`."""
         return [row for _, row in zip(range(size), self.__rows, strict=False)]
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """All remaining rows."""
         return list(self.__rows)
 
     def __iter__(self) -> Iterator[Any]:
-        """All rows that are left, one by one."""
+        """All remaining rows, one by one."""
         return self.__rows
 
     @property
     def rowcount(self) -> int:
-        """How many rows the statement read or wrote; -1 where the server doesn't say."""
+        """How many rows the statement read or wrote; -1 if the server doesn't say."""
         count = self.__status.rpartition(" ")[2]
         return int(count) if count.isdecimal() else -1

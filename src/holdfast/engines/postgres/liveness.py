@@ -1,8 +1,8 @@
-"""The one connection that lasts: it beats for this process's workers, holds their signs of life, and hears the news.
+"""The one long-lived connection: it sends heartbeats, proves that this process's workers live, and receives wake-ups.
 
-A worker's sign of life is a shared advisory lock, gone with the connection. Wake-ups are notifications, told after
-the commit and by themselves, what comes meanwhile in one. Without them (a pooler in between) everything works by
-looking now and then. Must not run anything that can block, nor write a job.
+A worker's proof of life is a shared advisory lock, which ends with the connection. Wake-ups are notifications, sent
+separately after the commit; those that come up meanwhile share one. Without them (behind a pooler) everything works by
+polling. Must not run anything that can block, nor write a job.
 """
 
 import asyncio
@@ -33,33 +33,34 @@ from holdfast.safe_text import logger
 log = logger("holdfast.postgres")
 
 BEAT_SECONDS = 10.0
-"""How long a beat may take before its connection is given up."""
+"""How long a heartbeat may take before its connection is closed."""
 
 NOTIFY_SECONDS, BUSY_SECONDS = 0.02, 0.1
-"""How long a process waits after its notifications on a channel: the server sends them one after another, for all, and
-wakes every listener for each. The longer, where there was much to tell: who ends jobs by the thousand is in no hurry.
+"""How long a process waits after it has notified a channel, because the server delivers notifications one after
+another and wakes every listener for each. After many topics it waits longer: a process that ends thousands of jobs is
+in no hurry.
 """
 
 MUCH = 50
-"""More topics than this are much to tell."""
+"""More topics than this count as many."""
 
 PAYLOAD_TOPICS, PAYLOADS = 900, 10
-"""How many topics go into one notification, which the server limits to 8,000 bytes, and how many of them are sent at
-once; more are told as "everything".
+"""How many topics fit into one notification, which the server limits to 8,000 bytes, and how many notifications are
+sent at once. More topics than that are sent as "everything".
 """
 
 _TOPIC_SIZE = 8
 
 
 def short(topic: str) -> str:
-    """A topic as it is told and waited for. Two that look the same wake somebody early, and no more."""
+    """The short form of a topic, which is sent and waited for. A collision only wakes somebody early."""
     if topic == EVERYTHING:
         return topic
     return f"{zlib.crc32(topic.encode(errors='replace')):08x}"
 
 
 class Liveness:
-    """The lasting connection and all that hangs on it. Lives on the engine's own loop."""
+    """The long-lived connection and everything that depends on it. Lives on the engine's own loop."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Liveness:
         self._sql = sql
         self._pool = pool
         self._heard = heard
-        # News of jobs have a channel of their own: else all workers would hear of every job that one of them ends.
+        # Jobs have their own channel: otherwise every worker would be woken for every job that another one ends.
         self._channel = f"holdfast_{url.schema}"
         self._jobs = f"holdfast_{url.schema}:jobs"
         self._me = secrets.token_hex(4)
@@ -91,7 +92,7 @@ class Liveness:
         self._wants: set[str] = set()
         self._closed = False
         self._hears: frozenset[str] = frozenset()
-        """The channels from which news of other processes come in. Read from every thread."""
+        """The channels on which we receive notifications of other processes. Read from every thread."""
 
     # The connection.
 
@@ -124,7 +125,7 @@ class Liveness:
             self._hears |= {channel}
 
     def _lost(self, db: Any) -> None:
-        """The connection is gone: hear again as soon as possible, so that nobody sleeps through the news."""
+        """The connection is gone: listen again as soon as possible, so that nobody misses a wake-up."""
         if db is not self._db:
             return
         self._hears = frozenset()
@@ -136,35 +137,35 @@ class Liveness:
             self._heard([EVERYTHING])
 
     async def close(self) -> None:
-        """Let go of the connection, and with it of all signs of life."""
+        """Close the connection, and with it end all proofs of life."""
         self._closed = True
         db, self._db = self._db, None
         if db is not None:
             await close(db)
 
     def sockets(self) -> list[Any]:
-        """What a forked child must let go of: while it is open anywhere, our workers look alive."""
+        """The sockets that a forked child must close: while one is open anywhere, our workers look alive."""
         socket = None if self._db is None else socket_of(self._db)
         return [] if socket is None else [socket]
 
-    # News.
+    # Notifications.
 
     def hears(self, topics: Collection[str]) -> bool:
-        """Whether news of these topics come in. From every thread."""
+        """Whether we receive notifications about these topics. From every thread."""
         return self._hears.issuperset(self._channels(topics))
 
     def _channels(self, topics: Collection[str]) -> set[str]:
         return {self._channel, self._jobs} if any(map(is_job_topic, topics)) else {self._channel}
 
     async def listen(self, topics: Collection[str]) -> None:
-        """Begin to hear of other processes' news about these topics. It goes on as long as the connection is wanted."""
+        """Start to receive other processes' notifications about these topics, while the connection is wanted."""
         self._wants |= self._channels(topics)
         db = await self._connected()
         if self._hears >= self._wants:
             return
         async with self._busy:
             try:
-                async with asyncio.timeout(BEAT_SECONDS):  # beats wait for us meanwhile
+                async with asyncio.timeout(BEAT_SECONDS):  # heartbeats wait for us meanwhile
                     await self._subscribe(db)
             except BaseException as error:
                 if is_broken(error):
@@ -181,14 +182,14 @@ class Liveness:
             self._heard([topics[at : at + _TOPIC_SIZE] for at in range(0, len(topics), _TOPIC_SIZE)])
 
     def ring(self, topics: Collection[str]) -> tuple[list[str], list[str]]:
-        """Wake who waits here; the topics of jobs and the others, as they are told."""
+        """Wake local waiters; return the short topics of jobs, and the others."""
         jobs = [short(topic) for topic in topics if is_job_topic(topic)]
         others = [short(topic) for topic in topics if not is_job_topic(topic)]
         self._heard([*jobs, *others])
         return jobs, others
 
     def tell(self, topics: Collection[str]) -> None:
-        """Wake who waits here at once, and tell the others soon. On the engine's own loop, after the commit."""
+        """Wake local waiters at once, and notify other processes soon. On the engine's own loop, after the commit."""
         jobs, others = self.ring(topics)
         if self._url.pooled or self._closed:
             return
@@ -207,7 +208,7 @@ class Liveness:
                 try:
                     await self._pool.act(lambda db, given=given: db.execute(self._sql.notify, *given))  # type: ignore[misc]
                 except Exception as error:  # a lost one costs time, never correctness
-                    log.debug("news were not told: %s", error)
+                    log.debug("can't send notifications: %s", error)
                 if not self._closed:
                     pause = BUSY_SECONDS if len(news) > MUCH else NOTIFY_SECONDS
                     await asyncio.sleep(max(0.0, began + pause - time.monotonic()))
@@ -224,7 +225,7 @@ class Liveness:
     # Workers.
 
     async def beat(self, presence: Presence) -> Beat:
-        """Note a heartbeat, and answer it: one statement for all jobs of a worker."""
+        """Store a heartbeat and answer it: one statement for all jobs of a worker."""
         worker = presence.worker
         named = list({running.job: None for running in presence.running})
         asked = beat_records(presence)
@@ -261,7 +262,7 @@ class Liveness:
             await db.fetchval(self._sql.unlock, lock)
 
     def presences(self, found: Collection[Any]) -> list[Presence]:
-        """The workers of these rows, those among them marked as gone who are suspect and whose sign of life is gone."""
+        """The workers in these rows. A suspect worker whose proof of life is gone is marked as gone."""
         told: list[Presence] = []
         connected = self._db is not None and not self._db.is_closed()
         watched_ms = (time.monotonic() - self._since) * 1_000 if connected else 0.0
@@ -273,7 +274,7 @@ class Liveness:
             one = msgspec.structs.replace(presence_of(text, worker), beat_at=beat_at)
             if one.unreadable:
                 one = msgspec.structs.replace(one, beat_ms=beat_ms, lease_ms=lease_ms)
-            # Who only looks has no lasting connection, and none that was lost.
+            # A process that only reads has no long-lived connection, so it hasn't lost one.
             sees = connected or self._db is None
             missing = sees and signs and not signed and worker not in self._workers
             gone = missing and is_suspect(one, now, watched_ms, steady_ms, shown=worker in self._seen)
@@ -298,7 +299,7 @@ def _answer(presence: Presence, found: Collection[Any]) -> Beat:
             case _:
                 records.add(name)
     if not now:
-        raise StoreError("a beat was not answered")
+        raise StoreError("the server did not answer a heartbeat")
     return beat_answer(presence, now, held, cancelled, records)
 
 

@@ -27,11 +27,11 @@ from holdfast.engines.traits import Movable
 T = TypeVar("T")
 
 PAST_ALL_IDS = "\U0010ffff"
-"""Sorts behind every id: where a walk from the newest begins."""
+"""Sorts after every id: where a walk from the newest job starts."""
 
 
 class Health(Struct, frozen=True):
-    """How a server is: how safe a commit is, how many connections are taken, and how old the oldest transaction is."""
+    """A server's health: how safe a commit is, how many connections are used, and how old the oldest transaction is."""
 
     fsync: str
     synchronous_commit: str
@@ -42,20 +42,20 @@ class Health(Struct, frozen=True):
 
 
 class Reads(Movable):
-    """Looking things up, with the connection that `_look` gives."""
+    """Reads, on the connection that `_look` provides."""
 
     _sql: SimpleNamespace
     _liveness: Liveness
 
     @abstractmethod
     async def _look(self, look: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do this with a connection; again with another one, if it breaks."""
+        """Run this with a connection; if the connection breaks, once more with another one."""
 
     async def _fetch(self, statement: str, *params: Any) -> list[Any]:
         return await self._look(lambda db: db.fetch(statement, *params))
 
     async def health(self) -> Health:
-        """How the server is, for who looks after it."""
+        """The server's health, for its operator."""
         [row] = await self._fetch(self._sql.health)
         return Health(*row)
 
@@ -63,7 +63,7 @@ class Reads(Movable):
         return {row[1]: job_of(row) for row in await self._fetch(self._sql.get, ids)}
 
     async def _find(self, where: Where, after: str, limit: int) -> list[Job]:
-        """Walk along the expiring, the children, each of the states, or all ids."""
+        """Walk along the expiring jobs, the children, each of the states, or all ids."""
         newest = where.newest_first
         start = after or (PAST_ALL_IDS if newest else "")
         states = [state.value for state in where.states] or None
@@ -108,7 +108,7 @@ class Reads(Movable):
         return [step_head_of(row) for row in await self._fetch(self._sql.steps_page, job, place[0][0], limit)]
 
     async def _summaries(self, jobs: list[str]) -> Mapping[str, StepSummary]:
-        """Read the counters, and count now where those are not right."""
+        """Read the counters; where they aren't valid, count now."""
         found: dict[str, list[Row]] = {}
         uncounted: dict[int, str] = {}
         for id, n, is_counted, *counter in await self._fetch(self._sql.summaries, jobs):
@@ -158,5 +158,5 @@ class Reads(Movable):
         return [HeldKey(*row) for row in await self._fetch(self._sql.keys, *after, limit)]
 
     async def all_records(self) -> list[Record]:
-        """List all records, the removed ones too."""
+        """List all records, including the removed ones."""
         return [Record(*row) for row in await self._fetch(self._sql.all_records)]

@@ -1,4 +1,4 @@
-"""Values to rows: an array for each column, as `unnest` takes them; back: `engines.rows`. Must not run a statement."""
+"""Values to rows, as one array per column for `unnest`; the way back is `engines.rows`. Must not run a statement."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -20,16 +20,16 @@ _last_options = (Options(), "{}")
 
 
 def columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
-    """Rows as columns. One in which nothing is set is left empty: `unnest` makes nulls of what is missing."""
+    """Rows as columns. A column without values stays empty: `unnest` fills it with nulls."""
     if not rows:
         return [[] for _ in range(width)]
     return [[] if column.count(None) == len(column) else list(column) for column in zip(*rows, strict=True)]
 
 
 def shared_columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
-    """As `columns`, but one in which all are equal has it once: for statements that fill it in (`once`).
+    """Like `columns`, but a column whose values are all equal holds the value once, for statements that use `once`.
 
-    The driver takes longer over an element of an array than we do over a whole row.
+    The driver takes longer over one element of an array than we take over a whole row.
     """
     return [
         column[:1] if column and column.count(column[0]) == len(column) else column for column in columns(rows, width)
@@ -37,7 +37,7 @@ def shared_columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
 
 
 def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
-    """What `add_alike` takes of new jobs that have one order in common; nothing if they are not so much alike."""
+    """The arguments of `add_alike` for new jobs of one insert; None if the jobs differ in too much."""
     job = jobs[0]
     own: list[list[Any]] = [[job.id], [job.args], [job.digest]]
     if len(jobs) > 1:
@@ -84,26 +84,26 @@ JOB_COLUMNS = (
     *("arrived", "waits", "inbox", "error", "result"),
     *("args", "digest", "key", "key_until", "created_at", "options"),
 )
-"""The fields of a job in the order in which `add_jobs` and `load_jobs` take them."""
+"""The fields of a job, in the order of `add_jobs` and `load_jobs`."""
 
 CHANGED_COLUMNS = (
     *("state", "run_at", "epoch", "attempt", "recoveries", "worker", "claimed_at", "finished_at", "prune_at"),
     *("waits", "inbox", "error", "result"),
 )
-"""The fields of a job that a change writes, in the order in which `change_jobs` takes them."""
+"""The fields of a job that a change writes, in the order of `change_jobs`."""
 
 JOB_WIDTH = len(JOB_COLUMNS)
 CHANGE_WIDTH = len(CHANGED_COLUMNS) + 10
-"""Those, and what is compared, which of them are set, and the entry."""
+"""Those fields, plus what is compared, which of them are set, and the entry."""
 
 
 def job_row(job: Job) -> tuple[Any, ...]:
-    """What `add_jobs` takes of a job."""
+    """A job as `add_jobs` takes it."""
     return _stored_job(job)
 
 
 def _storing(names: tuple[str, ...]) -> Callable[[Job], tuple[Any, ...]]:
-    """A function that gives these fields of a job as the database takes them."""
+    """A function that returns these fields of a job as the database takes them."""
     get = attrgetter(*names)
     convert = [(names.index(name), stored) for name, stored in _STORED.items() if name in names]
 
@@ -131,7 +131,7 @@ _STORED: dict[str, Callable[[Any], Any]] = {
     "error": lambda error: None if error is None else text(error),
     "options": options_text,
 }
-"""The fields that the database takes in another form, and how that is made."""
+"""How to convert the fields that the database stores in another form."""
 
 _stored_job = _storing(JOB_COLUMNS)
 _stored_change = _storing(CHANGED_COLUMNS)
@@ -140,7 +140,7 @@ LOAD_WIDTH = JOB_WIDTH + 2
 
 
 def load_row(whole: Whole) -> tuple[Any, ...]:
-    """What `load_jobs` takes of a job: itself, and where it began."""
+    """A job as `load_jobs` takes it: the job, and its first state and epoch."""
     first = whole.entries[0]
     return (*job_row(whole.job), first.after.value if _is_derived(first, whole.job) else None, first.epoch)
 
@@ -149,7 +149,7 @@ ENTRY_WIDTH = 9
 
 
 def entry_columns(wholes: Iterable[tuple[Whole, int]]) -> Columns:
-    """What `load_entries` takes. A first entry that says no more than "submitted" is derived, and has no row."""
+    """The arguments of `load_entries`. A first entry that says only "submitted" is derived, and has no row."""
     return columns(
         [
             (
@@ -177,7 +177,7 @@ def _is_derived(entry: Entry, job: Job) -> bool:
 
 
 def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]:
-    """What `change_jobs` takes of a change. `job` is the job after it."""
+    """A change as `change_jobs` takes it. `job` is the job after the change."""
     entry = entry_of(change, job.version)
     *fields, waits, inbox, error, result = _stored_change(job)
     return (
@@ -198,8 +198,8 @@ def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]
 
 
 def completions(changes: Sequence[Change], numbers: Mapping[str, int]) -> tuple[Any, ...] | None:
-    """What `complete_jobs` takes, if these are plain completions of jobs with known numbers, and differ in nothing but
-    their results.
+    """The arguments of `complete_jobs`, if these are plain completions of jobs with known numbers that differ only in
+    their results; else None.
     """
     first = changes[0]
     by, epoch, finished_at, prune_at = first.by, first.epoch, first.job.finished_at, first.job.prune_at
@@ -230,7 +230,7 @@ STEP_WIDTH = 10
 
 
 def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
-    """What `add_steps` (with the job's id) and `set_steps` (with its number) take of a step."""
+    """A step as `add_steps` (with the job's id) and `set_steps` (with its number) take it."""
     return (
         job,
         step.epoch,
@@ -246,6 +246,6 @@ def step_row(step: Step, job: str | int) -> tuple[Any, ...]:
 
 
 def steps_given(steps: Sequence[Step]) -> tuple[Any, ...]:
-    """What `add_steps` takes: the steps, and how many counters a job may have for their names to have room."""
+    """The arguments of `add_steps`: the steps, and how many counters a job may have."""
     most = STEP_NAMES - len({step.name for step in steps})
     return (*columns([step_row(step, step.job) for step in steps], STEP_WIDTH), most)

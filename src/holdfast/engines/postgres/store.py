@@ -1,6 +1,6 @@
-"""Connecting, checking that a schema is ours, migrating it; and what the database's errors mean.
+"""Connects to a database, checks and migrates the schema, and translates database errors.
 
-Must not run an act. A schema that is refused here has not been written.
+Must not read or write jobs. If it refuses a schema, it has written nothing to it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.moves import mark_of
 from holdfast.engines.postgres.url import StoreUrl
-from holdfast.engines.server import CHECK
+from holdfast.engines.server import CHECK, TIMED_OUT, UNKNOWN
 from holdfast.engines.sql import migrations, queries
 from holdfast.safe_text import logger
 
@@ -35,29 +35,29 @@ Connection = asyncpg.Connection
 
 CONNECT_SECONDS = 10.0
 STATEMENT_SECONDS = 60.0
-"""A statement that takes longer is given up with its connection: the network may have swallowed it."""
+"""A slower statement is cancelled and its connection closed, because the network may have lost the answer."""
 
 MIGRATION_TRIES = 60
-"""How often a migration is tried that did not get a lock in time: for two minutes or so."""
+"""How often to retry a migration that didn't get its locks in time; takes about two minutes in all."""
 
 MIGRATION_PAUSE_SECONDS = 2.0
-"""The pause between two such tries, on average; the first ones are shorter."""
+"""The average pause between these retries. The first pauses are shorter."""
 
 ANOTHERS_SECONDS = 0.2
-"""How often is looked whether another one's migration is over."""
+"""How often to check whether another process has finished its migration."""
 
 OLDEST_SERVER = 130_000
 
-# What a session of ours goes by, whatever the database or the role say. By way of a pooler nothing can be set.
+# Settings of every session of ours; they override the database's and the role's. A pooler allows none of them.
 SETTINGS = {
     "application_name": "holdfast",
     "search_path": "pg_catalog",
     "default_transaction_isolation": "read committed",
     "client_encoding": "UTF8",
     "jit": "off",
-    "plan_cache_mode": "force_generic_plan",  # our statements have one good plan each, and are long to plan
-    "enable_seqscan": "off",  # a plan may be from when a table had three rows
-    "max_parallel_workers_per_gather": "0",  # those are for others
+    "plan_cache_mode": "force_generic_plan",  # each of our statements has one good plan, and planning them is slow
+    "enable_seqscan": "off",  # the plan may have been made when the table had three rows
+    "max_parallel_workers_per_gather": "0",  # leave them to the other users of the server
     "lock_timeout": "15s",
     "statement_timeout": "60s",
     "idle_in_transaction_session_timeout": "30s",
@@ -66,7 +66,7 @@ SETTINGS = {
     "tcp_keepalives_count": "3",
 }
 
-# For the bodies of transactional steps: the rest is as the role and the database have it, as on the user's connections.
+# The bodies of transactional steps keep the role's and the database's settings, as on the user's own connections.
 _FOR_OUR_STATEMENTS = (
     "search_path",
     "default_transaction_isolation",
@@ -83,13 +83,13 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
 class Texts:
-    """The statements and migrations of one store. The only place where a name is put into a statement.
+    """The statements and migrations of one store. The only place that puts a name into a statement.
 
-    A schema's name can't be a parameter; `url` lets only a-z, 0-9 and _ through, and here it is quoted.
+    A schema's name can't be a parameter: `url` allows only a-z, 0-9 and _, and this class quotes the name.
     """
 
     def __init__(self, schema: str) -> None:
-        assert set(schema) <= _PLAIN, "a schema's name is checked before"
+        assert set(schema) <= _PLAIN, "parse_url has already checked the schema's name"
         self._schema = f'"{schema}"'
         self.sql = SimpleNamespace(**{name: self._put(text) for name, text in vars(queries(_PACKAGE)).items()})
 
@@ -102,27 +102,27 @@ class Texts:
 
     @property
     def create_schema(self) -> str:
-        """The statement that makes the schema itself."""
+        """The statement that creates the schema."""
         return self._put(_CREATE)
 
     @property
     def drop_schema(self) -> str:
-        """The statement that removes the schema and all that is in it."""
+        """The statement that drops the schema with everything in it."""
         return self._put(_DROP)
 
     @property
     def shift(self) -> tuple[str, str]:
-        """The statements by which a test moves its schema's clock: it goes by a number kept there."""
+        """The statements that a test uses to shift its schema's clock, by an offset that is stored there."""
         return self._put(_SHIFTED), self._put(_SHIFT)
 
     @property
     def version(self) -> str:
-        """The statement that tells which migrations a schema has had, and for whom it is too new."""
+        """The statement that reads the schema's version and the oldest version that may still use it."""
         return self._put(_VERSION)
 
     @property
     def advance(self) -> str:
-        """The statement that notes a migration."""
+        """The statement that records a finished migration."""
         return self._put(_ADVANCE)
 
 
@@ -150,7 +150,7 @@ _HAS_SCHEMA = "select pg_catalog.to_regnamespace(pg_catalog.quote_ident($1)) is 
 _ONE_AT_A_TIME = """
 select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended('holdfast migration ' || $1, 0))
 """
-# A migration takes as long as it takes. But who waits for a table lets all others wait behind it: so, not for long.
+# A migration may take long, but must not wait long for a lock: everybody else would queue up behind it.
 _UNHURRIED = """
 set local search_path = pg_catalog;
 set local statement_timeout = 0;
@@ -161,7 +161,7 @@ _ENCODING = "select pg_catalog.current_setting('server_encoding')"
 
 
 async def connect(url: StoreUrl, settings: Mapping[str, str] = SETTINGS, *, hurried: bool = True) -> Connection:
-    """A connection with our settings. One that is not `hurried` waits for its answers as long as they take."""
+    """Open a connection with our settings. If it isn't `hurried`, statements have no timeout."""
     try:
         return await asyncpg.connect(
             url.dsn,
@@ -175,12 +175,14 @@ async def connect(url: StoreUrl, settings: Mapping[str, str] = SETTINGS, *, hurr
         raise StoreError(f"{url.shown}: can't be reached (no answer in {CONNECT_SECONDS:g} s): {CHECK}") from error
     except Exception as error:
         if isinstance(error, ValueError) and not isinstance(error, asyncpg.InterfaceError | OSError | UnicodeError):
-            raise Invalid(f"{url.shown}: an option of the URL can't be read; check the port and the like") from None
+            raise Invalid(
+                f"{url.shown}: the URL has an invalid option; check the port and the options after '?'"
+            ) from None
         raise translate_error(error, url) from error
 
 
 async def prepare(url: StoreUrl, texts: Texts) -> None:
-    """Make the schema or check that it is ours, and bring it up to date. Only ever forward."""
+    """Create the schema, or check that it is ours and migrate it to the newest version. Never downgrades."""
     db = await connect(url)
     try:
         await _refuse_server(db, url)
@@ -196,7 +198,7 @@ async def prepare(url: StoreUrl, texts: Texts) -> None:
 
 
 def _watch(db: Connection) -> None:
-    """Have the network itself asked whether the server is still there: nothing else ends a wait without a bound."""
+    """Turn on TCP keepalive: without a timeout, only that notices a server that is gone."""
     wire = socket_of(db)
     if wire is None or wire.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -207,7 +209,7 @@ def _watch(db: Connection) -> None:
 
 
 async def is_there(url: StoreUrl, texts: Texts) -> bool:
-    """Whether the schema is a store; one that is empty is none yet."""
+    """Whether the schema holds a store. An empty schema doesn't."""
     db = await connect(url)
     try:
         return await _version(db, url, texts) > 0
@@ -218,7 +220,7 @@ async def is_there(url: StoreUrl, texts: Texts) -> bool:
 
 
 async def drop(url: StoreUrl, texts: Texts) -> None:
-    """Remove a schema and all that is in it."""
+    """Drop a schema with everything in it."""
     db = await connect(url)
     try:
         await db.execute(texts.drop_schema)
@@ -229,14 +231,14 @@ async def drop(url: StoreUrl, texts: Texts) -> None:
 
 
 async def shift(db: Connection, texts: Texts, milliseconds: int) -> None:
-    """Move the clock of a test's schema."""
+    """Shift the clock of a test's schema."""
     make, move = texts.shift
     await db.execute(make)
     await db.execute(move, milliseconds)
 
 
 async def close(db: Connection) -> None:
-    """Take leave of the server, or of a connection that doesn't answer."""
+    """Close the connection; drop it if the server doesn't answer."""
     try:
         await db.close(timeout=2.0)
     except (Exception, asyncio.CancelledError):
@@ -246,42 +248,42 @@ async def close(db: Connection) -> None:
 async def _refuse_server(db: Connection, url: StoreUrl) -> None:
     version = db.get_server_version()
     if version.major * 10_000 < OLDEST_SERVER:
-        raise Invalid(f"{url.shown}: PostgreSQL {version.major} is too old; use 13 or newer")
+        raise Invalid(f"{url.shown}: PostgreSQL {version.major} is too old; use version 13 or newer")
     encoding = await db.fetchval(_ENCODING)
     if encoding != "UTF8":
-        raise StoreForeign(f"{url.shown}: the database is encoded as {encoding}; make one with encoding UTF8")
+        raise StoreForeign(f"{url.shown}: the database's encoding is {encoding}; create a database with encoding UTF8")
 
 
 async def _version(db: Connection, url: StoreUrl, texts: Texts) -> int:
-    """The last migration that this schema has had; 0 for one that is not there, or empty."""
+    """The schema's version: the number of its last migration, 0 if the schema is missing or empty."""
     if not await db.fetchval(_IS_THERE, url.schema):
         if not await db.fetchval(_STRANGERS, url.schema):
             return 0
-        if not await db.fetchval(_IS_THERE, url.schema):  # else somebody has just made it, between our two looks
+        if not await db.fetchval(_IS_THERE, url.schema):  # otherwise another process has just created it
             raise StoreForeign(
-                f"{url.shown}: that schema holds somebody else's tables; nothing was written: "
-                "name another one with ?schema="
+                f"{url.shown}: this schema holds tables of another program; nothing was written; "
+                "choose another schema with ?schema="
             )
     try:
         row = await db.fetchrow(texts.version)
     except asyncpg.UndefinedColumnError:
         row = None
     if row is None:
-        raise StoreForeign(f"{url.shown}: has a table called store that is not ours; name another schema")
+        raise StoreForeign(f"{url.shown}: its table 'store' isn't Holdfast's; choose another schema with ?schema=")
     newest = texts.migrations()[-1][0]
     if row["oldest"] > newest:
         raise StoreForeign(
-            f"{url.shown}: its schema is version {row['version']}, and this program knows {newest}: "
-            "nothing was written; upgrade holdfast"
+            f"{url.shown}: the schema has version {row['version']}, but this Holdfast knows only up to {newest}; "
+            "nothing was written; upgrade Holdfast"
         )
     return int(row["version"])
 
 
 async def _migrate(db: Connection, url: StoreUrl, texts: Texts) -> None:
-    """Run what this schema has not had, each in a transaction of its own. Others who come at the same time wait.
+    """Run the missing migrations, each in its own transaction. Other processes that start now wait.
 
-    A migration only adds, so that programs of the version before go on. One that can't leave them going on raises
-    `store.oldest` to its own number in its own SQL: programs that don't know it then refuse the store.
+    A migration only adds things, so programs of the version before keep working. If it breaks them, it sets
+    `store.oldest` to its own number in its SQL: older programs then refuse the store.
     """
     every = texts.migrations()
     tries, waiting = 0, False
@@ -301,8 +303,8 @@ async def _migrate(db: Connection, url: StoreUrl, texts: Texts) -> None:
             tries += 1
             if tries >= MIGRATION_TRIES:
                 raise StoreBusy(
-                    f"{url.shown}: migration {number} did not get its locks in {tries} tries, and the version is "
-                    f"still {version}: end the transactions that have been open for long, and start again"
+                    f"{url.shown}: migration {number} couldn't get its locks in {tries} tries; the schema is still "
+                    f"at version {version}; end long-running transactions on this database, then start again"
                 ) from error
             await asyncio.sleep(min(0.1 * tries, MIGRATION_PAUSE_SECONDS) * (0.5 + random.random()))  # noqa: S311 (a pause)
         except _NOT_ITS_FAULT:
@@ -310,7 +312,7 @@ async def _migrate(db: Connection, url: StoreUrl, texts: Texts) -> None:
         except asyncpg.PostgresError as error:
             raise StoreError(
                 f"{url.shown}: migration {number} failed ({str(error).partition(chr(10))[0]}); "
-                f"nothing of it was written, and the version is still {version}"
+                f"nothing of it was written; the schema is still at version {version}"
             ) from error
         else:
             if ours:
@@ -319,25 +321,25 @@ async def _migrate(db: Connection, url: StoreUrl, texts: Texts) -> None:
                 continue
             if not waiting:
                 waiting = True
-                log.info("%s: another process migrates it; waiting until that is done", url.shown)
+                log.info("%s: waiting for another process to finish its migration", url.shown)
             await asyncio.sleep(ANOTHERS_SECONDS)
 
 
 # Errors.
 
 GUARDED = "HF003"
-"""The state with which the guard of a store that is being moved refuses (`add_guard`)."""
+"""The SQLSTATE that a store's guard raises while the store is being moved (`add_guard`)."""
 
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the database took everything back because of others who came at the same time: try again."""
+    """Whether the database rolled everything back because of a concurrent transaction: try again."""
     return isinstance(error, _AGAIN)
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether a connection can't be used any more after this."""
+    """Whether the connection is unusable after this error."""
     return not isinstance(error, asyncpg.PostgresError | HoldfastError) or isinstance(error, _GONE)
 
 
@@ -348,7 +350,7 @@ _GONE: tuple[type[BaseException], ...] = (
     asyncpg.CannotConnectNowError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
-# What can befall a migration that is right in itself.
+# Errors that a correct migration can run into.
 _NOT_ITS_FAULT: tuple[type[BaseException], ...] = (
     *_GONE,
     asyncpg.InsufficientPrivilegeError,
@@ -360,10 +362,10 @@ _NOT_ITS_FAULT: tuple[type[BaseException], ...] = (
 
 
 def translate_error(error: BaseException, url: StoreUrl) -> BaseException:
-    """What an error of the database or the network means for a person."""
+    """Turn an error of the database or the network into one that a person understands."""
     where = url.shown
     told = str(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {error}".strip(": ")
-    told = told.partition("\n")[0]  # details and hints come on lines of their own
+    told = told.partition("\n")[0]  # details and hints follow on separate lines
     match error:
         case HoldfastError() | asyncio.CancelledError():
             return error
@@ -374,36 +376,38 @@ def translate_error(error: BaseException, url: StoreUrl) -> BaseException:
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
             return StoreUnwritable(f"{where}: {told}; check the user, the password and pg_hba.conf")
         case asyncpg.InsufficientPrivilegeError() | asyncpg.ReadOnlySQLTransactionError():
-            return StoreUnwritable(f"{where}: {told}; this user may not write there: see the roles in the docs")
+            return StoreUnwritable(
+                f"{where}: {told}; this user may not write there; see 'Grant rights to roles' in the Postgres guide"
+            )
         case asyncpg.TooManyConnectionsError():
-            return StoreBusy(f"{where}: {told}; allow more connections, or give ?connections= a smaller number")
+            return StoreBusy(f"{where}: {told}; raise the server's max_connections or lower ?connections=")
         case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
-            return StoreFull(f"{where}: {told}; nothing was written: make room, and try again")
+            return StoreFull(f"{where}: {told}; nothing was written; free some space and try again")
         case asyncpg.LockNotAvailableError() | asyncpg.SerializationError() | asyncpg.DeadlockDetectedError():
-            return StoreBusy(f"{where}: {told}; nothing was written: try again")
+            return StoreBusy(f"{where}: {told}; nothing was written; try again")
         case asyncpg.InvalidCachedStatementError() | asyncpg.OutdatedSchemaCacheError():
-            return StoreBusy(f"{where}: a table was altered meanwhile; nothing was written: try again")
+            return StoreBusy(f"{where}: a table was altered at the same time; nothing was written; try again")
         case asyncpg.QueryCanceledError() | TimeoutError():
-            return StoreBusy(f"{where}: took too long and was given up; it may or may not be there: look, then repeat")
+            return StoreBusy(f"{where}: {TIMED_OUT}")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
-            return StoreDamaged(f"{where}: {told}; restore a backup")
+            return StoreDamaged(f"{where}: {told}; the database is corrupted; restore a backup")
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
-            return StoreDamaged(f"{where}: {told}; the schema was changed by somebody else, or dropped")
+            return StoreDamaged(f"{where}: {told}; the schema was dropped, or another program changed it")
         case FileNotFoundError(filename=None):
-            return StoreError(f"{where}: a file that the URL names is not there; check sslrootcert, sslcert and sslkey")
+            return StoreError(f"{where}: a file named in the URL doesn't exist; check sslrootcert, sslcert and sslkey")
         case asyncpg.ProtocolViolationError() if "startup parameter" in told:
-            return StoreError(f"{where}: {told}; a pooler is in between: add pooler=transaction to the URL")
+            return StoreError(f"{where}: {told}; this is a connection pooler; add pooler=transaction to the URL")
         case ConnectionRefusedError() | socket.gaierror():
             return StoreError(f"{where}: can't be reached ({told}): {CHECK}")
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
-            return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
+            return StoreError(f"{where}: can't be reached ({told}); {UNKNOWN}")
         case _ if isinstance(error, _GONE):
-            return StoreError(f"{where}: can't be reached ({told}); what was under way may or may not be there")
+            return StoreError(f"{where}: can't be reached ({told}); {UNKNOWN}")
     return error
 
 
 def mark_told(error: BaseException) -> str | None:
-    """What the mark of a move says, where it was the guard that refused; also as the caller's own driver tells it."""
+    """The mark of a move, if the store's guard raised this error, through our driver or the caller's; else None."""
     source, state = _said(error)
     if state != GUARDED:
         return None
@@ -412,18 +416,18 @@ def mark_told(error: BaseException) -> str | None:
 
 
 def is_elsewhere(error: BaseException) -> bool:
-    """Whether a caller's connection leads to a database in which this store is not."""
+    """Whether the caller's connection leads to a database that doesn't hold this store."""
     return _said(error)[1] in (asyncpg.UndefinedTableError.sqlstate, asyncpg.InvalidSchemaNameError.sqlstate)
 
 
 def _said(error: BaseException) -> tuple[Any, str | None]:
-    """What a driver raised, whichever it is, and the state that the server told it."""
-    source: Any = getattr(error, "orig", None) or error  # SQLAlchemy wraps what its driver raised
+    """The driver's own error, and its SQLSTATE."""
+    source: Any = getattr(error, "orig", None) or error  # SQLAlchemy wraps the driver's error
     return source, getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
 
 
 def socket_of(db: Connection) -> Any:
-    """The socket under a connection, for a forked child to close."""
+    """The connection's socket, so that a forked child can close it."""
     transport = getattr(db, "_transport", None)
     wrapped = None if transport is None else transport.get_extra_info("socket")
     return getattr(wrapped, "_sock", None)

@@ -1,8 +1,8 @@
-"""Transactional steps: the engine's thread begins, a body elsewhere fills the transaction, the thread then commits it.
+"""Transactional steps: the engine's thread begins a transaction, a body elsewhere uses it, and the thread commits it.
 
-Must not decide what a body may send (`guard`). The job's row is not locked while the body runs, or a body that hangs
-would keep its job from being rescued: the lease is looked at before, and compared under the row's lock with the record.
-Bodies have connections of their own, so that nothing that one leaves behind reaches the acts of others.
+Must not decide what a body may send (`guard`). The job's row isn't locked while the body runs: otherwise a hanging body
+would keep its job from being rescued. Instead, the lease is checked before, and again under the row's lock together
+with the record. Bodies have their own connections, so that nothing one leaves behind reaches others.
 """
 
 import asyncio
@@ -27,35 +27,35 @@ from holdfast.engines.rows import step_of
 from holdfast.engines.traits import Body
 
 LIMIT_SECONDS = 30.0
-"""How long a body may take: for that long it may hold rows that others wait for. The statements of `begin_step` say the
-same to the server, for the case that this process is not there any more to say it.
+"""How long a body may take, because it may hold rows that others wait for. The statements of `begin_step` set the same
+limit on the server, in case this process dies.
 """
 
 LEAVE_SECONDS = 3.0
-"""How long taking back may last before the connection is given up, which takes back as well."""
+"""How long a rollback may take before the connection is closed, which rolls back too."""
 
-# What `check_step` says by itself.
+# The SQLSTATEs that `check_step` raises.
 _ENDED, _TOUCHED = "HF001", "HF002"
 
 Answer = Recorded | Conflict | None
 
 
 class Over:
-    """The end of a body, told from any thread to the loop_thread, which waits for it."""
+    """The end of a body, reported from any thread to the loop thread, which waits for it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Let the loop thread go on."""
+        """Let the loop thread continue."""
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:  # the loop thread has ended, and everything with it
             pass
 
     async def wait(self, seconds: float) -> bool:
-        """Whether it comes in time. On the engine's own loop."""
+        """Whether the end comes in time. On the engine's own loop."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._event.wait()
@@ -64,14 +64,14 @@ class Over:
 
 
 class _Own(Exception):
-    """Around an error that is the body's own, and not trouble with the store: it is told as it is."""
+    """Wraps an error of the body itself, as opposed to trouble with the store: it is raised unchanged."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class Transactions:
-    """The connections on which bodies run, as many at once as an engine has others. Lives on the engine's own loop."""
+    """The connections that bodies run on, as many as the engine has others. Lives on the engine's own loop."""
 
     def __init__(self, loop_thread: LoopThread, url: StoreUrl, sql: SimpleNamespace) -> None:
         self._loop_thread, self._url, self._sql = loop_thread, url, sql
@@ -81,22 +81,22 @@ class Transactions:
         self.sockets = self._pool.sockets
 
     async def run(self, step: Step, body: Body) -> Recorded | Conflict:
-        """Run a body inside a transaction of its own. On the caller's loop."""
+        """Run a body inside its own transaction. On the caller's loop."""
         hold = HeldTransaction(step, Over(self._loop_thread.loop))
         return await hold.filled(body, self._loop_thread.call(lambda: self._answered(hold)))
 
     async def stop(self) -> None:
-        """Take back what is under way: a close doesn't wait for bodies."""
+        """Roll back what is running: closing doesn't wait for bodies."""
         self._stopped = True
         for hold in self._holds:
             hold.over.set()
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self._pool.close()
 
     async def _answered(self, hold: HeldTransaction[Over]) -> Answer:
-        """Carry out one hold. Its caller is answered before the connection is made ready for the next one."""
+        """Run one transaction. The caller gets its answer before the connection is cleaned for the next one."""
         answer: asyncio.Future[Answer] = self._loop_thread.loop.create_future()
 
         async def work() -> None:
@@ -124,13 +124,13 @@ class Transactions:
         if hold.steps:
             await self._check(db, hold.step, failed)
             return await self._record(db, hold)
-        # It may have failed on what an earlier try wrote, whose answer was lost on the way.
+        # It may have failed because of what an earlier try wrote, whose answer was lost.
         await db.execute(self._sql.rollback_step)
         standing = await self._standing(db, hold.step)
         return standing if isinstance(standing, Recorded) else None
 
     async def _standing(self, db: Driver, step: Step) -> Recorded | Conflict | None:
-        """The record that stands, or that the lease is over; None if the body is to be run."""
+        """The existing record, or a conflict if the lease is over; None if the body should run."""
         row = await db.fetchrow(self._sql.look_step, step.job, step.epoch, step.path)
         if row is None:
             return (await Writes(db, self._sql).standing([step]))[step.job, step.path]
@@ -141,7 +141,7 @@ class Transactions:
         return Recorded(step_of(record), False)
 
     async def _let_fill(self, db: Driver, hold: HeldTransaction[Over]) -> BaseException | None:
-        """Wait for the body, with a bound; answer with the error of the last of its statements that failed."""
+        """Wait for the body, with a bound; return the error of its last failed statement."""
         session = Session(db, self._loop_thread.loop)
         self._holds.add(hold)
         try:
@@ -163,28 +163,28 @@ class Transactions:
         return session.failed
 
     async def _check(self, db: Driver, step: Step, failed: BaseException | None) -> None:
-        """Whether what the body left can be committed; what it has deferred is checked here."""
+        """Check that the body's work can be committed; deferred constraints are checked here."""
         try:
             await db.execute(self._sql.check_step)
         except asyncpg.InFailedSQLTransactionError as error:
             raise Invalid(
-                f"step {step.name}: one of its statements has failed ({_line(failed) or 'it was cut off'}); after "
-                "that Postgres keeps nothing of a transaction: let the error out, or put it into tx().transaction()"
+                f"step {step.name}: one of its statements failed ({_line(failed) or 'it was cancelled'}), so Postgres "
+                "keeps nothing of the transaction: let the error propagate, or use a savepoint: tx().transaction()"
             ) from (failed or error)
         except asyncpg.PostgresError as error:
             if error.sqlstate == _ENDED:
                 raise ended_early() from error
             if error.sqlstate == _TOUCHED:
                 raise Invalid(
-                    f"step {step.name}: {_line(error)} is Holdfast's own, and nothing of this step is kept; keep "
-                    "yours in tables of your own, and ask current() or app.jobs about jobs"
+                    f"step {step.name}: {_line(error)} is Holdfast's own, so nothing this step wrote is kept; use "
+                    "your own tables, and ask current() or app.jobs about jobs"
                 ) from error
             if _is_the_stores(error):
                 raise
             raise _Own(error) from error
 
     async def _record(self, db: Driver, hold: HeldTransaction[Over]) -> Recorded | Conflict:
-        """Record and commit, under the lock of the job's row, if the lease is still ours and no record stands."""
+        """Record and commit under the lock of the job's row, if the lease is still ours and there is no record yet."""
         step = hold.steps[0]
         try:
             found = await db.fetch(self._sql.add_steps, *rows.steps_given(hold.steps))
@@ -193,10 +193,10 @@ class Transactions:
             if _is_the_stores(error):
                 raise
             raise Invalid(
-                f"step {step.name}: its record can't stand beside what it wrote ({_line(error)}); has it changed "
-                "Holdfast's tables, or a right to them?"
+                f"step {step.name}: can't write its record together with its changes ({_line(error)}); did the step "
+                "change Holdfast's tables or their rights?"
             ) from error
-        if 1 not in written:  # the first of them, the step itself
+        if 1 not in written:  # the first of them is the step itself
             await db.execute(self._sql.rollback_step)
             return (await Writes(db, self._sql).standing([step]))[step.job, step.path]
         try:
@@ -208,14 +208,14 @@ class Transactions:
         return Recorded(step, True)
 
     async def _leave(self, db: Driver) -> None:
-        """Take back what is open, and what a body left on the connection: settings, locks, temporary tables."""
+        """Roll back what is open, and reset what a body left on the connection: settings, locks, temporary tables."""
         if db.is_closed():
             return
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 if db.is_in_transaction():
                     await db.execute(self._sql.rollback_step)
-                if not self._url.pooled:  # by way of a pooler there is no session of ours
+                if not self._url.pooled:  # through a pooler, the session isn't ours
                     await db.execute(self._sql.tidy_session)
         except Exception:
             db.terminate()
@@ -224,16 +224,16 @@ class Transactions:
         return error.error if isinstance(error, _Own) else translate_error(error, self._url)
 
     def _was_closed(self) -> Exception:
-        return StoreClosed(f"{self._url.shown}: was closed in the middle of a transaction, which was taken back")
+        return StoreClosed(f"{self._url.shown}: the store was closed during a transaction, which was rolled back")
 
 
 def _line(error: BaseException | None) -> str:
-    """What an error says, without the details below it."""
+    """The first line of an error's message."""
     return "" if error is None else str(error).partition("\n")[0]
 
 
 def _is_the_stores(error: asyncpg.PostgresError) -> bool:
-    """Whether this is trouble of the store's, and another try may go well."""
+    """Whether this is trouble with the store, so that another try may succeed."""
     return is_passing(error) or is_broken(error) or isinstance(error, _PASSING)
 
 
@@ -248,6 +248,6 @@ _PASSING = (
 
 def _too_long(step: Step) -> TimeoutError:
     return TimeoutError(
-        f"step {step.name} held its transaction for longer than {LIMIT_SECONDS:g} s, and was rolled back: do what is "
-        "slow in a step before it, and only write here"
+        f"step {step.name} kept its transaction open for more than {LIMIT_SECONDS:g} s, so it was rolled back; do slow "
+        "work in an earlier step and only write in this one"
     )

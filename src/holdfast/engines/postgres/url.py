@@ -1,9 +1,9 @@
-"""A store's URL, read: which database, which schema, and how to connect. Must not connect.
+"""Parses a store's URL: which database, which schema, and how to connect. Must not connect.
 
 `postgresql://user:password@host:port/database`, and after a `?`, joined by `&`:
-`schema=` (default "holdfast"), `pooler=transaction` (PgBouncer in transaction mode: no statement cache, no wake-ups, no
-locks that last), `connections=` (how many at most, besides the one that beats and listens), and what the driver knows
-of TLS and addresses: `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host`, `port`, `user`, `passfile`, …
+`schema=` (default "holdfast"), `pooler=transaction` (PgBouncer in transaction mode: no statement cache, no
+notifications, no session locks), `connections=` (the maximum, besides the one for heartbeats and notifications), and
+the driver's options for TLS and addresses: `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `host`, `port`, `user`, …
 """
 
 import re
@@ -38,25 +38,27 @@ class StoreUrl(Struct, frozen=True):
 
 
 def parse_url(url: str) -> StoreUrl:
-    """What a store's URL says, or Invalid."""
+    """Parse a store's URL. Raises Invalid."""
     parts, given = parts_of(url)
     options = dict(given)
     unknown = sorted(set(options) - _OURS - _DRIVERS)
     if unknown:
         raise Invalid(
-            f"{shown(url)}: there is no option {unknown[0]!r}; there are {', '.join(sorted(_OURS))}, sslmode …"
+            f"{shown(url)}: unknown option {unknown[0]!r}; the options are {', '.join(sorted(_OURS))}, sslmode …"
         )
     if parts.fragment:
-        raise Invalid(f"{shown(url)}: a store's URL takes no '#'; write it as %23")
+        raise Invalid(f"{shown(url)}: a store's URL can't contain '#'; write %23 instead")
     schema = options.get("schema", SCHEMA)
     if not _SCHEMA_NAME.fullmatch(schema) or schema.startswith("pg_"):
-        raise Invalid(f"schema={schema!r}: up to 31 of a-z, 0-9 and _, not beginning with a digit or pg_")
+        raise Invalid(
+            f"schema={schema!r}: use at most 31 characters from a-z, 0-9 and _; it can't start with a digit or pg_"
+        )
     pooler = options.get("pooler", "none")
     if pooler not in ("none", "transaction"):
-        raise Invalid(f"pooler={pooler!r}: it is none or transaction")
+        raise Invalid(f"pooler={pooler!r}: use pooler=none or pooler=transaction")
     connections = options.get("connections", str(CONNECTIONS))
     if not connections.isdecimal() or not 1 <= int(connections) <= CONNECTIONS_LIMIT:
-        raise Invalid(f"connections={connections!r}: give a number from 1 to {CONNECTIONS_LIMIT}")
+        raise Invalid(f"connections={connections!r}: use a number from 1 to {CONNECTIONS_LIMIT}")
     drivers = urlencode([(name, value) for name, value in given if name in _DRIVERS])
     return StoreUrl(
         dsn=urlunsplit(("postgresql", parts.netloc, parts.path, drivers, "")),
@@ -68,14 +70,14 @@ def parse_url(url: str) -> StoreUrl:
 
 
 def with_schema(url: str, schema: str) -> str:
-    """The same database, another schema."""
+    """The same database with another schema."""
     parts = urlsplit(url)
     options = [(name, value) for name, value in parse_qsl(parts.query) if name != "schema"]
     return urlunsplit(parts._replace(query=urlencode([*options, ("schema", schema)])))
 
 
 def shown(url: str) -> str:
-    """A URL for messages: the database and the schema, without user, password and options."""
+    """A URL to show in messages: the database and the schema, without user, password and options."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     schema = dict(parse_qsl(parts.query)).get("schema", SCHEMA)

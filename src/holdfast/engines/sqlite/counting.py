@@ -1,6 +1,6 @@
-"""The counters of steps: what a transaction records and drops, added up and written once. Must not begin or commit.
+"""The step counters: changes of one transaction are added up and written once. Must not begin or commit.
 
-A job's counters are right while its `summed` equals its `version` (see the fourth migration).
+A job's counters are correct while its `summed` equals its `version` (see the fourth migration).
 """
 
 import sqlite3
@@ -13,7 +13,7 @@ from holdfast.core.summaries import OTHERS, OWN
 from holdfast.engines.sqlite.rows import Params
 
 Written = tuple[str, str, str, int, int]
-"""A step that was written or dropped: its job, name and state, its own number, and whether it is no step at all."""
+"""A step that was written or dropped: its job, name and state, its number, and whether it is a record of our own."""
 
 _STATES = tuple(state.value for state in StepState)
 _PLACES = {state: place for place, state in enumerate(_STATES)}
@@ -28,20 +28,20 @@ class Counting:
         self._db = connection
         self._sql = sql
         self._more: dict[tuple[str, str], list[int]] = {}
-        """Of each job and name: what is added in each state, and the highest number of a new step."""
+        """For each job and name: how many are added in each state, and the highest number of a new step."""
 
     def highest(self) -> int:
-        """The highest number that a step has: one that is written from now on gets a higher one."""
+        """The highest number of a step: later steps get higher ones."""
         (highest,) = self._db.execute(self._sql.last_step).fetchone()
         return int(highest)
 
     def add_new(self, steps: Sequence[Step], last: int) -> None:
-        """Count steps that were written just now in one go, all of them new; `last` is the number of the last one."""
+        """Count new steps that one statement wrote; `last` is the number of the last one."""
         more, of_job, of_name = [], "", ""
         for n, step in enumerate(steps, last - len(steps) + 1):
             if step.path[:1] == OWN:
                 continue
-            if step.name != of_name or step.job != of_job:  # mostly the items of one map
+            if step.name != of_name or step.job != of_job:  # Usually they are all items of one map.
                 of_job, of_name = step.job, step.name
                 more = self._of(of_job, of_name)
             state = step.state
@@ -49,7 +49,7 @@ class Counting:
             more[_LAST] = n
 
     def add(self, written: Iterable[Written], fence: int) -> None:
-        """Count steps that were written. One with a number up to the fence has taken the place of a started one."""
+        """Count steps that were written. A step with a number up to the fence has replaced a started one."""
         for job, name, state, n, is_own in written:
             if is_own:
                 continue
@@ -61,12 +61,12 @@ class Counting:
                 more[_STARTED] -= 1
 
     def drop(self, dropped: Sequence[Written], n: int) -> None:
-        """Count steps off that were deleted just now. All are of one job, which has this number."""
+        """Subtract deleted steps. All belong to one job, which has this number."""
         steps = [one for one in dropped if not one[-1]]
         for job, name, state, _, _ in steps:
             self._of(job, name)[_PLACES[state]] -= 1
         if steps:
-            self.write()  # so that the counters say which step is the last one
+            self.write()  # So that the counters show which step is the last one.
         for _, name, _, place, _ in steps:
             params = {"n": n, "name": name, "last": place}
             if not self._db.execute(self._sql.find_last, params).rowcount:
@@ -95,17 +95,17 @@ class Counting:
             if is_right:
                 self._begin({**params, "n": n}, OTHERS if names >= STEP_NAMES else name)
             else:
-                self.recount(n)  # what was added is among its steps
+                self.recount(n)  # This includes the added steps.
                 recounted.add(job)
 
     def _begin(self, params: Params, counter: str) -> None:
-        """Begin a counter for a name that has none; that of the others may be there."""
+        """Create a counter for a name that has none; the counter of all other names may exist."""
         params["name"] = counter
         if counter != OTHERS or not self._db.execute(self._sql.add_count, params).rowcount:
             self._db.execute(self._sql.new_count, params)
 
     def recount(self, n: int) -> None:
-        """Count all steps of a job anew, by its number. From now on its counters are right."""
+        """Count all steps of a job again, by its number. From now on its counters are correct."""
         self._db.execute(self._sql.forget_summary, {"n": n})
         self._db.execute(self._sql.recount, {"n": n, "most": STEP_NAMES})
         self._db.execute(self._sql.set_summed, {"n": n})

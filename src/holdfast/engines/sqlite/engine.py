@@ -1,8 +1,8 @@
-"""The SQLite engine: the contract. One thread writes with group commit, others read, and wake-ups cross processes.
+"""The SQLite engine. One thread writes with group commit, others read, and wake-ups reach other processes.
 
-Must not contain SQL (`queries.sql`), how a batch is written (`writer`), nor what an act does (`writes`). Durable to a
-power cut: every commit is synced (`synchronous=FULL`) before its callers are answered, and what waits meanwhile shares
-the next one.
+Must not contain SQL (`queries.sql`), how a batch is written (`writer`), or what an act does (`writes`). Acknowledged
+work survives a power cut: every commit is synced (`synchronous=FULL`) before its callers get an answer, and acts that
+arrive meanwhile share the next commit.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ T = TypeVar("T")
 Look = Callable[[sqlite3.Connection], Any]
 
 DEAF_POLL_SECONDS = 0.5
-"""How often a waiter looks by itself where the folder can't hold a socket."""
+"""How often a waiter polls if the folder can't hold a socket."""
 
 
 class SqliteEngine(Movable, Transactional, forking.Forkable):
@@ -84,7 +84,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def __init__(self, path: Path, clock: Clock = system_clock, *, inline: bool = False) -> None:
         self.path = path
         self._folder = path.with_name(path.name + "-live")
-        """Where the living processes of this store find one another."""
+        """Where the processes of this store find one another."""
         self._clock = StoreClock(clock, self._folder)
         self._inline = inline
         self.may_block = not inline
@@ -94,7 +94,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._opening = threading.Lock()
         self._writer = Writer(path, self._folder, self._clock, self._tell)
         self._taken: list[threading.Lock] = []
-        """What is held for a fork."""
+        """The locks that are held during a fork."""
         self._write: BatchThread[Act]
         self._reads: dict[str, BatchThread[Look]]
 
@@ -115,7 +115,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     # Opening and closing.
 
     async def is_there(self) -> bool:
-        """Tell whether there is a store to open. An empty file is none yet: to open it would make one."""
+        """Whether the store exists. An empty file is not a store yet: opening it would create one."""
         return self.path.exists() and self.path.stat().st_size > 0
 
     async def open(self) -> None:
@@ -125,19 +125,19 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
                 self._write = BatchThread(
                     f"the writer of {self.path}", self._writer.run, inline=self._inline, alone=is_hold
                 )
-                # A long walk must not keep a short look waiting, nor either of them a worker's beat.
+                # A long scan must not delay a short read, and neither may delay a worker's heartbeat.
                 self._reads = {name: self._reader(name) for name in ("look", "walk", "beat")}
                 self._pid = os.getpid()
                 forking.watch(self)
                 self._clock.share(create=False)
-        try:  # also when another call opens it just now: this one returns when the store is ready
+        try:  # Also if another call is opening it now: this one returns when the store is ready.
             await self._write.do(Act("open", ()))
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close the store."""
         if self._pid != os.getpid():
             return
         self._pid = None
@@ -149,12 +149,12 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._write.close()
         self._writer.close()
         self._liveness.close()
-        if self._pid is None:  # else somebody has opened it again
+        if self._pid is None:  # Otherwise somebody has opened it again.
             forking.forget(self)
         self._clock.close()
 
     def _reader(self, name: str) -> BatchThread[Look]:
-        """Make a thread with a connection of its own, which can only read."""
+        """Make a thread with its own read-only connection."""
         connection: list[sqlite3.Connection] = []
 
         def run(tickets: Sequence[Ticket[Look]]) -> None:
@@ -174,20 +174,21 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
                     ticket.error = error
 
         def done() -> None:
-            with suppress(IndexError):  # a fork may come while the store is closed
+            with suppress(IndexError):  # A fork can happen while the store is being closed.
                 self._writer.put_away(connection.pop())
 
         return BatchThread(f"the {name} of {self.path}", run, inline=self._inline, done=done)
 
     async def check_files(self) -> None:
-        """Raise StoreLost if somebody removed the files that this process has open. On the writer's thread, which can
-        put a removed log back. A database that was moved away may come back: until then only writes are refused.
+        """Raise StoreLost if somebody removed the files that this process has open. This runs on the writer's thread,
+        which can restore a removed log. A database that was moved away may come back: until then, only writes are
+        refused.
         """
         if self._writer.is_lost():
             await self._do("open")
 
     def last_loss(self) -> Loss | None:
-        """What a process of this store last found missing, for who looks later."""
+        """The files that a process of this store last found missing, for those who check later."""
         return read_loss(self._folder)
 
     def _do(self, kind: str, *args: Any) -> Coroutine[Any, Any, Any]:
@@ -209,12 +210,12 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
         """Let the writer wait for the body, for `LIMIT_SECONDS` at most."""
         if self._inline:
-            raise Invalid(f"step {step.name}: without threads nobody can fill a transaction that the writer holds")
+            raise Invalid(f"step {step.name}: transactional steps need threads, which this store runs without")
         hold = HeldTransaction(step, threading.Event())
         return await hold.filled(body, self._do(HOLD, hold))
 
     async def _prune(self, limit: int) -> int:
-        """Tidy away the files of dead workers, too."""
+        """Prune jobs, and remove the files of dead workers."""
         answer: int = await self._do("prune", limit)
         await self._look("look", self._tidy)
         return answer
@@ -253,7 +254,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         return self._look("walk", lambda db: [HeldKey(*row) for row in db.execute(SQL.keys, params)])
 
     async def all_records(self) -> list[Record]:
-        """List all records, the removed ones too."""
+        """List all records, including removed ones."""
         return await self._look("look", lambda db: [Record(*row) for row in db.execute(SQL.all_records)])
 
     async def count(self) -> Mapping[tuple[str, State], int]:
@@ -311,7 +312,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         return await self._look("beat", look)
 
     def _tidy(self, db: sqlite3.Connection) -> None:
-        """Remove the traces of dead workers once none of their jobs is left to be rescued."""
+        """Remove the files of dead workers once all their jobs are rescued."""
         holders = {row[0] for row in db.execute(SQL.holders)}
         self._liveness.forget([p.worker for p in self._liveness.presences() if p.gone and p.worker not in holders])
 
@@ -322,7 +323,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         await self.check_files()
         try:
             if self._liveness.listen():
-                return after  # what came before we listened can't be known: look once more
+                return after  # Wake-ups from before we listened are lost: check once more.
         except OSError:
             timeout = min(timeout, DEAF_POLL_SECONDS)
         queues = queues_of(topics)
@@ -336,7 +337,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     # that it holds its parent's locks, and writes without any. So no connection is open while the process forks.
 
     def give_way(self) -> None:
-        """Break off what a fork can't wait for."""
+        """Cancel what a fork can't wait for."""
         self._writer.give_way()
 
     def hold_up(self) -> None:

@@ -1,6 +1,6 @@
-"""The files of a database under the names that others find them by, and what to do when somebody removed them.
+"""The files of a database, and what to do if somebody removes them while they are open.
 
-Must not run a statement. SQLite goes on writing to a file that was unlinked: nobody else would ever see that work.
+Must not run a statement. SQLite keeps writing to a file that was unlinked, and nobody else would ever see those writes.
 """
 
 import ctypes
@@ -16,13 +16,13 @@ from holdfast.core.errors import StoreLost
 from holdfast.core.model import Time
 
 LOG, MEMORY = "-wal", "-shm"
-"""What SQLite puts behind the database's name for its log, and for the memory that its processes share."""
+"""The suffixes of SQLite's write-ahead log and of its shared memory."""
 
 DATABASE, BESIDE = ("",), (LOG, MEMORY)
 ALL = (*DATABASE, *BESIDE)
 
 NOTE = "lost"
-"""The file in the folder of the living that says what was found missing."""
+"""The file in the liveness folder that says which files were found missing."""
 
 COPY_BYTES = 1 << 20
 AWAIT_SECONDS = 0.02
@@ -32,7 +32,7 @@ Identity = tuple[int, int]
 
 
 class Loss(Struct, frozen=True):
-    """What a process found missing. `log` is the log that it put back, by its number on the disk."""
+    """What a process found missing. `log` is the inode of the log that it restored."""
 
     at: Time
     text: str
@@ -40,7 +40,7 @@ class Loss(Struct, frozen=True):
 
 
 class Files:
-    """A database's files as this process has them open. Used under the writer's lock, and for looking from anywhere."""
+    """A database's files as this process has them open. Changed under the writer's lock, and read from anywhere."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class Files:
         self._log: int | None = None
 
     def note(self) -> None:
-        """Remember which files these are: SQLite has just opened them. Once, until they are forgotten."""
+        """Remember the files that SQLite has just opened. Does nothing until they are forgotten again."""
         if self._known:
             return
         try:
@@ -63,14 +63,14 @@ class Files:
         self._known = known
 
     def forget(self) -> None:
-        """SQLite has closed them: what comes next may be others."""
+        """Forget the files: SQLite has closed them, and may open others next."""
         self._known = {}
         log, self._log = self._log, None
         if log is not None:
             os.close(log)
 
     def missing(self, endings: Sequence[str] = ALL) -> list[str]:
-        """The names that lead nowhere, or to another file than the one that is open here; mostly none."""
+        """The names whose file no longer exists, or isn't the one that is open here; usually none."""
         known = self._known
         return [
             self._path.name + ending
@@ -79,15 +79,15 @@ class Files:
         ]
 
     def await_log(self, seconds: float) -> None:
-        """Other processes have this database open, so there must be a log. If there is none, give them time to notice
-        that it was removed: a new one, begun before they put it back, would leave out what is in the old one.
+        """Wait for the log if it is missing although other processes have this database open. They need time to notice
+        that it was removed: a new log, started before they restore it, would miss what is in the old one.
         """
         end = time.monotonic() + seconds
         while not self._named(LOG).exists() and _size(self._path) and time.monotonic() < end:
             time.sleep(AWAIT_SECONDS)
 
     def is_moved_away(self) -> bool:
-        """Whether the database has another name in its folder for now, and nobody has put another one in its place."""
+        """Whether the database was renamed within its folder, and no other file has taken its place."""
         known = self._known.get("")
         if known is None or _identity(self._path) is not None:
             return False
@@ -98,11 +98,10 @@ class Files:
             return False
 
     def put_back(self) -> int:
-        """Put the removed log back under its name, and answer with its number on the disk; 0 if there is nothing to do
-        or it can't be done.
+        """Restore a removed log under its name, and return its inode; 0 if there is nothing to do or it isn't possible.
 
-        The caller holds SQLite's write lock, so that nobody adds to the removed one meanwhile. A log that somebody
-        began anew is never written over: then the two can't be brought together any more.
+        The caller holds SQLite's write lock, so that nobody writes to the removed log meanwhile. If another process has
+        started a new log, it is never overwritten: the two can't be merged.
         """
         name, log = self._named(LOG), self._log
         if log is None or name.exists() or _identity(self._path) != self._known[""]:
@@ -120,24 +119,26 @@ class Files:
         return made
 
     def loss(self, missing: list[str], kept: bool) -> StoreLost:
-        """What to say of files that are missing. `kept` tells that all that was acknowledged is there."""
+        """The error about missing files. `kept` means that no acknowledged work is lost."""
         were = "was" if len(missing) == 1 else "were"
         what = f"{self._path}: {' and '.join(missing)} {were} removed or replaced while in use"
         if self._path.name in missing:
-            now = "put the database back, or begin with a new one; then restart this process"
+            now = "restore the database, or start with a new one; then restart this process"
         elif kept:
-            now = "all that was acknowledged is there; restart this process"
+            now = "no acknowledged work is lost; restart this process"
         else:
-            now = f"what was not in {self._path.name} yet may be lost: look at its last jobs, then restart this process"
-        return StoreLost(f"{what}; this process writes nothing more: {now}")
+            now = (
+                f"work that was not yet in {self._path.name} may be lost: check the last jobs, then restart the process"
+            )
+        return StoreLost(f"{what}; this process has stopped writing: {now}")
 
     def is_log(self, number: int) -> bool:
-        """Whether the log that stands under its name is the one with this number."""
+        """Whether the log file is the one with this inode."""
         identity = _identity(self._named(LOG))
         return number != 0 and identity is not None and identity[1] == number
 
     def is_same_log(self) -> bool:
-        """Whether the log that stands under its name is the one that is open here."""
+        """Whether the log file is the one that is open here."""
         return self._known.get(LOG) is not None and _identity(self._named(LOG)) == self._known[LOG]
 
     def _named(self, ending: str) -> Path:
@@ -145,7 +146,7 @@ class Files:
 
 
 def write_loss(folder: Path, loss: Loss) -> None:
-    """Leave a word on what was found missing, for who looks later. It must not matter whether this works."""
+    """Write down which files were found missing, for those who check later. A failure to do so is ignored."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / NOTE).write_bytes(json.encode(loss))
@@ -154,7 +155,7 @@ def write_loss(folder: Path, loss: Loss) -> None:
 
 
 def read_loss(folder: Path) -> Loss | None:
-    """The last word on what was found missing."""
+    """The last note about missing files."""
     try:
         return json.decode((folder / NOTE).read_bytes()[:NOTE_BYTES], type=Loss)
     except (OSError, DecodeError):
@@ -162,10 +163,10 @@ def read_loss(folder: Path) -> Loss | None:
 
 
 def abandon(connection: sqlite3.Connection) -> None:
-    """Let go of a connection for good without closing it.
+    """Leak a connection instead of closing it.
 
-    The last one to close a database writes its log into it and removes the log by name. With removed files it would
-    write an old log over what others wrote since, and remove theirs.
+    The last connection to close a database copies the log into it and removes the log by name. If files were removed,
+    that would overwrite newer writes of other processes with an old log, and remove their log.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 

@@ -1,7 +1,7 @@
-"""What the body of a transactional step gets: a connection that can do what is the user's, and nothing else.
+"""The connection for the body of a transactional step: it can access the user's own tables, and nothing else.
 
-Must not begin or end a transaction. SQLite itself asks, while it prepares a statement and all that the statement sets
-off (views, triggers, cascades, shadow tables), whether it may touch what it is about to touch: `refusal` answers.
+Must not begin or end a transaction. While SQLite prepares a statement, with everything that it triggers (views,
+triggers, cascades, shadow tables), it asks for permission for each access: `refusal` answers.
 """
 
 import functools
@@ -19,10 +19,10 @@ T = TypeVar("T")
 Params = Sequence[Any] | Mapping[str, Any]
 
 RESERVED = "holdfast_"
-"""Names that begin so are kept for tables of ours that are yet to come."""
+"""Names with this prefix are reserved for future tables of ours."""
 
 INTERRUPT_SECONDS = 0.02
-"""How often a statement that runs on after the end is told to stop."""
+"""How often a statement that still runs after the end is interrupted."""
 
 _TROUBLE = frozenset(
     {
@@ -30,10 +30,10 @@ _TROUBLE = frozenset(
         *(sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY),
     }
 )
-"""What the store can't do just now, whatever the statement is."""
+"""Errors of the store itself, whatever the statement is."""
 
 _SCHEMA = frozenset({"sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema", "sqlite_sequence"})
-"""What SQLite writes itself when it creates, alters and drops; nobody else can."""
+"""Tables that SQLite itself writes when it creates, alters or drops; nobody else can."""
 
 _FREE = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_SAVEPOINT})
 
@@ -44,7 +44,7 @@ _FIRST = frozenset(
         *(sqlite3.SQLITE_DROP_VIEW, sqlite3.SQLITE_DROP_VTABLE),
     }
 )
-"""What names its table in the first argument."""
+"""Actions whose first argument is the table."""
 
 _SECOND = frozenset(
     {
@@ -52,16 +52,16 @@ _SECOND = frozenset(
         *(sqlite3.SQLITE_DROP_TRIGGER, sqlite3.SQLITE_ALTER_TABLE),
     }
 )
-"""What names its table in the second argument."""
+"""Actions whose second argument is the table."""
 
 _REFUSED = {
     sqlite3.SQLITE_TRANSACTION: "the transaction ends with the step: return to commit, raise to roll back",
     sqlite3.SQLITE_ATTACH: "another file can't be attached: it would not be in the same transaction",
-    sqlite3.SQLITE_DETACH: "nothing is attached that could be detached",
-    sqlite3.SQLITE_ANALYZE: "ANALYZE belongs into a connection of your own",
-    sqlite3.SQLITE_CREATE_TEMP_TABLE: "what is temporary would outlive the step; use a table of your own, or a WITH",
+    sqlite3.SQLITE_DETACH: "no other file is attached, so nothing can be detached",
+    sqlite3.SQLITE_ANALYZE: "ANALYZE isn't possible in a step; run it on your own connection",
+    sqlite3.SQLITE_CREATE_TEMP_TABLE: "temporary tables would outlive the step; use a table of your own, or a WITH",
 }
-"""What is never done on this connection, and why."""
+"""What this connection always refuses, and why."""
 
 _TEMPORARY = frozenset(
     value for name, value in vars(sqlite3).items() if name.startswith(("SQLITE_CREATE_TEMP", "SQLITE_DROP_TEMP"))
@@ -76,15 +76,16 @@ _FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefi
 
 
 def step_is_over() -> Exception:
-    """What a connection says that was kept beyond its step."""
-    return Invalid("tx(): the step is over, and its transaction with it; use the connection only inside the step")
+    """The error of a connection that is used after its step."""
+    return Invalid("tx(): the step is over, and its transaction has ended; use the connection only inside the step")
 
 
 def rolled_back() -> Exception:
-    """What a connection says whose transaction a statement has ended."""
+    """The error of a connection whose transaction was ended by a statement."""
     return Invalid(
-        "tx(): a statement has rolled back the whole transaction (OR ROLLBACK, RAISE(ROLLBACK)), or the body has left "
-        "one running in a thread; nothing of this step is kept: use OR ABORT or a savepoint, and wait for threads"
+        "tx(): nothing of this step was stored: a statement rolled back the whole transaction (OR ROLLBACK, "
+        "RAISE(ROLLBACK)), or still ran in a thread at the end of the step; use OR ABORT or a savepoint, and wait for "
+        "your threads"
     )
 
 
@@ -97,7 +98,7 @@ def refusal(action: int, first: str | None, second: str | None, database: str | 
     if action == sqlite3.SQLITE_REINDEX:  # also what fills a new index
         return f"{first} is Holdfast's own index; name yours" if (first or "").lower() in own_names() else None
     if action == sqlite3.SQLITE_FUNCTION:
-        return f"{second}() is not to be had here" if (second or "").lower() in _FUNCTIONS else None
+        return f"{second}() isn't available in a step" if (second or "").lower() in _FUNCTIONS else None
     if action == sqlite3.SQLITE_PRAGMA:
         name = (first or "").lower()
         if name in _ASKING or (name in _TELLING and second is None):
@@ -119,26 +120,26 @@ def _table_refusal(action: int, name: str, table: str, database: str | None) -> 
             return f"{name} is Holdfast's own table, whose shape may change; ask current() or app.jobs"
         return f"{table} is Holdfast's own, as all that begins with {RESERVED!r}; keep yours in tables of your own"
     if action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_DELETE) and table.startswith("sqlite_stat"):
-        return None  # SQLite tidies up there when it drops a table
+        return None  # SQLite cleans up there when it drops a table
     if table.startswith("sqlite_") and table not in _SCHEMA:
-        return f"{table} is SQLite's own; keep yours in tables of your own"
+        return f"{table} belongs to SQLite; use tables of your own"
     if database == "temp" and action != sqlite3.SQLITE_READ and table not in _SCHEMA:
         return _REFUSED[sqlite3.SQLITE_CREATE_TEMP_TABLE]
     return None
 
 
 class Session:
-    """The life of one guarded connection. What it hands out is dead as soon as it has ended."""
+    """One guarded connection. Its cursors stop working when it ends."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        # SQLite runs statements in the body's thread, and the writer ends them from its own: one at a time.
+        # Statements run in the body's thread, and the writer ends them from its own thread: one at a time.
         self._lock = threading.Lock()
         self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
         self._over: Callable[[], Exception] | None = None
         self._denied = ""
         self.trouble: sqlite3.Error | None = None
-        """What the store itself could not do: this is not the body's fault."""
+        """An error of the store itself, which isn't the body's fault."""
         db.set_authorizer(self._authorize)
 
     def _authorize(self, action: int, first: str | None, second: str | None, db: str | None, _: str | None) -> int:
@@ -149,19 +150,19 @@ class Session:
         return sqlite3.SQLITE_DENY
 
     def end(self, why: Callable[[], Exception] = step_is_over) -> None:
-        """No statement starts any more, and the one that runs is stopped. `why` is what the body hears."""
+        """Refuse further statements, and stop the one that runs. `why` makes the error that the body gets."""
         self._over = self._over or why
         while not self._lock.acquire(timeout=INTERRUPT_SECONDS):
             self._db.interrupt()
         try:
             for cursor in list(self._cursors):
-                cursor.close()  # a statement that was not read to its end would hold up the commit
+                cursor.close()  # A statement that was not read to its end would block the commit.
             self._db.set_authorizer(None)
         finally:
             self._lock.release()
 
     def cursor(self) -> sqlite3.Cursor:
-        """One more cursor, which ends with this session."""
+        """A new cursor, which ends with this session."""
         with self._lock:
             self._check()
             cursor = self._db.cursor()
@@ -169,7 +170,7 @@ class Session:
             return cursor
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do something with SQLite, if this is still the time for it."""
+        """Run some work with SQLite, unless the session has ended."""
         with self._lock:
             self._check()
             self._denied = ""
@@ -178,7 +179,7 @@ class Session:
             except sqlite3.Error as error:
                 raise self._told(error) from error
             finally:
-                # Outside a transaction each further statement would be durable at once, and not with the record.
+                # Outside a transaction, each further statement would be stored at once, without the step's record.
                 if not self._db.in_transaction:
                     self._over = self._over or rolled_back
 
@@ -192,7 +193,7 @@ class Session:
         if self._over is not None:
             return self._over()
         code = getattr(error, "sqlite_errorcode", 0)
-        if code & 0xFF in _TROUBLE and code != sqlite3.SQLITE_CORRUPT_VTAB:  # which is a search index of the user's
+        if code & 0xFF in _TROUBLE and code != sqlite3.SQLITE_CORRUPT_VTAB:  # That is a search index of the user.
             self.trouble = error
         return error
 
@@ -200,7 +201,7 @@ class Session:
 class Connection:
     """The store's connection inside a transactional step: `execute`, `executemany`, `cursor`, as `sqlite3` has them.
 
-    It can't commit, roll back, or reach Holdfast's own tables, and is dead when the step has ended. Savepoints work.
+    It can't commit, roll back, or access Holdfast's own tables, and stops working when the step ends. Savepoints work.
     """
 
     __slots__ = ("__session",)
@@ -209,7 +210,7 @@ class Connection:
         self.__session = session
 
     def execute(self, sql: str, parameters: Params = (), /) -> "Cursor":
-        """Run one statement; the answer's rows are read from what this returns."""
+        """Run one statement, and return a cursor to read its rows."""
         return self.cursor().execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Params], /) -> "Cursor":
@@ -217,17 +218,17 @@ class Connection:
         return self.cursor().executemany(sql, parameters)
 
     def cursor(self) -> "Cursor":
-        """A cursor, for code that wants one."""
+        """A cursor, for code that needs one."""
         return Cursor(self.__session)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"tx() gives execute, executemany and cursor, not {name!r}; the transaction ends with the step"
+            f"tx() has execute, executemany and cursor, but no {name!r}; the transaction ends with the step"
         )
 
 
 class Cursor:
-    """What a statement gave, row by row."""
+    """The rows of a statement's result."""
 
     __slots__ = ("__cursor", "__session")
 
@@ -252,15 +253,15 @@ class Cursor:
         return self.__session.run(self.__cursor.fetchone)
 
     def fetchmany(self, size: int = 1) -> list[Any]:
-        """The next rows, up to so many."""
+        """The next rows, up to `size`."""
         return self.__session.run(functools.partial(self.__cursor.fetchmany, size))
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """All remaining rows."""
         return self.__session.run(self.__cursor.fetchall)
 
     def __iter__(self) -> Iterator[Any]:
-        """All rows that are left, one by one."""
+        """All remaining rows, one by one."""
         while (row := self.fetchone()) is not None:
             yield row
 
@@ -288,11 +289,11 @@ _VALUES = (NoneType, int, float, str, bytes, bool)
 
 
 def _plain(parameters: Params) -> Params:
-    """A copy of plain values: no code of the user's runs while SQLite does, or nobody could stop it."""
+    """A copy as plain values, so that none of the user's code runs inside SQLite, where nobody could stop it."""
     if isinstance(parameters, Mapping):
         return {name: _value(value) for name, value in parameters.items()}
     if isinstance(parameters, str | bytes):
-        raise Invalid(f"tx(): {parameters!r} is not a list of parameters; give a tuple, a list or a dict")
+        raise Invalid(f"tx(): {parameters!r} is not a list of parameters; pass a tuple, a list or a dict")
     return tuple(_value(value) for value in parameters)
 
 
@@ -304,10 +305,10 @@ def _value(value: Any) -> Any:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, str):  # of a derived type: an Enum's own `str()` would be its name
+    if isinstance(value, str):  # A subclass of str: an Enum's own `str()` would be its name.
         return str.__str__(value)
     if isinstance(value, int | float):
         return int.__int__(value) if isinstance(value, int) else float.__float__(value)
     raise Invalid(
-        f"tx(): SQLite can't keep a value of type {type(value).__name__}; give a number, a text, bytes or None"
+        f"tx(): SQLite can't store a value of type {type(value).__name__}; pass a number, a text, bytes or None"
     )

@@ -1,7 +1,7 @@
-"""The folder of the living beside the database: one socket for each listening process, one file for each worker.
+"""The liveness folder next to the database: one socket for each listening process, one file for each worker.
 
-Wake-ups are Unix datagrams: no poll, no idle cost. A worker's file holds its last beat and is locked (`flock`) for as
-long as the worker lives; a file that is free is the trace of a death. Must not know what is in the database.
+Wake-ups are Unix datagrams: no polling, no cost while idle. A worker's file holds its last heartbeat and is locked
+(`flock`) as long as the worker lives; an unlocked file means that its worker died. Must not know the database.
 """
 
 import errno
@@ -25,28 +25,28 @@ DATAGRAM_LIMIT = 16_384
 """Topics beyond this many bytes are sent as "everything"."""
 
 LOCK_TRIES, LOCK_RETRY_SECONDS = 50, 0.005
-"""An observer holds a worker's lock for a moment to see whether it is free."""
+"""How often and how long to retry a lock: an observer briefly holds a worker's lock to see whether it is free."""
 
 RESEND_TRIES, RESEND_SECONDS = 400, 0.005
-"""A listener whose queue is full (the system allows about ten datagrams) is tried again for two seconds."""
+"""A listener whose queue is full (the system allows about ten datagrams) is retried for two seconds."""
 
 SETTLED_NS = 100_000_000
-"""A folder that changed so lately may change again without showing it: file systems tell time in ticks."""
+"""A folder that changed this recently may change again with the same timestamp: file systems count time in ticks."""
 
 READ_TRIES = 2
-"""How often a beat is read that can't be read: it may just be written."""
+"""How often to read a heartbeat that can't be parsed: it may be being written."""
 
 log = logger("holdfast.sqlite")
 
 
 class Liveness:
-    """This process's part in the folder of the living."""
+    """This process's part of the liveness folder."""
 
     def __init__(self, folder: Path, heard: Callable[[Collection[str]], None]) -> None:
         self._folder = folder
         self._heard = heard
         self.lock = threading.Lock()
-        """Held while sockets and files are opened or let go of."""
+        """Held while sockets and files are opened or closed."""
         self._socket: socket.socket | None = None
         self._sender: socket.socket | None = None
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}.sock"
@@ -55,12 +55,12 @@ class Liveness:
         self._directory: int | None = None
         self._others: list[str] = []
         self._others_at = 0
-        """When the folder was changed from which `_others` were read; 0 if they must be read anew."""
+        """The folder's timestamp when `_others` were read; 0 if they must be read again."""
 
     # Wake-ups.
 
     def listen(self) -> bool:
-        """Begin to hear of other processes' news; True if this call began it."""
+        """Start to receive wake-ups from other processes; True if this call started it."""
         with self.lock:
             if self._socket is not None:
                 return False
@@ -75,7 +75,7 @@ class Liveness:
         return True
 
     def tell(self, topics: Collection[str]) -> None:
-        """Send news to every other process that listens. A lost one costs time, never correctness."""
+        """Send a wake-up to every other listening process. A lost wake-up costs time, never correctness."""
         try:
             names = self._listeners()
         except OSError:
@@ -105,19 +105,19 @@ class Liveness:
             return
         try:
             sender.sendto(message, self._address(name))
-        except ConnectionRefusedError:  # its process is dead: nobody else will tidy up
+        except ConnectionRefusedError:  # Its process is dead: nobody else will remove the socket.
             self._unlink(name)
-        except BlockingIOError:  # it is busy: what it has not heard yet is told as one
+        except BlockingIOError:  # It is busy: send one wake-up for everything later.
             with self.lock:
                 waiting = bool(self._unsent)
                 self._unsent[name] = RESEND_TRIES
             if not waiting:
                 threading.Thread(target=self._resend, name="holdfast-resend", daemon=True).start()
-        except OSError:  # just gone
+        except OSError:  # It has just ended.
             pass
 
     def _resend(self) -> None:
-        """Tell listeners that were busy to look at everything, as soon as they can hear it."""
+        """Wake busy listeners for all topics, as soon as their queue has room."""
         while True:
             time.sleep(RESEND_SECONDS)
             with self.lock:
@@ -153,7 +153,7 @@ class Liveness:
     # Workers.
 
     def beat(self, presence: Presence) -> None:
-        """Write a worker's beat into its file, locking it first if this is the first beat."""
+        """Write a worker's heartbeat to its file; the first heartbeat locks the file."""
         self._mend()
         with self.lock:
             descriptor = self._beats.get(presence.worker)
@@ -161,12 +161,12 @@ class Liveness:
                 self._make_folder()
                 descriptor = self._beats[presence.worker] = _lock(self._folder / f"{presence.worker}.worker")
         text = msgspec.json.encode(presence)
-        # A reader may see half of a longer text; it then reads again.
+        # A reader may see only a part of a longer text; it then reads again.
         os.pwrite(descriptor, text + b"\n", 0)
         os.ftruncate(descriptor, len(text) + 1)
 
     def _mend(self) -> None:
-        """Make anew what somebody removed from the folder: without its file a worker looks as if it had never been."""
+        """Restore what somebody removed from the folder: without its file, a worker looks as if it never existed."""
         with self.lock:
             gone = [worker for worker, descriptor in self._beats.items() if os.fstat(descriptor).st_nlink == 0]
             for worker in gone:
@@ -183,14 +183,14 @@ class Liveness:
             _shut(listener)
             try:
                 self.listen()
-            except OSError:  # who waits looks by itself now and then
+            except OSError:  # Waiters poll now and then by themselves.
                 pass
             self._heard([EVERYTHING])
         if gone or listener is not None:
-            log.warning("%s: files were removed from it while in use; they are made anew", self._folder)
+            log.warning("%s: files were removed from this folder while in use; they were created again", self._folder)
 
     def leave(self, worker: str) -> None:
-        """Remove a worker's file: it has ended in peace."""
+        """Remove the file of a worker that has stopped normally."""
         with self.lock:
             descriptor = self._beats.pop(worker, None)
         if descriptor is not None:
@@ -198,7 +198,7 @@ class Liveness:
             os.close(descriptor)
 
     def presences(self) -> list[Presence]:
-        """All workers that beat and have not left, the dead among them marked as gone."""
+        """All workers that have sent a heartbeat and have not left; dead ones are marked as gone."""
         found: list[Presence] = []
         try:
             names = sorted(name for name in os.listdir(self._folder) if name.endswith(".worker"))
@@ -218,7 +218,7 @@ class Liveness:
         return found
 
     def forget(self, workers: Collection[str]) -> None:
-        """Remove the files of dead workers that nothing is known of any more."""
+        """Remove the files of dead workers that hold no jobs."""
         for worker in workers:
             path = self._folder / f"{worker}.worker"
             try:
@@ -229,7 +229,7 @@ class Liveness:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Stop listening, and let go of the files. Workers that beat here and did not leave look dead from now on."""
+        """Stop listening, and close the files. Workers of this process that have not left look dead from now on."""
         with self.lock:
             listener, self._socket = self._socket, None
             beats, self._beats = self._beats, {}
@@ -259,7 +259,7 @@ class Liveness:
         self._folder.mkdir(mode=0o700, exist_ok=True)
 
     def _address(self, name: str) -> str:
-        """A socket's path. Longer than the system allows, it goes by way of an open folder."""
+        """A socket's path. If it is longer than the system allows, it goes through an open folder."""
         self._make_folder()
         path = str(self._folder / name)
         if len(path.encode()) <= 100:
@@ -284,7 +284,7 @@ def _shut(listener: socket.socket) -> None:
 
 
 def _lock(path: Path) -> int:
-    """Open and lock a file; once more if it was removed between the two, or if somebody was just looking at it."""
+    """Open and lock a file; retry if it was removed in between, or if an observer held the lock."""
     for left in reversed(range(LOCK_TRIES)):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -302,7 +302,7 @@ def _lock(path: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
-    raise OSError(errno.EAGAIN, "the file was removed again and again", str(path))
+    raise OSError(errno.EAGAIN, "the file was removed repeatedly", str(path))
 
 
 def _is_free(descriptor: int) -> bool:
@@ -321,7 +321,7 @@ def _read(descriptor: int, worker: str) -> Presence:
     for left in reversed(range(READ_TRIES)):
         text = os.pread(descriptor, max(1, os.fstat(descriptor).st_size), 0).split(b"\n", 1)[0]
         beat_at: Time = os.fstat(descriptor).st_mtime_ns // 1_000_000
-        if not text:  # its first beat is about to be written
+        if not text:  # Its first heartbeat is about to be written.
             return Presence(worker, beat_at=beat_at)
         found = presence_of(text, worker, beat_at)
         if not found.unreadable or not left:

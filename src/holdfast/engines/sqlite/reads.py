@@ -1,4 +1,4 @@
-"""Looking things up that takes more than one statement, and the statements themselves. Must not write."""
+"""Reads that need more than one statement, and the statements themselves. Must not write."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from holdfast.engines.topics import DUE_WINDOW_MS
 SQL = queries("holdfast.engines.sqlite")
 
 PAST_ALL_TEXTS = b""
-"""Sorts behind every text, as all bytes do."""
+"""Sorts after every text, as all bytes do."""
 
 PAST_ALL_IDS = "~"
-"""Sorts behind every id: where a walk from the newest begins."""
+"""Sorts after every id: where a scan from the newest job starts."""
 
 
 def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[Job]:
-    """A page of jobs: along the expiring, the children, each of the states, or all ids."""
+    """A page of jobs, read by the index that fits: expiry, parent, state or id."""
     newest = where.newest_first
     params: rows.Params = {
         "after": after or (PAST_ALL_IDS if newest else ""),
@@ -60,7 +60,7 @@ def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[J
 
 
 def in_order(db: sqlite3.Connection, after: str, limit: int) -> list[Job]:
-    """A page of all jobs, as they were inserted."""
+    """A page of all jobs, in the order of insertion."""
     row = db.execute(SQL.number, {"id": after}).fetchone() if after else (0,)
     if row is None:
         raise no_job_before(after)
@@ -68,14 +68,14 @@ def in_order(db: sqlite3.Connection, after: str, limit: int) -> list[Job]:
 
 
 def wholes(db: sqlite3.Connection, jobs: Sequence[Job]) -> list[Whole]:
-    """These jobs with all that belongs to them."""
+    """These jobs with everything that belongs to them."""
     ids = {"ids": msgspec.json.encode([job.id for job in jobs]).decode()}
     entries = [entry_of(row) for row in db.execute(SQL.histories, ids)]
     return put_together(jobs, entries, [step_of(row) for row in db.execute(SQL.all_steps, ids)])
 
 
 def steps_under(db: sqlite3.Connection, jobs: Sequence[str], prefix: str, state: StepState | None) -> list[Step]:
-    """The step records of these jobs whose paths begin with a prefix, and which are in this state."""
+    """The step records of these jobs whose paths start with a prefix, and which are in this state."""
     params: rows.Params = {
         "jobs": msgspec.json.encode(jobs).decode(),
         "prefix": prefix,
@@ -95,7 +95,7 @@ def steps_page(db: sqlite3.Connection, job: str, after: str, limit: int) -> list
 
 
 def summaries(db: sqlite3.Connection, jobs: Sequence[str]) -> dict[str, StepSummary]:
-    """The steps of these jobs, counted: by their counters, or one by one where those are not right."""
+    """The step counts of these jobs: from their counters, or by counting the steps if the counters are outdated."""
     found: dict[str, list[Row]] = {}
     for id, n, is_right, *counter in db.execute(SQL.summaries, {"ids": msgspec.json.encode(jobs).decode()}):
         if is_right:
@@ -120,7 +120,7 @@ def _records(db: sqlite3.Connection, prefix: str) -> sqlite3.Cursor:
 
 
 def next_due(db: sqlite3.Connection, queues: Sequence[str], now: Time) -> Time | None:
-    """When the next job of these queues becomes due: soon, or so lately that a claim may have missed it."""
+    """When the next job of these queues becomes due, or became due so recently that a claim may have missed it."""
     since = now - DUE_WINDOW_MS
     found = (
         db.execute(statement, {"queue": queue, "since": since}).fetchone()[0]

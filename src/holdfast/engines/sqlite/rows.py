@@ -1,4 +1,4 @@
-"""Values to rows; back is `engines.rows`. Must not run a statement."""
+"""Converts values to rows; `engines.rows` converts them back. Must not run a statement."""
 
 from collections.abc import Iterable
 from operator import attrgetter
@@ -36,7 +36,7 @@ BODY_FIELDS = frozenset({"args", "digest", "key", "key_until", "created_at", "op
 
 
 def is_untouched(job: Job) -> bool:
-    """Whether nothing has happened to a job: then `add_lone_job` knows what stands in its other columns."""
+    """Whether nothing has happened to a job yet: then `add_lone_job` knows the values of its other columns."""
     return _others(job) == _NOTHING
 
 
@@ -45,7 +45,7 @@ _NOTHING = _others(Job(id="", type="", created_at=0, state=State.AVAILABLE))
 
 
 def lone_params(job: Job) -> Params:
-    """What `add_lone_job` takes from a new job: the rest of it is as in every new job."""
+    """What `add_lone_job` takes from a new job; the other columns are the same for every new job."""
     return {
         "id": job.id,
         "type": job.type,
@@ -72,7 +72,7 @@ def body_params(job: Job, n: int) -> Params:
 
 
 def due_job(id: str, queue: str, state: str, version: int, epoch: int, run_at: int) -> Job:
-    """Of a job that is due, what a change by time alone looks at."""
+    """The part of a due job that `promote` and `activate` need."""
     return Job(
         id=id, type="", queue=queue, created_at=0, state=STATES[state], version=version, epoch=epoch, run_at=run_at
     )

@@ -1,6 +1,6 @@
-"""Opening the database file: is it ours, may we write it, is its schema ours; and what SQLite's errors mean.
+"""Opening the database file: whether it is ours, writable and up to date; and the translation of SQLite's errors.
 
-Must not run an act. A file that is refused here has not been written.
+Must not run an act. A file that is refused here is left unchanged.
 """
 
 import functools
@@ -26,15 +26,15 @@ from holdfast.engines.sql import migrations
 
 APPLICATION_ID = int.from_bytes(b"Hold")
 BUSY_MS = 10_000
-"""How long to wait for the file's lock: longer than anybody of ours may hold it (`transactions.LIMIT_SECONDS`)."""
+"""How long to wait for the file's lock: longer than our own transactions can hold it (`transactions.LIMIT_SECONDS`)."""
 
 STATEMENTS = 256
 WAL_RETRY_SECONDS = 0.01
 
-# 16 MB of cache a connection; 256 MB of the file mapped, which the kernel shares between them.
+# 16 MB of cache for each connection; 256 MB of the file is memory-mapped, which the kernel shares between them.
 SETTINGS = ("pragma cache_size = -16384", "pragma mmap_size = 268435456", "pragma temp_store = memory")
 READING = ("pragma query_only = on",)
-# A checkpoint every 4,000 pages, 16 MB: rarely enough for bulk writes, often enough to keep the log small.
+# A checkpoint every 4,000 pages (16 MB): rare enough for bulk writes, frequent enough to keep the log small.
 WRITING = (
     "pragma synchronous = full",
     "pragma wal_autocheckpoint = 4000",
@@ -64,7 +64,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def prepare(path: Path) -> sqlite3.Connection:
-    """Create the file or check that it is ours, bring its schema up to date, and connect to it for writing."""
+    """Create the file or check that it is ours, bring its schema up to date, and open it for writing."""
     with translated_errors(path):
         _refuse_network(path)
         _create(path)
@@ -80,7 +80,7 @@ def prepare(path: Path) -> sqlite3.Connection:
 
 
 def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
-    """Switch to the shared log. SQLite doesn't wait for others here, as it does elsewhere, so we do."""
+    """Switch to the write-ahead log. SQLite doesn't wait for other processes here, as it does elsewhere, so we do."""
     deadline = time.monotonic() + BUSY_MS / 1_000
     while True:
         try:
@@ -91,17 +91,17 @@ def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
                 raise
             time.sleep(WAL_RETRY_SECONDS)
     if mode != "wal":
-        raise StoreUnwritable(f"{path}: this file system can't hold SQLite's shared log; use a local disk")
+        raise StoreUnwritable(f"{path}: this file system doesn't support SQLite's write-ahead log; use a local disk")
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Run the migrations that this file has not had, each whole or not at all. Only ever forward."""
+    """Run the migrations that this file still needs, each completely or not at all. Only ever forward."""
     steps = migrations(_PACKAGE)
     newest = steps[-1][0]
     while (version := schema_version(connection)) < newest:
         connection.execute("begin immediate")
         try:
-            # Another process may have been faster while we waited for the lock.
+            # Another process may have run it while we waited for the lock.
             if schema_version(connection) == version:
                 for statement in _statements(dict(steps)[version + 1]):
                     connection.execute(statement)
@@ -115,13 +115,13 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
-    """The number of the last migration that this file has had."""
+    """The number of the last migration that ran on this file."""
     return int(connection.execute("pragma user_version").fetchone()[0])
 
 
 @functools.cache
 def own_names() -> frozenset[str]:
-    """The names of all tables, views and indexes that are ours: what the migrations make of an empty database."""
+    """The names of all our tables, views and indexes: those that the migrations create in an empty database."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     try:
         for _, script in migrations(_PACKAGE):
@@ -132,9 +132,9 @@ def own_names() -> frozenset[str]:
 
 
 def reads_raw(error: BaseException | None, connection: sqlite3.Connection | None) -> bool:
-    """Whether a read met text that is not UTF-8. If so, this connection reads such text escaped from now on.
+    """Whether a read failed on text that isn't UTF-8. If so, this connection escapes such text from now on.
 
-    A reader in Python costs more for each text, so that a connection has it only once it met one.
+    Escaping needs a slower text reader in Python, so a connection uses it only after the first such text.
     """
     if connection is None or connection.text_factory is not str or not isinstance(error, sqlite3.OperationalError):
         return False
@@ -146,7 +146,7 @@ def reads_raw(error: BaseException | None, connection: sqlite3.Connection | None
 
 @contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's and the system's errors into ours: what, which, and what now."""
+    """Turn errors of SQLite and the system into ours."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -154,7 +154,7 @@ def translated_errors(path: Path) -> Iterator[None]:
 
 
 def translate_error(error: BaseException, path: Path) -> HoldfastError:
-    """What an error of SQLite or the system means for a person."""
+    """Translate an error of SQLite or the system for a person."""
     name = getattr(error, "sqlite_errorname", None) or ""
     if isinstance(error, OSError):
         if error.errno == 28:
@@ -167,46 +167,48 @@ def translate_error(error: BaseException, path: Path) -> HoldfastError:
     match primary:
         case "SQLITE_BUSY" | "SQLITE_LOCKED":
             return StoreBusy(
-                f"{path}: locked by another program for over {BUSY_MS // 1000} s; nothing was written: "
-                "close what holds it (a backup, a SQLite shell) and try again"
+                f"{path} was locked by another program for over {BUSY_MS // 1000} s; nothing was written: "
+                "close the program that holds it (a backup, a SQLite shell), and try again"
             )
         case "SQLITE_FULL":
-            return StoreFull(f"{path}: no room left on the disk; nothing was written: make room, and try again")
+            return StoreFull(f"{path}: no space left on the disk; nothing was written: free space, and try again")
         case "SQLITE_CORRUPT" | "SQLITE_NOTADB":
             return StoreDamaged(
-                f"{path}: not a readable SQLite database ({error}); it was not touched: "
-                "restore a backup, or move it away to start anew"
+                f"{path} is not a readable SQLite database ({error}); the file was not changed: "
+                "restore a backup, or move it away to start with an empty store"
             )
         case "SQLITE_READONLY" | "SQLITE_CANTOPEN" | "SQLITE_PERM" | "SQLITE_AUTH":
             return StoreUnwritable(
-                f"{path}: can't be written ({error}); check that its folder exists and that both are writable"
+                f"{path} can't be written ({error}); check that its folder exists, and that both are writable"
             )
         case "SQLITE_IOERR":
             return StoreError(
-                f"{path}: the disk failed ({error}); this write may or may not be there: look, then repeat"
+                f"{path}: the disk failed ({error}); this write may or may not be stored: check, then try again"
             )
     return StoreError(f"{path}: {error}")
 
 
 def _create(path: Path) -> None:
-    """Make an empty file that only its owner may read; leave one that is there."""
+    """Create an empty file that only its owner can read, unless the file exists."""
     if not path.parent.is_dir():
-        raise StoreUnwritable(f"{path}: there is no folder {path.parent}; make it, or name another place")
-    # A file that exists is never opened here: closing it again would drop SQLite's own locks in this process.
+        raise StoreUnwritable(f"{path}: the folder {path.parent} doesn't exist; create it, or use another path")
+    # Never open an existing file here: closing it again would drop SQLite's own locks in this process.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise StoreForeign(f"{path}: is not a file; name a file for the store") from None
+            raise StoreForeign(f"{path} is not a regular file; use another path for the store") from None
 
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
-    # One statement, so that both are of one moment: another process may be creating the file just now.
+    # One statement, so that both values are consistent: another process may be creating the file right now.
     ((application, tables),) = connection.execute(
         "select application_id, (select count(*) from sqlite_schema) from pragma_application_id"
     )
     if application != APPLICATION_ID and (application or tables):
-        raise StoreForeign(f"{path}: a SQLite database of another program; it was not touched: name another file")
+        raise StoreForeign(
+            f"{path} is a SQLite database of another program; the file was not changed: use another file name"
+        )
     newest = migrations(_PACKAGE)[-1][0]
     version = schema_version(connection)
     if version > newest:
@@ -215,8 +217,8 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
 
 def _too_new(path: Path, version: int, newest: int) -> StoreForeign:
     return StoreForeign(
-        f"{path}: written by a newer Holdfast (schema {version}, this one knows {newest}); "
-        "it was not touched: update this installation"
+        f"{path} was written by a newer Holdfast (schema {version}; this version supports {newest}); "
+        "the file was not changed: upgrade this installation"
     )
 
 
@@ -231,17 +233,17 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _refuse_network(path: Path) -> None:
-    """SQLite's locks and shared memory don't work across machines. Where we can see it, we say so."""
+    """Refuse network file systems, if we can detect them: SQLite's locks and shared memory don't work there."""
     kind = file_system(path)
     if kind in _NETWORK:
         raise StoreForeign(
-            f"{path}: lies on a network file system ({kind}), where SQLite loses data; "
-            "use a local disk, or another engine for several machines"
+            f"{path} is on a network file system ({kind}), where SQLite can lose data; "
+            "use a local disk, or Postgres or Redis for several machines"
         )
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The kind of file system that a path lies on; "" where that can't be told."""
+    """The type of file system of a path; "" if it can't be determined."""
     try:
         lines = mounts.read_text("utf-8", "replace").splitlines()
     except OSError:

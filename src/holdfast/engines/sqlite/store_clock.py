@@ -1,4 +1,4 @@
-"""The clock of a SQLite store: one that all its processes share, or one that a test has given. Must not know jobs."""
+"""The clock of a SQLite store: shared by all its processes, or given by a test. Must not know jobs."""
 
 from pathlib import Path
 
@@ -21,21 +21,21 @@ class StoreClock:
 
     @property
     def was_alone(self) -> bool:
-        """Whether no other process shared it when this one came."""
+        """Whether no other process used the store when this one opened it."""
         return self._shared is None or self._shared.was_alone
 
     def share(self, *, create: bool) -> None:
-        """Go by the same time as the other processes of this store. Who only looks makes no file for it."""
+        """Use the same time as the other processes of this store. A process that only reads creates no file for it."""
         if self._shared is not None and not self._shared.is_shared:
             self._shared.join(create=create)
 
     def close(self) -> None:
-        """Leave the others' time alone from here on."""
+        """Stop sharing the clock."""
         if self._shared is not None:
             self._shared.close()
 
     def leave_behind(self) -> None:
-        """Begin anew in a forked child: the file is its parent's."""
+        """Start over in a forked child: the file belongs to its parent."""
         if self._shared is not None:
             self._shared.forked()
             self._clock = self._shared = SharedClock(self._file)

@@ -1,8 +1,8 @@
-"""Transactional steps: the writer begins, a body elsewhere fills the transaction, the writer records and commits.
+"""Transactional steps: the writer begins a transaction, a body runs in it, and the writer records and commits.
 
-Must not decide what a body may do (`guard`). The body never runs on the writer's thread: it may hang, and the writer
-must be able to go on without it. Its statements do run in its own thread, on a connection that nobody else writes with,
-so that nothing of a step is left behind where the acts of others are carried out.
+Must not decide what a body can do (`guard`). The body never runs on the writer's thread: it may hang, and the writer
+must be able to continue without it. Its statements run in its own thread, on a connection that nobody else writes with,
+so that a step can't affect the acts of others.
 """
 
 import asyncio
@@ -21,38 +21,38 @@ from holdfast.engines.sqlite.store import connect, translate_error
 from holdfast.engines.sqlite.writes import Writes
 
 LIMIT_SECONDS = 5.0
-"""How long a body may take: for that long nobody else can write to the file."""
+"""How long a body can take: nobody else can write to the file meanwhile."""
 
 HELD_SECONDS, GAP_SECONDS = 1.0, 0.12
-"""After so much time in transactions, a gap: SQLite looks every 0.1 s whether the file is free, so that every other
-process has its turn. Without it, steps of half a second one after the other kept others out for over 10 s.
+"""After this much time in transactions, pause: SQLite checks every 0.1 s whether the file is free, so every other
+process gets its turn. Without the pause, consecutive steps of half a second blocked others for over 10 s.
 """
 
 
 class Transactions:
-    """The connection on which bodies run. Used by the writer's thread only, one hold after the other."""
+    """The connection on which bodies run. Only the writer's thread uses it, for one transaction at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._db: sqlite3.Connection | None = None
         self._held = 0.0
         self._hold: HeldTransaction[threading.Event] | None = None
-        """The one whose body runs just now."""
+        """The transaction whose body runs now."""
 
     def run(self, hold: HeldTransaction[threading.Event]) -> Recorded | Conflict | None:
-        """Carry out one hold; None if its body failed. After any trouble the next one gets a fresh connection."""
+        """Run one transaction; None if its body failed. After any error, the next one gets a new connection."""
         if hold.over.is_set():
             return None
         began = time.monotonic()
         try:
             return self._run(hold)
         except BaseException as error:
-            self.close()  # which takes back what was not committed
+            self.close()  # This rolls back what was not committed.
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-                # No trouble of the store's: it would come again, however often this is tried.
+                # Not an error of the store: it would happen again in every retry.
                 raise Invalid(
-                    f"step {hold.step.name}: its record can't stand beside what it wrote ({error}); "
-                    "does a table of yours refer to one of Holdfast's?"
+                    f"step {hold.step.name}: its record can't be stored together with what it wrote ({error}); "
+                    "does one of your tables refer to a table of Holdfast?"
                 ) from error
             if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
                 raise translate_error(error, self._path) from error
@@ -64,13 +64,13 @@ class Transactions:
                 time.sleep(GAP_SECONDS)
 
     def close(self) -> None:
-        """Close the connection, if there is one. A transaction that is open on it is taken back."""
+        """Close the connection, if there is one. An open transaction is rolled back."""
         db, self._db = self._db, None
         if db is not None:
             db.close()
 
     def give_way(self) -> None:
-        """Break off a transaction that can't end while this thread waits to fork: its body's, or that of its loop."""
+        """Cancel the transaction if it can't end while this thread waits to fork: its body or its loop runs here."""
         hold = self._hold
         if hold is None or hold.over.is_set():
             return
@@ -78,8 +78,12 @@ class Transactions:
         body: object = HELD.get()
         if body is hold:
             hold.break_off(lambda: _forked(step))
-        elif _is_running(hold.loop):  # it is not to blame, and begins anew as it does after trouble with the store
-            hold.break_off(lambda: StoreBusy(f"{self._path}: async code forked while step {step.name} held the store"))
+        elif _is_running(hold.loop):  # The step is not to blame, and is retried as after an error of the store.
+            hold.break_off(
+                lambda: StoreBusy(
+                    f"{self._path}: async code forked while step {step.name} was in a transaction; it was rolled back"
+                )
+            )
 
     def _run(self, hold: HeldTransaction[threading.Event]) -> Recorded | Conflict | None:
         db = self._connected()
@@ -109,13 +113,13 @@ class Transactions:
             raise session.trouble
         if broken is not None:
             raise broken()
-        if hold.steps and not db.in_transaction:  # or the record would be written alone
+        if hold.steps and not db.in_transaction:  # Otherwise the record would be stored without the step's writes.
             raise rolled_back()
 
     def _connected(self) -> sqlite3.Connection:
         if self._db is None:
             self._db = connect(self._path)
-            self._db.execute("pragma foreign_keys = on")  # none of our tables has any; users who declare them mean it
+            self._db.execute("pragma foreign_keys = on")  # For the users' tables: ours have none.
         return self._db
 
 
@@ -128,13 +132,13 @@ def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
 
 def _forked(step: Step) -> Invalid:
     return Invalid(
-        f"step {step.name}: it forked inside its transaction, which was rolled back: SQLite can't be open while a "
-        "process forks; use multiprocessing, preexec_fn or os.fork in a step before or after it"
+        f"step {step.name} forked inside its transaction, which was rolled back: SQLite can't be open while a process "
+        "forks; use multiprocessing, preexec_fn or os.fork in another step"
     )
 
 
 def _too_long(step: Step) -> TimeoutError:
     return TimeoutError(
-        f"step {step.name} held the store for longer than {LIMIT_SECONDS:g} s, and was rolled back: do what is slow in "
-        "a step before it, and only write here"
+        f"step {step.name} held its transaction for longer than {LIMIT_SECONDS:g} s and was rolled back: do the slow "
+        "work in a step before it, and only write here"
     )

@@ -101,14 +101,14 @@ class Writer:
             ticket.error = error
 
     def _attempt(self, db: sqlite3.Connection, tickets: Sequence[Ticket[Act]]) -> set[str]:
-        """Run all acts in one transaction. Acts of one kind go together: they came at once, so any order is right."""
+        """Run all acts in one transaction, grouped by kind: they arrived concurrently, so any order is correct."""
         kinds: dict[str, list[Ticket[Act]]] = {}
         for ticket in tickets:
             ticket.answer = ticket.error = None
             kinds.setdefault(ticket.work.kind, []).append(ticket)
         self._choose_sync(db, lazy=kinds.keys() <= LAZY)
         db.execute(SQL.begin)
-        if missing := self._files.missing(BESIDE):  # asked while nobody else can write
+        if missing := self._files.missing(BESIDE):  # Checked while nobody else can write.
             raise self._lose(missing, self._files.put_back())
         acts = Writes(db, SQL)
         if kinds.keys() != OPENING:
@@ -143,12 +143,12 @@ class Writer:
             self._is_lazy = lazy
 
     def _connected(self) -> sqlite3.Connection:
-        """The writer's connection, made anew after trouble. A file that was swapped under us is never written."""
+        """The writer's connection, new after an error. A file that was replaced while in use is never written."""
         self.check_lost()
-        # Without a connection all of them: we would make new ones, beside those that others of this process have open.
+        # Without a connection, check all files: we would create new ones next to those that this process has open.
         if missing := self._files.missing(DATABASE if self.connection is not None else ALL):
             if self._files.is_moved_away():
-                raise StoreDamaged(f"{self._path}: was moved away while in use; nothing was written: put it back")
+                raise StoreDamaged(f"{self._path} was moved away while in use; nothing was written: move it back")
             raise self._lose(missing)
         with translated_errors(self._path):
             if self.connection is None:
@@ -160,14 +160,14 @@ class Writer:
         return self.connection
 
     def check_lost(self) -> None:
-        """Refuse to go on, if the files were removed under this process and are not back."""
+        """Raise StoreLost if the files were removed while in use and have not been restored."""
         if self._lost is not None:
             if self._files.missing():
                 raise StoreLost(str(self._lost))
-            self._lost = None  # what was moved away is back, and nobody has written meanwhile
+            self._lost = None  # The file that was moved away is back, and nobody has written meanwhile.
 
     def _lose(self, missing: list[str], put_back: int = 0) -> StoreLost:
-        """This process may use the store no more: what it would write, or has read, nobody else sees."""
+        """Stop using the store: nobody else would see what this process writes to removed files."""
         if self._lost is None:
             before = read_loss(self._folder)
             kept = put_back != 0 or self._files.is_same_log() or (before is not None and self._files.is_log(before.log))
@@ -177,7 +177,7 @@ class Writer:
         return self._lost
 
     def _take_back(self, error: Exception) -> Exception:
-        """Undo the transaction under way, and say what happened."""
+        """Roll back the current transaction, and return the error for its callers."""
         if isinstance(error, sqlite3.IntegrityError) and str(error) == GUARDED:
             error = self._moved()
         told = translate_error(error, self._path) if isinstance(error, sqlite3.OperationalError | OSError) else error
@@ -194,7 +194,7 @@ class Writer:
             is_whole = not self._files.missing()
             self.put_away(self.connection)
             self.connection = None
-            if is_whole:  # else the next call tells that they were removed, and makes none anew
+            if is_whole:  # Otherwise the next call reports the removed files, and doesn't create new ones.
                 self._files.forget()
         return told
 
@@ -207,13 +207,13 @@ class Writer:
             pass
 
     def _moved(self) -> Exception:
-        """Why the guard refuses: jobs are being moved, or were."""
+        """The error for a store whose jobs were moved or are being moved."""
         assert self.connection is not None
         mark = Writes(self.connection, SQL).mark()
         return Moved(mark_of(mark or "").words())
 
     def is_lost(self) -> bool:
-        """Whether files were removed or replaced under this process. A database that was moved away may come back."""
+        """Whether files were removed or replaced while in use. A database that was moved away may come back."""
         return bool(self._files.missing()) and not self._files.is_moved_away()
 
     def read_only(self) -> sqlite3.Connection:
@@ -221,7 +221,7 @@ class Writer:
         return connect(self._path, read_only=True)
 
     def give_way(self) -> None:
-        """Break off the transaction that a step's body fills."""
+        """Cancel the transaction of a step's body."""
         self._transactions.give_way()
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class Writer:
         self._files.forget()
 
     def put_away(self, connection: sqlite3.Connection) -> None:
-        """Close a connection; but one to files that were removed can only be let go."""
+        """Close a connection. A connection to removed files is leaked instead (`abandon`)."""
         if self._lost is None:
             connection.close()
         else:
@@ -241,5 +241,5 @@ class Writer:
 
 
 def is_hold(act: Act) -> bool:
-    """Whether the writer holds a transaction for somebody who fills it."""
+    """Whether the writer holds a transaction for a step's body."""
     return act.kind == HOLD
