@@ -1,7 +1,7 @@
-"""The docs pages that are made from code: `python -m tools.docs_pages [--check]`.
+"""The docs pages that are generated from code: `python -m tools.docs_pages [--check]`.
 
-Must not hold facts that the code has: a page takes them from where they are true, and only the prose is written here.
-To add a page, add a line to PAGES.
+Must not repeat facts that the code holds: a page reads them from the code, and only the prose is written here. To add
+a page, add a line to PAGES.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,25 +26,25 @@ from holdfast.engines import engine_class
 from holdfast.engines.traits import Movable
 
 FAILURES = (Event.FAIL, Event.EXHAUST, Event.OVERRUN)
-"""The events that count as a failure of the job. A test holds it against `decide`."""
+"""The events that count as a failure of the job. A test checks this against `decide`."""
 
 URLS = ("memory:", "file:x.json", "sqlite:///x.db", "postgresql://host/db", "redis://host/0")
 """One store of each kind, in the order in which an app outgrows them."""
 
 ROOT = Path(__file__).resolve().parents[1]
-"""The checkout that this file lies in."""
+"""The checkout that contains this file."""
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 when a page is not what the code makes of it.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a page is out of date.")
 def main(check: bool) -> None:
-    """Write anew the docs pages that are made from code."""
+    """Write the docs pages that are generated from code."""
     if not (ROOT / "docs").is_dir():
-        raise click.ClickException(f"{ROOT} has no docs folder: run this in a checkout of the project")
+        raise click.ClickException(f"{ROOT} has no docs folder; run this in a checkout of the project")
     stale = stale_pages(ROOT)
     for path in stale:
         if check:
-            click.echo(f"{path} is stale: write it anew with `make docs`", err=True)
+            click.echo(f"{path} is out of date; run `make docs`", err=True)
         else:
             write_page(ROOT, path)
             click.echo(f"wrote {path}")
@@ -53,7 +53,7 @@ def main(check: bool) -> None:
 
 
 def stale_pages(root: Path) -> list[str]:
-    """The pages under `root` that are missing or not what the code makes of them."""
+    """The pages under `root` that are missing or out of date."""
     return [path for path, make in PAGES.items() if _text_at(root / path) != make()]
 
 
@@ -69,7 +69,7 @@ def _text_at(file: Path) -> str | None:
 
 
 def lifecycle_page() -> str:
-    """The page about a job's life."""
+    """The page about the lifecycle of a job."""
     return LIFECYCLE.format(
         state_count=len(STATES),
         event_count=len(EVENTS),
@@ -85,7 +85,7 @@ def lifecycle_page() -> str:
 
 
 def engines_page() -> str:
-    """The page about what engines promise."""
+    """The page about what each engine guarantees."""
     promised = [engine_class(url).guarantees for url in URLS]
     rows = (
         (
@@ -116,7 +116,7 @@ def engines_page() -> str:
 
 
 def choosing_page() -> str:
-    """The guide to which store to take."""
+    """The guide to choosing a store."""
     engines = [engine_class(url) for url in URLS]
     rows = (
         (
@@ -167,7 +167,7 @@ def _code(joint: str, names: Iterable[str]) -> str:
 
 
 def limits_page() -> str:
-    """The page about how far callers can make things grow."""
+    """The page about limits."""
     return LIMITS_PAGE.format(limits=_table(("what", "at most", "beyond that"), LIMITS))
 
 
@@ -183,14 +183,14 @@ tools/docs_pages.py. -->
 
 # The life of a job
 
-At any moment a job is in one of {state_count} states, and only the {event_count} events below move it to another.
-Both tables are data that the code itself runs on: what has no row here can't happen. `holdfast lifecycle` prints them
-in your terminal, and with `--format mermaid`, `svg` or `json` for other uses.
+A job is always in one of {state_count} states. Only the {event_count} events below move it to another state. The code
+runs on these two tables: a change that has no row here can't happen. `holdfast lifecycle` prints them in your
+terminal; `--format mermaid`, `svg` or `json` prints them for other tools.
 
-Most jobs live a short life: they are submitted and are *available*, a worker claims one and it is *active*, and it is
-*completed*. A job that fails is *retryable* until its backoff is over. One that sleeps is *scheduled*, one that waits
-for an answer, a child or a budget is *pending*. When nothing sensible can be done without a person, the job stops in
-*review* and keeps all that it recorded.
+Most jobs pass through three states: a new job is *available*, a worker claims it and it is *active*, and then it is
+*completed*. A job that fails is *retryable* until its backoff is over. A job that sleeps is *scheduled*. A job that
+waits for an answer, a signal or a child job is *pending*. When only a person can decide what to do, the job stops in
+*review* and keeps everything it recorded.
 
 ![The states of a job, and the events that lead from one to another](lifecycle.svg)
 
@@ -198,43 +198,42 @@ for an answer, a child or a budget is *pending*. When nothing sensible can be do
 
 {states}
 
-The last three columns are the names that a state goes by elsewhere. {terminal} are terminal:
-nothing leads out of them.
+The last three columns are the names of the state in other systems. {terminal} are terminal:
+a job never leaves them.
 
 ## Events
 
 {events}
 
-Each change of state is one atomic act together with its entry in the job's history.
+A change of state and its entry in the job's history are stored together, or not at all.
 
 ## What the lease rules mean
 
-A worker that claims a job gets a lease: the right to write for that job, for as long as the worker shows that it lives.
+A worker that claims a job gets a lease: the right to write for that job, as long as the worker's heartbeats arrive.
 
 {rules}
 
-So a job that is owned changes in two ways only: its owner says so under the current epoch, or an event that breaks the
-lease takes the job away. A worker that was away for too long finds its epoch outdated, and what it writes is refused
-whole.
+So only two things change an active job: its owner, with the current epoch, or an event that breaks the lease. If a
+worker was away for too long, its epoch is outdated: the store refuses its write and stores no part of it.
 
 ## What is counted
 
-- **`attempt`** is the number of failures, plus one. Only {failures} count: sleeping, waiting, a deploy
-  or a lost worker spends no try.
-- **`epoch`** is the number of times the job was claimed. It never goes back, not even for a replay, and so it tells
-  the current owner from every earlier one.
-- **`recoveries`** is the number of workers lost in a row. A newly recorded step breaks the row, because then the job
-  does get on. After the first loss the job is available at once, after the second it waits {recovery_seconds} seconds,
-  and after each further one twice as long. After more than {recovery_limit} in a row it needs a person: it may be the
-  job that kills them.
+- **`attempt`** is the number of failures, plus one. Only {failures} count. Sleeping, waiting, a deploy
+  or a lost worker uses no attempt.
+- **`epoch`** is the number of times the job was claimed. It never decreases, not even after a replay, so it
+  distinguishes the current owner from every earlier one.
+- **`recoveries`** is the number of workers lost in a row. A newly recorded step resets the count, because it shows
+  progress. After the first loss the job is available at once. After the second it waits {recovery_seconds} seconds, and
+  after each further loss twice as long. After more than {recovery_limit} in a row it needs a person, because the job
+  itself may be killing its workers.
 
-A replay starts `attempt` and `recoveries` anew, and keeps what was recorded.
+A replay resets `attempt` and `recoveries`, and keeps the recorded steps.
 
 ## Settled
 
 A job is *settled* when nothing more happens to it by itself: its state is {settled}.
-Whoever waits for a job waits until it is settled, and review counts as failed. A replay later on doesn't wake them a
-second time.
+A caller or job that waits for it waits until it is settled, and review counts as a failure. If the job is replayed
+later, that wait doesn't end a second time.
 """
 
 ENGINES = """\
@@ -243,21 +242,28 @@ tools/docs_pages.py. -->
 
 # What each engine guarantees
 
-All engines keep the same contract (`holdfast.engines.contract`) and pass the same suite:
+All engines follow the same contract (`holdfast.engines.contract`) and pass the same test suite:
 
 ```
 pytest --pyargs holdfast.conformance --engine sqlite:///test.db
 ```
 
-On every one of them a job has one owner at a time, a write under an old epoch is refused whole, a change and its
-history entry are one act, and a recorded step stands. This table tells where they differ; which one to take is in
-[choosing a store](../guides/choosing-a-store.md).
+Every engine guarantees that:
+
+- a job has one owner at a time;
+- a write with an old epoch is refused, and no part of it is stored;
+- a change and its history entry are stored together, or not at all;
+- the record of a finished step is never overwritten.
+
+The table shows where they differ. [Choosing a store](../guides/choosing-a-store.md) says which one to use.
 
 {table}
 
-*Durable* is what acknowledged work survives. *Atomic children*: whether a change and the jobs that it brings along are
-one act. *Transactional*: which steps may write to the store's own database in the transaction of their record, with
-[`effect="transaction"`](../guides/effects.md). *Clock*: whose time decides what is due and whose lease is over.
+- *Durable*: what acknowledged work survives.
+- *Atomic children*: whether a change and the new jobs in it are stored together, or not at all.
+- *Transactional*: which steps can write to the store's own database in the transaction of their record, with
+  [`effect="transaction"`](../guides/effects.md).
+- *Clock*: whose clock decides when a job is due and when a lease ends.
 """
 
 CHOOSING = """\
@@ -318,26 +324,25 @@ tools/docs_pages.py. -->
 
 # Limits
 
-Whatever a caller can make grow has a bound, the same on every store, in Python and on the command line. What is too
-large is refused with one line before anything is written. Texts that only people read are cut instead. KiB and MiB are
-measured in bytes of UTF-8.
+These limits are the same on every store, in Python and on the command line. A value that is too large is refused with a
+one-line error before anything is written. Texts that only people read are cut instead. KiB and MiB count bytes of
+UTF-8.
 
 {limits}
 
-An inbox counts the signals that the job has not taken by `wait_for`. However many senders race, it never holds more: a
-sender that was overtaken looks again before it writes. A flood of other signals can't keep a job from the one that it
-waits for: the first of that name is accepted for each wait, whether or not the job has given up its slot. A wait in a
-kept slot counts once it is recorded: at once under a timer of asyncio that has more than a second left, and otherwise
-after a second.
+The inbox counts the signals that the job has not yet taken with `wait_for`. It never holds more than its limit, even
+if many callers send at the same time. A full inbox still accepts the signal that the job waits for: the first signal of
+that name for each wait, whether or not the job has given up its slot. A wait that keeps its slot counts as soon as it
+is recorded. That happens at once inside an asyncio timeout with more than a second left, and otherwise after a second.
 
-These have no bound of their own:
+These have no limit of their own:
 
-- the children of a job and the items of a `map`: each is a row of its own, and they are read page by page;
-- the recorded steps of a job: each is a row of its own. A job that goes on reads all of them, so that for more than
-  about 100,000 items it is better to submit several jobs;
-- the history of a job, and the records of its waits: a job that loops over `wait_for` writes an entry and a record for
-  each signal, and reads all of its records when it goes on. After some 10,000, let it end and submit the next one;
-- the jobs of a store, except in a `file:` store: [engines](engines.md).
+- **Children of a job and items of a `map`.** Each is a separate row, and they are read page by page.
+- **Recorded steps of a job.** Each is a separate row. A job that continues after a wait or a crash reads all of them,
+  so split more than about 100,000 items over several jobs.
+- **History of a job and records of its waits.** A job that loops over `wait_for` writes an entry and a record for each
+  signal, and reads all its records when it continues. After about 10,000, let the job end and submit a new one.
+- **Jobs in a store.** Only a `file:` store has a limit; see [engines](engines.md).
 """
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -347,7 +352,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/limits.md": limits_page,
     "docs/guides/choosing-a-store.md": choosing_page,
 }
-"""Each made page by its path in the checkout, and what makes it."""
+"""Each generated page by its path in the checkout, with the function that makes it."""
 
 
 if __name__ == "__main__":

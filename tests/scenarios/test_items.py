@@ -355,7 +355,7 @@ def test_async_code_awaits_it_and_is_told_so(tmp_path: Path, desk: Desk):
         ({"name": "My List"}, "can't be a job type"),
         ({"where": 7}, "where=7: give a file"),
         ({"where": ""}, "give a file"),
-        ({"where": "ftp://x/y"}, "names no store"),
+        ({"where": "ftp://x/y"}, "is not the URL of a store"),
         ({"items": [1, 2], "key": lambda item: "same"}, "item 2: an item before it has the same key same"),
     ],
 )
@@ -413,7 +413,7 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path, desk: Desk)
 
 
 def test_a_missing_folder_is_one_clear_error(tmp_path: Path, desk: Desk):
-    with pytest.raises(HoldfastError, match="there is no folder"):
+    with pytest.raises(HoldfastError, match="the folder .* doesn't exist"):
         run_items(tmp_path / "no" / "book.json", CHAPTERS, desk.write, quiet=True)
 
 

@@ -1,6 +1,7 @@
 """Workers in real processes, on every shared store, are killed, stopped, told to end; work goes on, nothing twice."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.model import State
-from tests.support.given import wait_until
+from tests.support.given import at_pace, wait_until
 from tests.support.worker_processes import SMALL, Stage, owner, presence, worker_of
 
 PROGRAM = """
@@ -162,7 +163,7 @@ def test_after_a_kill_the_next_item_starts_within_seconds_and_no_recorded_one_ru
         stage.worker()
     print("recovery", {leads: [round(one, 3) for one in some] for leads, some in delays.items()})
     assert len(delays[True]) == (kills + 1) // 2
-    assert all(delay < bound for some in delays.values() for delay in some), delays
+    assert all(delay < at_pace(bound) for some in delays.values() for delay in some), delays
 
 
 def test_the_leaders_death_delays_nothing_and_another_leads_at_once(stage):
@@ -173,9 +174,9 @@ def test_the_leaders_death_delays_nothing_and_another_leads_at_once(stage):
     at = time.monotonic()
     leader.kill()
     bound = 1.5 if stage.url.startswith("sqlite") else 4.0
-    wait_until(lambda: stage.leader() and not stage.leads(leader), 2 * bound)
+    wait_until(lambda: stage.leader() and not stage.leads(leader))
     took = time.monotonic() - at
-    assert took < bound, took
+    assert took < at_pace(bound), took
     print("leadership after", round(took, 3))
 
 
@@ -208,7 +209,7 @@ def test_a_zombie_cannot_write_and_stops_when_it_wakes(stage):
     assert [step.epoch for step in steps] == [2]
     assert first.poll() is None, "the zombie lives on as a worker"
     log = (stage.folder / f"log-{first.pid}").read_text()
-    assert f"job {run.id}: lost its lease (epoch 1) and was stopped here" in log, log
+    assert re.search(rf"job {run.id} \(\w+\) lost its lease \(epoch 1\) after .* and was stopped here", log), log
 
 
 def test_a_stale_stage_is_recovered_and_the_history_says_what_was_seen(stage):
@@ -217,7 +218,7 @@ def test_a_stale_stage_is_recovered_and_the_history_says_what_was_seen(stage):
     assert stage.do(run.result(20)) == 1
     lapse = next(entry for entry in stage.history(run) if entry.event == "lapse")
     assert "stage hang showed no progress for" in lapse.note["why"]
-    assert "longer than 500 ms; its worker lives" in lapse.note["why"]
+    assert "longer than 500 ms; its worker is alive" in lapse.note["why"]
     assert stage.marks("hang")[0][1] == stage.marks("hang")[1][1], "one worker, and it went on itself"
 
 
@@ -307,8 +308,8 @@ def test_a_second_sigterm_stops_at_once(stage):
     assert first.stdout.readline().startswith("stopping: ")
     at = time.monotonic()
     first.send_signal(signal.SIGTERM)
-    assert first.wait(10) == 0
-    assert time.monotonic() - at < 2
+    assert first.wait(30) == 0
+    assert time.monotonic() - at < min(at_pace(2), 30)
     assert stage.status(run).state is State.AVAILABLE
 
 

@@ -21,7 +21,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis_server import Server, server
 from tests.support.worker_processes import Stage, presence
 
-LOST = "acknowledged work is gone"
+LOST = "the store lost acknowledged writes"
 FILMS = 24
 LOST_FILMS = 8
 """How many of them are submitted after the replica was cut off."""
