@@ -15,17 +15,21 @@ MAY = {
     "core": set(),
     "forking": {"safe_text"},
     "safe_text": set(),
+    "tracebacks": set(),
     "safe_console": {"safe_text"},
     "background": set(),
     "engines": {"core", "forking", "safe_text"},
     "jobs": {"core", "forking", *OF_ALL_ENGINES, "safe_text"},
-    "worker": {"core", "forking", *OF_ALL_ENGINES, "jobs", "safe_text", "background"},
+    "worker": {"core", "forking", *OF_ALL_ENGINES, "jobs", "safe_text", "tracebacks", "background"},
     "upkeep": {"core", *OF_ALL_ENGINES, "jobs", "safe_text", "background"},
     "conformance": {"core", "engines", "jobs"},
     "app": {"core", "forking", "engines", "jobs", "worker", "upkeep", "safe_console"},
     "testing": {"core", "engines", "jobs", "worker", "upkeep", "app"},
     "demo": {"core", "engines", "jobs", "app"},
-    "cli": {"demo", "core", "forking", "engines", "jobs", "worker", "upkeep", "app", "safe_text", "safe_console"},
+    "cli": {
+        *("demo", "core", "forking", "engines", "jobs", "worker", "upkeep", "app"),
+        *("safe_text", "safe_console", "tracebacks"),
+    },
 }
 
 # Concrete engines are named by `engine_for(url)`, by themselves, by the command line, by the suite that compares every

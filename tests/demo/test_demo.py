@@ -65,7 +65,7 @@ def test_the_demo_survives_its_kill_within_a_minute_and_leaves_nothing(tmp_path:
     assert err == ""
     assert "\x1b" not in out
     assert re.search(r"worker [12] is killed: SIGKILL to process \d+; \d\d of 30 images are recorded", out)
-    assert re.search(r"worker [12] goes on at the next image, \d", out)
+    assert re.search(r"worker [12] continues with the next image, \d", out)
     assert re.search(r"^ made +65 of 65 ", out, re.MULTILINE)
     assert re.search(r"^ made twice +0 ", out, re.MULTILINE)
     assert int(re.search(r"cut by the kill +(\d+)", out)[1]) <= 4  # type: ignore[index]

@@ -329,7 +329,7 @@ def _is_refuted(run: Run, life: Life, tenure: Tenure, node: Node) -> str | None:
     beat, ago = beats[-1], end.store_at - beats[-1].store_at
     if why.startswith("not heard of"):
         return f"it had beaten {ago} ms ago" if ago <= plan.tuning.lease * 1_000 else None
-    if why.startswith("its worker left no trace"):
+    if why.startswith("its worker has no status in the store"):
         return f"it had beaten {ago} ms ago"
     for one in beat.args[0].running:
         if (one.job, one.epoch) == (life.job.id, tenure.epoch) and "showed no progress" in why:

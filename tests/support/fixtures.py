@@ -17,7 +17,7 @@ from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.sqlite import SqliteEngine
 from tests.support.given import QUICK, Interrupted, Watched
 
-TEST_SECONDS = 60.0
+TEST_SECONDS = 180.0
 """How long one test may take, so that a worker that hangs is told and not waited for."""
 
 LEFT_SECONDS = 5.0

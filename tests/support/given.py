@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -78,7 +79,18 @@ class Watched:
         return call
 
 
-async def until(condition: Callable[[], Any] | Callable[[], Awaitable[Any]], seconds: float = 10.0) -> Any:
+PATIENCE_SECONDS = 60.0
+"""How long a test waits for what must come some time. A machine may be busy with other things."""
+
+
+def at_pace(seconds: float) -> float:
+    """A bound for what must happen within so many seconds: these, for each process that wants a core here. On a machine
+    that is busy with other things everything takes that much longer.
+    """
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+async def until(condition: Callable[[], Any] | Callable[[], Awaitable[Any]], seconds: float = PATIENCE_SECONDS) -> Any:
     """Wait until something is so, with a bound."""
     end = time.monotonic() + seconds
     while True:
@@ -91,7 +103,7 @@ async def until(condition: Callable[[], Any] | Callable[[], Awaitable[Any]], sec
         await asyncio.sleep(0.01)
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 20.0, log: Path | None = None) -> Any:
+def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS, log: Path | None = None) -> Any:
     """As `until`, for tests without a loop; when it does not come, the log is shown."""
     end = time.monotonic() + seconds
     while not (answer := condition()):
@@ -100,7 +112,7 @@ def wait_until(condition: Callable[[], Any], seconds: float = 20.0, log: Path | 
     return answer
 
 
-async def in_state(app: App, run: Run[Any], *states: State, seconds: float = 10.0) -> Job:
+async def in_state(app: App, run: Run[Any], *states: State, seconds: float = PATIENCE_SECONDS) -> Job:
     """The job, once it is in one of these states."""
 
     async def there() -> Job | None:

@@ -169,7 +169,7 @@ def test_what_never_ends_is_told_with_its_name():
 
     with in_memory(app) as test:
         app.sync.submit(endless)
-        with pytest.raises(TimeoutError, match=r"still goes on after 50ms: job .* \(endless\)"):
+        with pytest.raises(TimeoutError, match=r"still not idle after 50ms: job .* \(endless\)"):
             test.idle("50ms")
 
 
