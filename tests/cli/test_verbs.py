@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_a_job_in_any_state_can_be_looked_at(call: list[str], state: State, cli:
     shown = cli.ok(*call, ids[state])
 
     assert ids[state] in shown
-    assert f"  {state}: " in shown
+    assert re.search(rf"^  {state}\b", shown, re.MULTILINE), "the second line begins with the state"
     assert "\x1b" not in shown
     assert cli.json(*call, ids[state])
 

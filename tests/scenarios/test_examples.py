@@ -84,7 +84,7 @@ def test_a_killed_film_goes_on_at_the_next_image(tmp_path: Path, started: "list[
     assert len(twice) <= 4, twice
     assert max(calls(tmp_path).values()) <= 2
     assert sum(before.values()) >= 15
-    assert re.search(r"stage 4 of 7: storyboard, \d+ of 30", out)
+    assert re.search(r"storyboard, stage 4 of 7, \d+ of 30", out)
 
 
 def test_a_second_worker_takes_the_film_over_by_itself(
