@@ -100,12 +100,13 @@ class WaitKind(StrEnum):
     CHILDREN = "children"
     ACTIVATION = "activation"
     STOPPED = "stopped"
+    LIMIT = "limit"
 
 
 class Wait(Struct, frozen=True, omit_defaults=True):
     """One thing that a waiting job waits for. Any of them wakes it.
 
-    `name` is the signal's name, or the group of children; `until` is when the wait times out.
+    `name` is the signal's name, the group of children, or the key of a limit; `until` is when the wait times out.
     """
 
     kind: WaitKind
@@ -135,8 +136,19 @@ class Lease(Struct, frozen=True, gc=False):
     epoch: int
 
 
+class Use(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a job or step needs of a shared limit: a permit under this key, and so many millionths of a unit of its rate.
+    """
+
+    key: str
+    units: int = 1_000_000
+
+
 class Options(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Settings from the caller that only the worker and the upkeep read."""
+    """Settings from the caller that only the worker and the upkeep read.
+
+    Of `limits` engines know, too: a claim takes the permits that they ask for (`shared_limits`).
+    """
 
     retry: Retry = Retry()
     timeout_ms: int | None = None
@@ -145,6 +157,7 @@ class Options(Struct, frozen=True, omit_defaults=True, gc=False):
     cleanup: bool = False
     tags: tuple[str, ...] = ()
     meta: Mapping[str, str] = {}
+    limits: tuple[Use, ...] = ()
 
 
 class Job(Struct, frozen=True, kw_only=True, gc=False):
@@ -262,6 +275,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     takes: tuple[int, ...] = ()
     arrives: bool = False
     inserts: tuple[Job, ...] = ()
+    frees: bool = False
+    """Whether permits of this job end with its lease. An owner that held some says so; for others the engine looks."""
 
 
 class Applied(Struct, frozen=True, gc=False):
@@ -301,6 +316,39 @@ class Recorded(Struct, frozen=True, gc=False):
 
     step: Step
     first: bool
+
+
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
+    """What a step asks for before it starts: all these permits or none. Without `uses`, the step gives back what it has.
+
+    A further try of the same step keeps its permits, and takes anew from the rates. `settles` corrects what earlier
+    uses cost: so many units more, or less.
+    """
+
+    job: str
+    epoch: int
+    path: str
+    uses: tuple[Use, ...] = ()
+    try_number: int = 1
+    settles: tuple[Use, ...] = ()
+
+
+class Admission(Struct, frozen=True, gc=False):
+    """The answer to an Ask. If it is refused, `key` has no room; `at` is when to ask again, None when a permit ends."""
+
+    admitted: bool
+    key: str = ""
+    at: Time | None = None
+
+
+class Usage(Struct, frozen=True):
+    """How much of a key is used: permits of current leases, jobs that wait, and the bucket as it is now."""
+
+    key: str
+    held: int
+    waiting: int
+    tokens: int | None = None
+    closed_until: Time = 0
 
 
 class Retrying(Struct, frozen=True, omit_defaults=True):

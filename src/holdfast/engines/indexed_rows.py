@@ -88,13 +88,18 @@ class IndexedRows:
         if job.worker is not None:
             self._held[job.worker].add(id)
         if job.state is State.AVAILABLE:
-            assert job.run_at is not None
-            heap = self._ready[job.queue].setdefault(job.type, [])
-            heappush(heap, (-job.priority, job.run_at, self._order[id], job.version, id))
+            self._make_ready(job)
             self.news.add(queue_topic(job.queue))
         elif job.state in DUE and job.run_at is not None:
             heappush(self._due[job.queue], (job.run_at, self._order[id], job.version, id))
             self.news.add(queue_topic(job.queue))
+
+    def _make_ready(self, job: Job) -> None:
+        heappush(self._ready[job.queue].setdefault(job.type, []), self._turn(job))
+
+    def _turn(self, job: Job) -> Ready:
+        assert job.run_at is not None
+        return (-job.priority, job.run_at, self._order[job.id], job.version, job.id)
 
     def _remove(self, job: Job, now: Time) -> None:
         self._put(None, job.id)

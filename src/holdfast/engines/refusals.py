@@ -8,6 +8,7 @@ from holdfast.core.model import (
     CHILDREN_ARE_IN,
     LEASE_LOST,
     NO_SUCH_JOB,
+    Ask,
     Change,
     Conflict,
     Event,
@@ -59,6 +60,13 @@ def step_refusal(head: Head | Job | None, step: Step) -> Conflict | None:
     if head is None:
         return Conflict(step.job, NO_SUCH_JOB)
     return None if holds(head, step.epoch) else lease_lost(head)
+
+
+def ask_refusal(head: Head | Job | None, ask: Ask) -> Conflict | None:
+    """Compare the lease of a step that asks for permits with the job as stored now; None if it may ask."""
+    if head is None:
+        return Conflict(ask.job, NO_SUCH_JOB)
+    return None if holds(head, ask.epoch) else lease_lost(head)
 
 
 def awaited_groups(change: Change) -> list[str]:

@@ -12,7 +12,9 @@ from holdfast.core.lifecycle import TERMINAL, applied, decide, entry_of, refusal
 from holdfast.core.model import (
     OUTRUN,
     PAGE_LIMIT,
+    Admission,
     Applied,
+    Ask,
     Beat,
     Change,
     Conflict,
@@ -30,12 +32,16 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole
+from holdfast.core.shared_limits import BUCKET, BUCKET_KEPT_MS, LIMIT, frees_permits, limit_of
 from holdfast.core.summaries import ONE, StepCounts, StepSummary, counter_for, is_step, summary_from
 from holdfast.engines.contract import PROMOTE_LIMIT
-from holdfast.engines.indexed_rows import DUE, IndexedRows, Key, Ready
+from holdfast.engines.indexed_rows import DUE, Key, Ready
+from holdfast.engines.limited_rows import LOOKED_AT, LimitedRows
 from holdfast.engines.liveness import beat_answer, beat_records, worker_records
 from holdfast.engines.records import PAUSE
+from holdfast.engines.permits import RECHECK_LIMIT, Block, Permits
 from holdfast.engines.refusals import (
+    ask_refusal,
     awaited_groups,
     children_are_in,
     holds,
@@ -48,7 +54,7 @@ from holdfast.engines.topics import DUE_WINDOW_MS, job_topic, loser_of, worker_t
 from holdfast.engines.wakeups import EVERYTHING
 
 
-class Tables(IndexedRows):
+class Tables(LimitedRows):
     """All rows of a store, and the acts on them. Every act checks first and then writes, so it is whole or nothing."""
 
     # Acts.
@@ -84,17 +90,22 @@ class Tables(IndexedRows):
     def claim(
         self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
     ) -> list[Job]:
-        """Promote what is due, then take jobs."""
+        """Promote what is due, wake jobs whose steps may get a permit, then take jobs."""
         claimed: list[Job] = []
+        permits = Permits(self, now)
         for queue in queues:
             if self._exists(PAUSE + queue):
                 continue
             self._promote(queue, now)
-            for job in self._take(queue, types, limit - len(claimed), now):
+            keys = self._keys_to_look_at(queue, now)
+            for key in keys:
+                self._wake_parked(queue, key, permits, now)
+            for job in self._take(queue, types, limit - len(claimed), keys, permits, now):
                 self._apply(job, decide(job, Event.CLAIM, now, by=worker))
                 claimed.append(self.jobs[job.id])
             if len(claimed) == limit:
                 break
+        permits.finish()
         return claimed
 
     def commit(self, change: Change) -> Applied | Conflict:
@@ -109,11 +120,20 @@ class Tables(IndexedRows):
         if (loser := loser_of(head.worker, change)) is not None:
             self.news.add(worker_topic(loser))
         job = self._apply(head, change)
+        if frees_permits(change):
+            Permits(self, change.at).end(job.id)
         return Applied(job.version, self._arrive(head) if change.arrives and not head.arrived else None)
 
     def record(self, step: Step) -> Recorded | Conflict:
         """Record one step."""
         return step_refusal(self.jobs.get(step.job), step) or self._record(step)
+
+    def admit(self, asks: Sequence[Ask], now: Time) -> list[Admission | Conflict]:
+        """Give steps their permits, or take them back."""
+        permits = Permits(self, now)
+        answers = [ask_refusal(self.jobs.get(ask.job), ask) or permits.admit(ask) for ask in asks]
+        permits.finish()
+        return answers
 
     def prune(self, limit: int, now: Time) -> int:
         """Remove jobs that need not be kept any longer."""
@@ -125,6 +145,7 @@ class Tables(IndexedRows):
         for name, key in list(self.keys.items()):
             if key.until is not None and key.until <= now:
                 self._set(self.keys, name, None)
+        self._drop_full_buckets(now - BUCKET_KEPT_MS, now)
         return len(gone)
 
     def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
@@ -137,6 +158,8 @@ class Tables(IndexedRows):
         new = Record(name, value or "", version + 1, now)
         self._set(self.records, name, new)
         self._tell_workers()
+        if name.startswith((LIMIT, BUCKET)):
+            self.recheck_limit(limit_of(name.partition("/")[2]))
         if name == MOVED:  # what was loaded may be claimed now, or is to be looked for elsewhere
             self.news.add(EVERYTHING)
         return new
@@ -229,12 +252,18 @@ class Tables(IndexedRows):
             if run_at > now - DUE_WINDOW_MS and id in self.jobs and self.jobs[id].version == version
             if self.jobs[id].recoveries > 1
         )
-        return min((*waiting, *backing_off), default=None)
+        rechecks = (
+            at for queue in queues for at in self._rechecks[queue].values() if at > now - DUE_WINDOW_MS and at != LOOKED_AT
+        )
+        return min((*waiting, *backing_off, *rechecks), default=None)
 
     def ready_types(self, queue: str) -> list[str]:
         """List the types that can be claimed."""
-        heaps = sorted(self._ready[queue].items())
-        return [type for type, heap in heaps if any(map(self._ready_job, heap))][:PAGE_LIMIT]
+        types = {type for type, heap in self._ready[queue].items() if any(map(self._ready_job, heap))}
+        for key, queues in self._queues.items():
+            heaps = self._waiting[queue, key].items() if queue in queues else ()
+            types.update(type for type, heap in heaps if any(self._waiting_job(item, key) for item in heap))
+        return sorted(types)[:PAGE_LIMIT]
 
     def summary(self, job: str) -> StepSummary:
         """See Engine.summaries, for one job."""
@@ -329,25 +358,70 @@ class Tables(IndexedRows):
         for item in later:
             heappush(heap, item)
 
-    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
-        ready = self._ready[queue]
-        heaps = [heap for type, heap in ready.items() if heap and (types is None or type in types)]
-        later: list[tuple[list[Ready], Ready]] = []
+    def _keys_to_look_at(self, queue: str, now: Time) -> list[str]:
+        return sorted(key for key, at in self._rechecks[queue].items() if at <= now)[:RECHECK_LIMIT]
+
+    def _wake_parked(self, queue: str, key: str, permits: Permits, now: Time) -> None:
+        """Wake jobs whose steps wait for a permit of this key, while there is room, and keep it for them."""
+        parked = sorted(self._parked[queue, key], key=self._order.__getitem__)
+        for id in parked[:RECHECK_LIMIT]:
+            if permits.has_room(key) is not None:
+                break
+            permits.reserve(key, id)
+            self._apply(self.jobs[id], decide(self.jobs[id], Event.ACTIVATE, now, by="limit"))
+
+    def _take(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> list[Job]:
+        """Take jobs of a queue in order: those without limits, and those behind these keys that can have their permits.
+        """
+        walks = [Walk(heap) for type, heap in self._ready[queue].items() if heap and _is_among(type, types)]
+        for key in keys:
+            heaps = self._waiting[queue, key].items()
+            walks += [Walk(heap, key) for type, heap in heaps if heap and _is_among(type, types)]
+        blocks: dict[str, Time | None] = {}
         taken: dict[str, Job] = {}
-        while heaps and len(taken) < limit:
-            heap = min(heaps)  # by its first entry, which is its least
-            item = heappop(heap)
-            if not heap:
-                heaps.remove(heap)
-            if (job := self._ready_job(item)) is None:
-                continue
-            if item[1] > now or _expired(job, now):
-                later.append((heap, item))
-            else:
-                taken[job.id] = job
-        for heap, item in later:
-            heappush(heap, item)
+        while walks and len(taken) < limit:
+            walk = min(walks, key=Walk.first)
+            item = heappop(walk.heap)
+            job = self._ready_job(item) if walk.key is None else self._waiting_job(item, walk.key)
+            if job is not None:
+                if item[1] > now or _expired(job, now):
+                    walk.later.append(item)
+                elif (block := permits.block(job.options.limits, job.id)) is None:
+                    permits.start(job.options.limits, job.id, job.epoch + 1)
+                    taken[job.id] = job
+                elif block.key == walk.key:  # nobody behind this key can start
+                    walk.later.append(item)
+                    blocks[walk.key] = block.at
+                    walks = [one for one in walks if one.key != walk.key or one.put_back()]
+                    continue
+                else:
+                    self._move_behind(job, block.key)
+                    self._look_at_later(queue, block, permits)
+            if not walk.heap:
+                walks.remove(walk)
+                walk.put_back()
+        for walk in walks:
+            walk.put_back()
+        for key in keys:
+            self._look_again(queue, key, blocks, permits)
         return list(taken.values())
+
+    def _look_at_later(self, queue: str, block: Block, permits: Permits) -> None:
+        """Let a claim look at a key that has no room now when it may have some. The end of a permit says so by itself."""
+        at = block.at if block.at is not None else permits.next_end(block.key)
+        if at is not None:
+            self._look_at(queue, block.key, at)
+
+    def _look_again(self, queue: str, key: str, blocks: dict[str, Time | None], permits: Permits) -> None:
+        """After a claim has looked at a key: let the next one look at it when there may be room for somebody."""
+        if key not in blocks and (block := permits.has_room(key)) is not None:
+            blocks[key] = block.at
+        is_waited_for = self._has_waiting(queue, key)
+        self._set(self._rechecks[queue], key, LOOKED_AT if is_waited_for and key not in blocks else None)
+        if is_waited_for and key in blocks:
+            self._look_at_later(queue, Block(key, blocks[key]), permits)
 
     def _live_key(self, name: tuple[str, str], now: Time) -> Key | None:
         key = self.keys.get(name)
@@ -364,6 +438,30 @@ class Tables(IndexedRows):
 
     def _tell_workers(self) -> None:
         self.news.update(worker_topic(worker) for worker in self.presences)
+
+
+class Walk:
+    """A heap that a claim takes from, and what it has put aside. `key` is the one behind which its jobs wait."""
+
+    def __init__(self, heap: list[Ready], key: str | None = None) -> None:
+        self.heap = heap
+        self.key = key
+        self.later: list[Ready] = []
+
+    def first(self) -> Ready:
+        """The least entry."""
+        return self.heap[0]
+
+    def put_back(self) -> bool:
+        """Return what was put aside. False, so that a filter drops the walk."""
+        for item in self.later:
+            heappush(self.heap, item)
+        self.later = []
+        return False
+
+
+def _is_among(type: str, types: Collection[str] | None) -> bool:
+    return types is None or type in types
 
 
 def matches(job: Job, where: Where) -> bool:

@@ -40,6 +40,11 @@ def is_job_topic(topic: str) -> bool:
     return topic.startswith(_JOB)
 
 
+def limit_topic(key: str) -> str:
+    """What to wait for to hear that a permit under a limit's key may be free."""
+    return f"limit:{key}"
+
+
 def worker_topic(worker: str) -> str:
     """What to wait for to hear that a worker's job was taken from it, or its queues paused."""
     return f"worker:{worker}"

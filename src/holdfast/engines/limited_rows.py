@@ -1,0 +1,195 @@
+"""The rows of shared limits beside those of jobs: permits, the jobs that wait behind a key, and the keys to look at.
+
+Must not decide who gets a permit (`permits`), and must not use threads, files or a clock.
+
+A job with limits is available outside the order of its queue: it waits behind a key. `_rechecks` says which keys a claim
+of a queue must look at, and from when on: wherever there is room and somebody waits, there is such a note.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from heapq import heappush
+
+from holdfast.core.model import Job, Record, State, Time, Usage
+from holdfast.core.shared_limits import (
+    BUCKET,
+    LIMIT,
+    NO_LIMIT,
+    Bucket,
+    Settings,
+    awaited_key,
+    awaits_permit,
+    bucket_of,
+    filled,
+    limit_of,
+    settings_of,
+)
+from holdfast.engines.indexed_rows import IndexedRows, Ready
+from holdfast.engines.permits import Permit, PermitRows
+from holdfast.engines.refusals import holds
+from holdfast.engines.topics import limit_topic, queue_topic
+
+LOOKED_AT: Time = 0
+"""The time of a note that a claim has left standing: there is room, but for jobs of other types."""
+
+
+class LimitedRows(IndexedRows, PermitRows):
+    """All rows of a store. `_awaits` names the key behind which each job waits, whatever its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._permits: dict[str, dict[tuple[str, str], Permit]] = {}
+        self._permits_of: dict[str, dict[tuple[str, str], Permit]] = {}
+        self._awaits: dict[str, str] = {}
+        self._waiting: defaultdict[tuple[str, str], dict[str, list[Ready]]] = defaultdict(dict)
+        """For each queue and key a heap for each type, as `_ready` is for those without limits."""
+        self._parked: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        """For each queue and key the pending jobs whose steps wait for a permit, in the order of their insertion."""
+        self._queues: defaultdict[str, set[str]] = defaultdict(set)
+        """The queues in which jobs ever waited behind a key."""
+        self._rechecks: defaultdict[str, dict[str, Time]] = defaultdict(dict)
+
+    # Jobs that wait.
+
+    def _put(self, job: Job | None, id: str = "") -> None:
+        old = self.jobs.get(id if job is None else job.id)
+        if old is not None and awaits_permit(old):
+            for key in (self._awaits.get(old.id, ""), awaited_key(old) or ""):
+                self._parked[old.queue, key].pop(old.id, None)
+        super()._put(job, id)
+        key = None if job is None else awaited_key(job)
+        self._set(self._awaits, id if job is None else job.id, key)
+        if job is not None and job.state is State.PENDING and awaits_permit(job) and key is not None:
+            self._parked[job.queue, key][job.id] = self._order[job.id]
+            self._queues[key].add(job.queue)
+            self._look_at(job.queue, key, job.created_at)
+
+    def _make_ready(self, job: Job) -> None:
+        key = awaited_key(job)
+        if key is None:
+            super()._make_ready(job)
+        else:
+            self._wait_behind(job, key)
+            self._look_at(job.queue, key, job.run_at or 0)
+
+    def _wait_behind(self, job: Job, key: str) -> None:
+        self._queues[key].add(job.queue)
+        heappush(self._waiting[job.queue, key].setdefault(job.type, []), self._turn(job))
+
+    def _move_behind(self, job: Job, key: str) -> None:
+        """Let a job that found no room behind one key wait behind another one."""
+        before = self._awaits[job.id]
+        if self.journal is not None:
+            self.journal.append(lambda: self._wait_behind(job, before))
+        self._set(self._awaits, job.id, key)
+        self._wait_behind(job, key)
+
+    def _waiting_job(self, item: Ready, key: str) -> Job | None:
+        """The job that an entry of a heap stands for; None if it has changed since, or waits elsewhere."""
+        job = self._ready_job(item)
+        return job if job is not None and self._awaits.get(job.id) == key else None
+
+    def _has_waiting(self, queue: str, key: str) -> bool:
+        heaps = self._waiting[queue, key].values()
+        return bool(self._parked[queue, key]) or any(self._waiting_job(item, key) for heap in heaps for item in heap)
+
+    def _look_at(self, queue: str, key: str, at: Time) -> None:
+        """Let claims of a queue look at a key from this time on, or sooner if they would anyway."""
+        known = self._rechecks[queue].get(key)
+        self._set(self._rechecks[queue], key, at if known is None else min(at, known))
+        self.news.add(queue_topic(queue))
+
+    # See PermitRows.
+
+    def recheck(self, key: str, at: Time) -> None:
+        """See PermitRows."""
+        for queue in sorted(self._queues[key]):
+            if self._has_waiting(queue, key):
+                self._look_at(queue, key, at)
+        self.news.add(limit_topic(key))
+
+    def recheck_limit(self, limit: str) -> None:
+        """Let claims look at every key of a limit: its settings have changed."""
+        for key in sorted(self._queues):
+            if limit_of(key) == limit:
+                self.recheck(key, LOOKED_AT)
+
+    def settings(self, limit: str) -> Settings:
+        """See PermitRows."""
+        record = self.records.get(LIMIT + limit)
+        return NO_LIMIT if record is None or not record.value else settings_of(record.value)
+
+    def bucket(self, key: str) -> Bucket | None:
+        """See PermitRows."""
+        record = self.records.get(BUCKET + key)
+        return None if record is None or not record.value else bucket_of(record.value)
+
+    def put_bucket(self, key: str, bucket: Bucket, now: Time) -> None:
+        """See PermitRows."""
+        old = self.records.get(BUCKET + key)
+        version = 1 if old is None else old.version + 1
+        self._set(self.records, BUCKET + key, Record(BUCKET + key, bucket.text(), version, now))
+
+    def permits(self, key: str) -> Sequence[Permit]:
+        """See PermitRows."""
+        return list(self._permits.get(key, {}).values())
+
+    def count_permits(self, key: str) -> int:
+        """See PermitRows."""
+        return len(self._permits.get(key, {}))
+
+    def permits_of(self, job: str) -> Sequence[Permit]:
+        """See PermitRows."""
+        return list(self._permits_of.get(job, {}).values())
+
+    def put_permit(self, permit: Permit) -> None:
+        """See PermitRows."""
+        self._set(self._permits.setdefault(permit.key, {}), (permit.job, permit.path), permit)
+        self._set(self._permits_of.setdefault(permit.job, {}), (permit.key, permit.path), permit)
+
+    def drop_permits(self, permits: Sequence[Permit]) -> None:
+        """See PermitRows."""
+        for one in permits:
+            self._set(self._permits[one.key], (one.job, one.path), None)
+            self._set(self._permits_of[one.job], (one.key, one.path), None)
+
+    def is_current(self, job: str, epoch: int) -> bool:
+        """See PermitRows."""
+        return holds(self.jobs.get(job), epoch)
+
+    # Reading.
+
+    def usage(self, limit: str, now: Time) -> list[Usage]:
+        """How much of each key of a limit is used, in the order of the keys."""
+        settings = self.settings(limit)
+        buckets = {name.removeprefix(BUCKET) for name, record in self.records.items() if name.startswith(BUCKET)}
+        keys = sorted(key for key in {*self._permits, *self._queues, *buckets} if limit_of(key) == limit)
+        found = [self._usage(key, settings, now) for key in keys]
+        return [one for one in found if one.held or one.waiting or one.closed_until or one.tokens != settings.burst]
+
+    def _usage(self, key: str, settings: Settings, now: Time) -> Usage:
+        valid = [
+            one
+            for one in self.permits(key)
+            if (one.until > now if one.until is not None else self.is_current(one.job, one.epoch))
+        ]
+        bucket = filled(settings, self.bucket(key), now)
+        closed = bucket.closed_until if bucket.closed_until > now else 0
+        return Usage(key, len(valid), self._count_waiting(key), bucket.tokens if settings.burst else None, closed)
+
+    def _count_waiting(self, key: str) -> int:
+        return sum(
+            len(self._parked[queue, key])
+            + len({i[4] for heap in self._waiting[queue, key].values() for i in heap if self._waiting_job(i, key)})
+            for queue in list(self._queues.get(key, ()))
+        )
+
+    def _drop_full_buckets(self, before: Time, now: Time) -> None:
+        """Forget the buckets that are full, open and unused since then: a key without one starts full."""
+        for name, record in list(self.records.items()):
+            if not name.startswith(BUCKET) or record.at >= before:
+                continue
+            bucket, settings = bucket_of(record.value), self.settings(limit_of(name.removeprefix(BUCKET)))
+            if settings.refill and bucket is not None and bucket.closed_until <= before:
+                if filled(settings, bucket, now).tokens >= (settings.burst or 0):
+                    self._set(self.records, name, None)

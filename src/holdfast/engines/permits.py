@@ -1,0 +1,237 @@
+"""Who gets a permit of a shared limit: the one algorithm of the engines that keep their rows in Python.
+
+Must not know any store: an engine gives its rows (`PermitRows`). Postgres and Redis do the same in SQL and Lua. Whoever
+uses this holds the store's write lock, so nobody else takes a permit meanwhile.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from holdfast.core.model import Admission, Ask, Time, Use
+from holdfast.core.shared_limits import (
+    RESERVED_MS,
+    Bucket,
+    Settings,
+    filled,
+    limit_of,
+    settled,
+    start_time,
+    started,
+)
+
+RESERVED = "~reserved"
+"""The path of a permit that is kept for a job that was woken for it."""
+
+RECHECK_LIMIT = 100
+"""How many keys with room one claim looks at for each queue, and how many waiting jobs it wakes or moves for each key."""
+
+
+class Permit(Struct, frozen=True, gc=False):
+    """The right of one job or step to run under a key, while its lease is current. `path` is empty for a job's own.
+
+    With `until`, it is kept for a job that has no lease yet.
+    """
+
+    key: str
+    job: str
+    path: str
+    epoch: int
+    try_number: int = 1
+    until: Time | None = None
+
+
+class PermitRows(ABC):
+    """The rows that an engine keeps of limits."""
+
+    @abstractmethod
+    def settings(self, limit: str) -> Settings:
+        """The settings of a limit."""
+
+    @abstractmethod
+    def bucket(self, key: str) -> Bucket | None:
+        """The bucket of a key."""
+
+    @abstractmethod
+    def put_bucket(self, key: str, bucket: Bucket, now: Time) -> None:
+        """Write the bucket of a key."""
+
+    @abstractmethod
+    def permits(self, key: str) -> Sequence[Permit]:
+        """The permits of a key."""
+
+    @abstractmethod
+    def count_permits(self, key: str) -> int:
+        """How many permits a key has, whether they are valid or not."""
+
+    @abstractmethod
+    def permits_of(self, job: str) -> Sequence[Permit]:
+        """The permits of a job."""
+
+    @abstractmethod
+    def put_permit(self, permit: Permit) -> None:
+        """Write a permit. It replaces the one of the same key, job and path."""
+
+    @abstractmethod
+    def drop_permits(self, permits: Sequence[Permit]) -> None:
+        """Remove permits."""
+
+    @abstractmethod
+    def is_current(self, job: str, epoch: int) -> bool:
+        """Whether the lease with this epoch is current."""
+
+    @abstractmethod
+    def recheck(self, key: str, at: Time) -> None:
+        """Let claims look at a key at this time, in every queue where jobs wait behind it. Wake those who wait for it."""
+
+
+class Block(Struct, frozen=True):
+    """Why a job or step can't start: the key that has no room, and when it may have some (None: when a permit ends)."""
+
+    key: str
+    at: Time | None
+
+
+class Permits:
+    """The permits that one act hands out. `finish` writes the buckets."""
+
+    def __init__(self, rows: PermitRows, now: Time) -> None:
+        self._rows = rows
+        self._now = now
+        self._settings: dict[str, Settings] = {}
+        self._buckets: dict[str, Bucket] = {}
+        self._changed: set[str] = set()
+        self._held: dict[str, int] = {}
+
+    # Asking.
+
+    def block(self, uses: Sequence[Use], job: str, path: str = "") -> Block | None:
+        """Why a job, or one of its steps, can't start under all these keys now; None if it can."""
+        for use in uses:
+            at = self._start_time(use, self._held_by_others(use.key, job, path))
+            if at is None or at > self._now:
+                return Block(use.key, at)
+        return None
+
+    def start(self, uses: Sequence[Use], job: str, epoch: int, path: str = "", try_number: int = 1) -> None:
+        """Give a job or step its permits, after `block` has found room for it."""
+        for use in uses:
+            own = [one for one in self._rows.permits_of(job) if one.key == use.key and one.path in (path, RESERVED)]
+            self._drop(own)
+            self._rows.put_permit(Permit(use.key, job, path, epoch, try_number))
+            self._held[use.key] = self._count(use.key) + 1
+            self._put_bucket(use.key, started(self._settings_of(use.key), self._bucket(use.key), use.units))
+
+    def has_room(self, key: str) -> Block | None:
+        """What keeps one more permit of a key from starting, whoever asks for it."""
+        at = self._start_time(Use(key, 0), self._count(key))
+        return None if at is not None and at <= self._now else Block(key, at)
+
+    def reserve(self, key: str, job: str) -> None:
+        """Keep a permit for a job that is woken for it."""
+        until = self._now + RESERVED_MS
+        self._rows.put_permit(Permit(key, job, RESERVED, 0, until=until))
+        self._held[key] = self._count(key) + 1
+        self._rows.recheck(key, until)
+
+    def next_end(self, key: str) -> Time | None:
+        """When the first reservation of a key ends, if it has one."""
+        return min((one.until for one in self._rows.permits(key) if one.until is not None), default=None)
+
+    def end(self, job: str, path: str | None = None) -> None:
+        """End the permits of a job, or of one of its steps, and let others have them."""
+        ended = [one for one in self._rows.permits_of(job) if path is None or one.path == path]
+        self._drop(ended)
+        for key in dict.fromkeys(one.key for one in ended):
+            if self._settings_of(key).at_once is not None:  # a rate has room by time alone
+                self._rows.recheck(key, self._now)
+
+    def admit(self, ask: Ask) -> Admission:
+        """Answer a step whose lease is current."""
+        if not ask.uses:
+            self._settle(ask)
+            self.end(ask.job, ask.path)
+            return Admission(True)
+        if self._is_admitted(ask):
+            return Admission(True)
+        if (block := self.block(ask.uses, ask.job, ask.path)) is not None:
+            return Admission(False, block.key, block.at)
+        self.start(ask.uses, ask.job, ask.epoch, ask.path, ask.try_number)
+        return Admission(True)
+
+    def finish(self) -> None:
+        """Write what the rates have left."""
+        for key in sorted(self._changed):
+            self._rows.put_bucket(key, self._buckets[key], self._now)
+        self._changed.clear()
+
+    # Counting.
+
+    def _settle(self, ask: Ask) -> None:
+        """Correct what the permits of a step have cost. Once: a repeated ask finds no permits."""
+        held = {one.key for one in self._rows.permits_of(ask.job) if one.path == ask.path}
+        for use in ask.settles:
+            if use.key in held and self._settings_of(use.key).burst is not None:
+                self._put_bucket(use.key, settled(self._bucket(use.key), use.units))
+                self._rows.recheck(use.key, self._now)
+
+    def _is_admitted(self, ask: Ask) -> bool:
+        """Whether this very try has its permits already: the answer was lost, and it asks again."""
+        held = {
+            (one.key, one.try_number)
+            for one in self._rows.permits_of(ask.job)
+            if one.path == ask.path and one.epoch == ask.epoch
+        }
+        return all((use.key, ask.try_number) in held for use in ask.uses)
+
+    def _start_time(self, use: Use, held: int) -> Time | None:
+        return start_time(self._settings_of(use.key), self._bucket(use.key), held, use.units, self._now)
+
+    def _held_by_others(self, key: str, job: str, path: str) -> int:
+        """How many permits others hold. What is kept for a job, or what this step holds from an earlier try, is its own.
+        """
+        held = self._count(key)
+        if not held:
+            return 0
+        own = [one for one in self._rows.permits_of(job) if one.key == key and one.path in (path, RESERVED)]
+        return held - len(own)
+
+    def _count(self, key: str) -> int:
+        """How many valid permits a key has. Those that are not are removed, once it looks full."""
+        if key not in self._held:
+            settings = self._settings_of(key)
+            held = 0 if settings.at_once is None else self._rows.count_permits(key)
+            if settings.at_once is not None and held >= settings.at_once:
+                stale = [one for one in self._rows.permits(key) if not self._is_valid(one)]
+                self._rows.drop_permits(stale)
+                held -= len(stale)
+            self._held[key] = held
+        return self._held[key]
+
+    def _is_valid(self, permit: Permit) -> bool:
+        if permit.until is not None:
+            return permit.until > self._now
+        return self._rows.is_current(permit.job, permit.epoch)
+
+    def _drop(self, permits: Sequence[Permit]) -> None:
+        self._rows.drop_permits(permits)
+        for one in permits:
+            if one.key in self._held:
+                self._held[one.key] -= 1
+
+    def _settings_of(self, key: str) -> Settings:
+        if key not in self._settings:
+            self._settings[key] = self._rows.settings(limit_of(key))
+        return self._settings[key]
+
+    def _bucket(self, key: str) -> Bucket:
+        if key not in self._buckets:
+            self._buckets[key] = filled(self._settings_of(key), self._rows.bucket(key), self._now)
+        return self._buckets[key]
+
+    def _put_bucket(self, key: str, bucket: Bucket) -> None:
+        if bucket != self._buckets[key]:
+            self._buckets[key] = bucket
+            self._changed.add(key)
+
