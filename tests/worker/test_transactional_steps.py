@@ -444,13 +444,13 @@ async def test_a_connection_that_was_kept_is_dead_after_the_step(app, path):
     @app.job
     async def order() -> None:
         await keep.aio()
-        with pytest.raises(Invalid, match="the step is over"):
+        with pytest.raises(Invalid, match="the step and its transaction have ended"):
             kept[0].execute("insert into ledger values (1, '', 1)")
         kept[1].start()
         kept[1].join(10)
 
     assert (await finished(app, await order.submit())).state is State.COMPLETED
-    assert "the step is over" in str(kept[2])
+    assert "the step and its transaction have ended" in str(kept[2])
     assert ledger(path) == []
 
 
@@ -554,7 +554,7 @@ async def test_a_body_that_hangs_is_rolled_back_while_other_jobs_go_on(app, path
         job = await in_state(app, run, State.REVIEW)
         go.set()
     assert (job.error.type, ledger(path)) == ("TimeoutError", [])
-    assert "for longer than 0.3 s, and was rolled back" in job.error.message
+    assert "for more than 0.3 s, so it was rolled back" in job.error.message
 
 
 # Leases, and a store in trouble.
@@ -856,5 +856,5 @@ async def test_a_body_that_keeps_its_own_record_from_being_written_fails_once(ap
     job = await finished(app, run)
     assert job.state is State.REVIEW
     assert job.error is not None
-    assert "does a table of yours refer to one of Holdfast's?" in job.error.message
+    assert "does one of your tables refer to a table of Holdfast?" in job.error.message
     assert len(calls) == 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
 
+from holdfast.core.errors import Invalid
 from holdfast.core.model import Conflict, Recorded, Step
 from holdfast.engines.checks import check_steps
 from holdfast.engines.traits import Body
@@ -95,3 +96,16 @@ def ignored(task: "asyncio.Task[Any]") -> None:
     """Nobody waits for this any more: its error would be told as one that was never looked at."""
     if not task.cancelled():
         task.exception()
+
+
+def step_is_over() -> Exception:
+    """The error of a connection that is used after its step."""
+    return Invalid("tx(): the step and its transaction have ended; use the connection only inside the step")
+
+
+def held_too_long(step: Step, limit_seconds: float) -> TimeoutError:
+    """The error of a step that was rolled back because it kept its transaction open for too long."""
+    return TimeoutError(
+        f"step {step.name} kept its transaction open for more than {limit_seconds:g} s, so it was rolled back; do slow "
+        "work in an earlier step and only write in this one"
+    )

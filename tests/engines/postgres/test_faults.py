@@ -394,7 +394,7 @@ def test_a_lapse_after_a_restart_is_no_recovery_however_often_and_a_real_death_i
 
         for nth in range(RECOVERY_LIMIT + 2):
             entry = await silent(then=signal.SIGQUIT if nth % 2 else signal.SIGINT)
-            assert "no recovery" in entry.note["excused"]
+            assert "doesn't count as a recovery" in entry.note["excused"]
             assert (await current(engine, held)).recoveries == 0
             [again] = await owner.claim("w-1", ["default"], 1)
             assert again.epoch == nth + 2

@@ -70,7 +70,7 @@ def own_server() -> Iterator[Server]:
         ("postgresql://h/d?colour=red", "'colour'"),
         ("postgresql://h/d?pooler=session", "pooler="),
         ("postgresql://h/d?connections=0", "connections="),
-        ("postgresql://h:x/d", "not a URL"),
+        ("postgresql://h:x/d", "not a valid URL"),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused_before_anything_is_opened(url: str, says: str):

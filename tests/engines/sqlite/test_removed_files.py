@@ -353,7 +353,7 @@ def test_no_job_is_taken_from_a_healthy_worker_whose_folder_was_removed(tmp_path
     assert workers.called(f"print(s.run({id!r}).result(timeout=30))").strip() == "1"
     events = workers.called(f"print([str(one.event) for one in s.run({id!r}).history()])").strip()
     assert events == "['submit', 'claim', 'complete']"
-    assert "made anew" in (tmp_path / "log-0").read_text() + (tmp_path / "log-1").read_text()
+    assert "created again" in (tmp_path / "log-0").read_text() + (tmp_path / "log-1").read_text()
 
 
 @pytest.mark.parametrize("what", ["log", "database"])

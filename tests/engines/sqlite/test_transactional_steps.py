@@ -180,7 +180,7 @@ def test_a_cancelled_caller_leaves_nothing_behind(store):
         return errors
 
     (error,) = store.run(asyncio.wait_for(cut_off(), 10))
-    assert "the step is over" in error
+    assert "the step and its transaction have ended" in error
     assert (store.rows(), store.records()) == ([], [])
 
 
@@ -203,7 +203,7 @@ def test_rows_that_were_not_read_to_their_end_don_t_hold_up_the_commit(store):
 
     store.do(body)
     assert len(store.rows()) == 102
-    with pytest.raises(Invalid, match="the step is over"):
+    with pytest.raises(Invalid, match="the step and its transaction have ended"):
         kept[1].fetchone()
 
 
@@ -466,7 +466,7 @@ def test_what_is_handed_out_is_dead_afterwards_and_gives_nothing_away(store):
         lambda: list(rows),
         cursor.close,
     ):
-        with pytest.raises(Invalid, match="the step is over"):
+        with pytest.raises(Invalid, match="the step and its transaction have ended"):
             use()
     assert store.rows() == []
 
@@ -476,7 +476,7 @@ def test_a_connection_that_was_kept_is_of_no_use_in_a_later_step(store):
     store.do(kept.append)
 
     def body(db):
-        with pytest.raises(Invalid, match="the step is over"):
+        with pytest.raises(Invalid, match="the step and its transaction have ended"):
             put(1)(kept[0])
         put(2)(db)
 
@@ -513,7 +513,7 @@ def test_a_statement_without_an_end_is_interrupted_and_taken_back(store, hasty):
             heard.append(str(error))
             raise
 
-    with pytest.raises(TimeoutError, match=r"held its transaction for longer than 0.3 s and was rolled back"):
+    with pytest.raises(TimeoutError, match=r"kept its transaction open for more than 0.3 s, so it was rolled back"):
         store.do(body)
     assert (store.rows(), store.records()) == ([], [])
     store.do(put(2))
@@ -543,7 +543,7 @@ def test_code_that_does_not_come_back_holds_up_nobody_for_longer(store, hasty):
 
     async def scene():
         began = time.monotonic()
-        with pytest.raises(TimeoutError, match="held its transaction"):
+        with pytest.raises(TimeoutError, match="kept its transaction open"):
             await store.transact(body)
         await store.engine.put_record("a", "1")
         took = time.monotonic() - began
@@ -569,7 +569,7 @@ def test_an_event_loop_that_hangs_does_not_hold_the_store(store, hasty):
 
         await store.engine.transact(step(store.job, "pay#1", StepState.STARTED), fill)
 
-    with pytest.raises(TimeoutError, match="held its transaction"):
+    with pytest.raises(TimeoutError, match="kept its transaction open"):
         store.run(scene())
     assert (store.rows(), store.records()) == ([7], [])
 
@@ -682,7 +682,7 @@ def test_a_body_that_leaves_a_statement_running_is_taken_back_whole(store):
 
     def work(db):
         running.set()
-        with pytest.raises(Invalid, match="the step is over"):
+        with pytest.raises(Invalid, match="the step and its transaction have ended"):
             db.execute(f"insert into big {FOREVER.replace('count(*)', 'n')}")
 
     def body(db):

@@ -22,7 +22,7 @@ import asyncpg
 
 from holdfast import forking
 from holdfast.core.errors import Invalid
-from holdfast.engines.held_transaction import ignored
+from holdfast.engines.held_transaction import ignored, step_is_over
 from holdfast.engines.postgres.store import Connection as Driver
 
 T = TypeVar("T")
@@ -54,11 +54,6 @@ _TROUBLE = (
     asyncpg.InvalidCachedStatementError,  # a table was altered since: the next try prepares the statement anew
     asyncpg.OutdatedSchemaCacheError,
 )
-
-
-def step_is_over() -> Exception:
-    """The error of a connection that is used after its step."""
-    return Invalid("tx(): the step and its transaction have ended; use the connection only inside the step")
 
 
 def ended_early() -> Exception:

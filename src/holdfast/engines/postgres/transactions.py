@@ -13,11 +13,11 @@ import asyncpg
 from holdfast.core.errors import Invalid, StoreClosed
 from holdfast.core.model import Conflict, Recorded, Step, StepState
 from holdfast.core.moves import check_unmarked
-from holdfast.engines.held_transaction import HeldTransaction
+from holdfast.engines.held_transaction import HeldTransaction, held_too_long, step_is_over
 from holdfast.engines.loop_thread import LoopThread
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.counting import record_crowded
-from holdfast.engines.postgres.guard import Connection, Session, ended_early, step_is_over
+from holdfast.engines.postgres.guard import Connection, Session, ended_early
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.store import BODY_SETTINGS, is_broken, is_passing, translate_error
 from holdfast.engines.postgres.store import Connection as Driver
@@ -151,13 +151,13 @@ class Transactions:
             in_time = await hold.over.wait(LIMIT_SECONDS)
         finally:
             self._holds.discard(hold)
-        await session.end(step_is_over if in_time else lambda: _too_long(hold.step))
+        await session.end(step_is_over if in_time else lambda: held_too_long(hold.step, LIMIT_SECONDS))
         if self._stopped and not hold.steps:
             raise self._was_closed()
         if session.trouble is not None:
             raise session.trouble
         if not in_time:
-            raise _Own(_too_long(hold.step))
+            raise _Own(held_too_long(hold.step, LIMIT_SECONDS))
         if hold.steps and not db.is_in_transaction():
             raise ended_early()
         return session.failed
@@ -244,10 +244,3 @@ _PASSING = (
     asyncpg.QueryCanceledError,
     asyncpg.InvalidCachedStatementError,
 )
-
-
-def _too_long(step: Step) -> TimeoutError:
-    return TimeoutError(
-        f"step {step.name} kept its transaction open for more than {LIMIT_SECONDS:g} s, so it was rolled back; do slow "
-        "work in an earlier step and only write in this one"
-    )

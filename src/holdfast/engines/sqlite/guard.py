@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from holdfast.core.errors import Invalid
+from holdfast.engines.held_transaction import step_is_over
 from holdfast.engines.sqlite.store import own_names
 
 T = TypeVar("T")
@@ -73,11 +74,6 @@ _ASKING = frozenset(
 _TELLING = frozenset({"data_version", "page_size", "user_version", "foreign_keys", "compile_options"})
 _MODULES = frozenset({"fts3", "fts4", "fts5", "rtree", "rtree_i32", "geopoly"})
 _FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
-
-
-def step_is_over() -> Exception:
-    """The error of a connection that is used after its step."""
-    return Invalid("tx(): the step is over, and its transaction has ended; use the connection only inside the step")
 
 
 def rolled_back() -> Exception:

@@ -14,8 +14,8 @@ from pathlib import Path
 from holdfast.core.errors import Invalid, StoreBusy
 from holdfast.core.model import Conflict, Recorded, Step, StepState
 from holdfast.core.moves import check_unmarked
-from holdfast.engines.held_transaction import HELD, HeldTransaction
-from holdfast.engines.sqlite.guard import Connection, Session, rolled_back, step_is_over
+from holdfast.engines.held_transaction import HELD, HeldTransaction, held_too_long, step_is_over
+from holdfast.engines.sqlite.guard import Connection, Session, rolled_back
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import connect, translate_error
 from holdfast.engines.sqlite.writes import Writes
@@ -106,7 +106,7 @@ class Transactions:
         self._hold = hold
         hold.open(Connection(session))
         if not hold.over.wait(LIMIT_SECONDS):
-            hold.break_off(lambda: _too_long(hold.step))
+            hold.break_off(lambda: held_too_long(hold.step, LIMIT_SECONDS))
         self._hold, broken = None, hold.broken
         session.end(broken or step_is_over)
         if session.trouble is not None:
@@ -134,11 +134,4 @@ def _forked(step: Step) -> Invalid:
     return Invalid(
         f"step {step.name} forked inside its transaction, which was rolled back: SQLite can't be open while a process "
         "forks; use multiprocessing, preexec_fn or os.fork in another step"
-    )
-
-
-def _too_long(step: Step) -> TimeoutError:
-    return TimeoutError(
-        f"step {step.name} held its transaction for longer than {LIMIT_SECONDS:g} s and was rolled back: do the slow "
-        "work in a step before it, and only write here"
     )
