@@ -12,7 +12,7 @@ from msgspec import Struct
 from holdfast.conformance.given import HOUR, MINUTE
 from holdfast.core.model import State, StepState
 
-SLOTS, QUEUES, TYPES, WORKERS, KEYS, PATHS, GROUPS, NAMES = 6, 3, 2, 2, 2, 4, 2, 3
+SLOTS, QUEUES, TYPES, WORKERS, KEYS, PATHS, GROUPS, NAMES, LIMITS = 6, 3, 2, 2, 2, 4, 2, 4, 3
 EVENTS = 12
 """Enough numbers for all events that one state allows."""
 
@@ -36,6 +36,7 @@ class Plan(Struct, frozen=True):
     keep: int | None = 0
     anew: bool = False
     """Whether it is a new job, when the one in its slot has ended."""
+    limits: tuple[int, ...] = ()
 
 
 class Mark(Struct, frozen=True):
@@ -101,6 +102,25 @@ class RecordSteps(Struct, frozen=True, tag=True):
     seat: int = 0
 
 
+class Request(Struct, frozen=True):
+    """A step asks for permits, or gives them back if it names none."""
+
+    slot: int
+    held: bool
+    path: int
+    limits: tuple[int, ...] = ()
+    try_number: int = 1
+    age: int = 0
+
+
+class Admit(Struct, frozen=True, tag=True):
+    """Some records, and then what some steps ask for."""
+
+    requests: tuple[Request, ...]
+    marks: tuple[Mark, ...] = ()
+    seat: int = 0
+
+
 class Put(Struct, frozen=True, tag=True):
     """A small document is written or removed, expecting anything, what is there, none, or something else."""
 
@@ -154,7 +174,7 @@ class Compare(Struct, frozen=True, tag=True):
     """All that the stores hold is compared. An act like the others, so that those around it can be left out."""
 
 
-Act = Insert | Claim | Commit | RecordSteps | Put | BeatOf | Prune | Look | Advance | Reopen | Compare
+Act = Insert | Claim | Commit | RecordSteps | Admit | Put | BeatOf | Prune | Look | Advance | Reopen | Compare
 
 
 def _below(number: int) -> st.SearchStrategy[int]:
@@ -167,6 +187,8 @@ orders = tuple(permutations(range(QUEUES)))
 some_queues = st.sampled_from((*orders, *orders, *(order[:1] for order in orders), *(order[:2] for order in orders)))
 moments = st.sampled_from(MOMENTS)
 states = st.sampled_from((*[State.AVAILABLE] * 7, State.SCHEDULED, State.SCHEDULED, State.PENDING))
+
+limits = st.sampled_from((*[()] * 4, *((n,) for n in range(LIMITS)), (0, 1), (2, 0)))
 
 plans = st.builds(
     Plan,
@@ -182,6 +204,7 @@ plans = st.builds(
     group=st.sampled_from((None, *range(GROUPS))),
     keep=st.sampled_from((0, None, MINUTE)),
     anew=mostly,
+    limits=limits,
 )
 marks = st.builds(
     Mark, slot=slots, held=mostly, path=_below(PATHS), state=st.sampled_from(StepState), value=_below(2), age=ages
@@ -193,7 +216,7 @@ moves = st.builds(
     nth=_below(EVENTS + 4),
     age=ages,
     run=moments,
-    wait=_below(5),
+    wait=_below(6),
     takes=_below(4),
     marks=st.sampled_from((0, 0, 1, 2)).flatmap(lambda number: st.tuples(*[marks] * number)),
     drop=st.sampled_from((None, None, *range(PATHS))),
@@ -218,6 +241,15 @@ claims = st.builds(
 )
 commits = st.builds(Commit, moves=st.lists(moves, min_size=1, max_size=3).map(tuple), seat=seats)
 records = st.builds(RecordSteps, marks=st.lists(marks, min_size=1, max_size=3).map(tuple), seat=seats)
+requests = st.builds(
+    Request, slot=slots, held=mostly, path=_below(PATHS), limits=limits, try_number=st.sampled_from((1, 1, 2)), age=ages
+)
+admits = st.builds(
+    Admit,
+    requests=st.lists(requests, min_size=1, max_size=4).map(tuple),
+    marks=st.lists(marks, max_size=2).map(tuple),
+    seat=seats,
+)
 puts = st.builds(
     Put,
     name=_below(NAMES),
@@ -249,5 +281,16 @@ compares = st.builds(Compare)
 
 # Jobs must come in, be claimed and change most of the time, or nothing happens to any of them.
 _often: list[st.SearchStrategy[Act]] = [inserts, claims, commits, commits]
-_seldom: list[st.SearchStrategy[Act]] = [compares, records, puts, beats, prunes, looks, advances, reopens]
+_seldom: list[st.SearchStrategy[Act]] = [
+    compares,
+    records,
+    admits,
+    admits,
+    puts,
+    beats,
+    prunes,
+    looks,
+    advances,
+    reopens,
+]
 acts: st.SearchStrategy[Act] = st.sampled_from([*_often, *_often, *_often, *_seldom]).flatmap(lambda kind: kind)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, Step, Where
+from holdfast.core.shared_limits import BUCKET
 from holdfast.core.summaries import StepSummary
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER
@@ -40,7 +41,7 @@ async def dump(engine: Engine, groups: Iterable[tuple[str, str]] = ()) -> Dump:
         history={job.id: await all_entries(engine, job.id) for job in jobs},
         missing={f"{parent}/{group}": await engine.missing(parent, group) for parent, group in sorted(asked)},
         counts={f"{queue}/{state}": number for (queue, state), number in sorted((await engine.count()).items())},
-        records=[record for record in records if not record.name.startswith(WORKER)],
+        records=[record for record in records if not record.name.startswith((WORKER, BUCKET))],
         workers={record.name: presence_of(record) for record in records if record.name.startswith(WORKER)},
     )
 

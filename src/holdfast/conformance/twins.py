@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from holdfast.conformance import acts
 from holdfast.conformance.dump import Dump, all_jobs, dump
-from holdfast.conformance.given import HOUR, NEAR, OOPS, START
+from holdfast.conformance.given import DAY, HOUR, NEAR, OOPS, START
 from holdfast.conformance.kinds import NOTHING, THIS_MACHINE, Kind
 from holdfast.core.errors import HoldfastError
 from holdfast.core.keys import digest, new_id
 from holdfast.core.lifecycle import EVENTS, TERMINAL, decide, deliver
 from holdfast.core.model import (
+    Ask,
     Beat,
     Change,
     Event,
@@ -31,10 +32,12 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
+    Use,
     Wait,
     WaitKind,
     Where,
 )
+from holdfast.core.shared_limits import LIMIT, UNIT, Settings
 from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.records import PAUSE, QUIET, WORKER
@@ -45,7 +48,10 @@ WORKER_NAMES = ("w-1", "w-2")
 KEY_NAMES = ("k-1", "k-2")
 GROUP_NAMES = ("g", "h")
 PATH_NAMES = ("draw#1", "draw#2", "send#1", "~wait/go")
-RECORD_NAMES = (PAUSE + "a", QUIET + "w-1", "leader")
+RECORD_NAMES = (PAUSE + "a", QUIET + "w-1", "leader", LIMIT + "one")
+LIMIT_KEYS = ("one", "two/a", "two/b")
+LIMITS = {"one": Settings(at_once=1), "two": Settings(at_once=2, burst=4 * UNIT, refill=UNIT, period_ms=DAY)}
+"""A rate that refills so slowly that no clock matters."""
 TICK_SECONDS = 0.001
 
 ANY, HELD, BUSY = frozenset(State), frozenset({State.ACTIVE}), frozenset({State.ACTIVE, State.REVIEW})
@@ -81,6 +87,8 @@ class Twins:
             engine = self._kind.at(self._url, self._clock)
             await engine.open()
             self._engines.append(engine)
+        for name, settings in LIMITS.items():
+            await self._both(0, "put_record", LIMIT + name, msgspec.json.encode(settings).decode())
 
     async def close(self) -> None:
         """Close the store under test."""
@@ -103,6 +111,10 @@ class Twins:
             case acts.RecordSteps():
                 steps = [step for mark in act.marks if (step := self._step(mark)) is not None]
                 await self._both(act.seat, "record", steps)
+            case acts.Admit():
+                asks = [ask for one in act.requests if (ask := self._ask(one)) is not None]
+                steps = [step for mark in act.marks if (step := self._step(mark)) is not None]
+                await self._both(act.seat, "admit", asks, steps)
             case acts.Put():
                 await self._put(act)
             case acts.BeatOf():
@@ -123,8 +135,10 @@ class Twins:
         """Compare all that the two stores hold."""
         groups = [(id, group) for id in self._copies for group in ("", *GROUP_NAMES)]
         expected = await dump(self._model, groups)
-        for engine in self._engines:
+        for seat, engine in enumerate(self._engines):
             self._assert_same("dump", expected, await dump(engine, groups))
+            for limit in LIMITS:
+                await self._both(seat, "usage", limit)
 
     # Each act as a call.
 
@@ -139,7 +153,10 @@ class Twins:
         held = [record.version for record in await self._model.records(name) if record.name == name]
         version = held[0] if held else 0
         expected = {"any": None, "held": version, "none": 0, "other": version + 1}[act.expects]
-        await self._both(act.seat, "put_record", name, None if act.value is None else str(act.value), expected)
+        value = None if act.value is None else str(act.value)
+        if name.startswith(LIMIT) and act.value:  # otherwise it can't be read, and limits nothing
+            value = f'{{"at_once":{act.value + 1}}}'
+        await self._both(act.seat, "put_record", name, value, expected)
 
     async def _beat(self, act: acts.BeatOf) -> None:
         worker = WORKER_NAMES[act.worker]
@@ -231,7 +248,7 @@ class Twins:
             group=None if lease is None or plan.group is None else GROUP_NAMES[plan.group],
             created_at=self._clock.now,
             expires_at=None if plan.expires is None else self._at(plan.expires),
-            options=Options(keep_ms=plan.keep),
+            options=Options(keep_ms=plan.keep, limits=tuple(Use(LIMIT_KEYS[n]) for n in plan.limits)),
             state=plan.state,
             run_at=self._at(plan.run),
             waits=waits,
@@ -240,6 +257,14 @@ class Twins:
     def _step(self, mark: acts.Mark) -> Step | None:
         copy = self._copy(mark.slot, mark.age, HELD if mark.held else ANY)
         return None if copy is None else self._step_of(copy, mark)
+
+    def _ask(self, one: acts.Request) -> Ask | None:
+        copy = self._copy(one.slot, one.age, HELD if one.held else ANY)
+        if copy is None:
+            return None
+        uses = tuple(Use(LIMIT_KEYS[n]) for n in one.limits)
+        path = PATH_NAMES[one.path]
+        return Ask(job=copy.id, epoch=copy.epoch, path=path, uses=uses, try_number=one.try_number)
 
     def _step_of(self, copy: Job, mark: acts.Mark) -> Step:
         ended = None if mark.state is StepState.STARTED else self._clock.now
@@ -286,6 +311,7 @@ class Twins:
             Wait(WaitKind.SIGNAL, "go", run_at),
             Wait(WaitKind.CHILDREN, GROUP_NAMES[0]),
             Wait(WaitKind.CHILDREN, GROUP_NAMES[1], run_at),
+            Wait(WaitKind.LIMIT, LIMIT_KEYS[0]),
             Wait(WaitKind.TIME, "", run_at),
         )
         match event:

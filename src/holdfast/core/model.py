@@ -137,8 +137,7 @@ class Lease(Struct, frozen=True, gc=False):
 
 
 class Use(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a job or step needs of a shared limit: a permit under this key, and so many millionths of a unit of its rate.
-    """
+    """What a job or step needs of a shared limit: a permit under this key, and units of its rate, in millionths."""
 
     key: str
     units: int = 1_000_000
@@ -319,10 +318,10 @@ class Recorded(Struct, frozen=True, gc=False):
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """What a step asks for before it starts: all these permits or none. Without `uses`, the step gives back what it has.
+    """What a step asks for before it starts: all these permits or none. Without `uses`, it gives back what it has.
 
-    A further try of the same step keeps its permits, and takes anew from the rates. `settles` corrects what earlier
-    uses cost: so many units more, or less.
+    A further try of the same step keeps its permits and pays the rates again. `settles` corrects what the permits cost:
+    so many units more, or less.
     """
 
     job: str

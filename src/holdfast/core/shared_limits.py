@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import digest
-from holdfast.core.model import Change, Job, State, Time, Use, WaitKind
+from holdfast.core.model import Change, Job, State, Time, WaitKind
 
 UNIT = 1_000_000
 """How many parts a unit has."""
@@ -34,7 +34,7 @@ RESERVED_MS = 30_000
 """How long a permit is kept for a job that gave up its slot to wait for it, and is woken now."""
 
 REOPEN_MS = 1_000
-"""After a provider's "slow down" is over, two permits may start in the first such period, then four, eight, and so on."""
+"""After a provider's "slow down", two permits may start in the first such period, four in the next, then eight."""
 
 REOPEN_PERIODS = 10
 """After so many periods, a limit that was closed is fully open again."""
@@ -233,7 +233,9 @@ def _burst_of(name: str, number: float, burst: Any, is_whole: bool) -> float:
     if isinstance(burst, bool) or not isinstance(burst, int | float) or not 0 < burst <= number:
         raise Invalid(f"limit {name}: burst={burst!r}: give a number above 0, and not above the rate ({number:g})")
     if is_whole and burst != int(burst):
-        raise Invalid(f"limit {name}: burst={burst!r}: give a whole number, or write the rate with a point: '{number}/…'")
+        raise Invalid(
+            f"limit {name}: burst={burst!r}: give a whole number, or write the rate with a point: '{number}/…'"
+        )
     if not is_whole and burst >= number:
         raise Invalid(f"limit {name}: burst={burst!r}: must be below the rate ({number:g}) where units are fractions")
     return burst

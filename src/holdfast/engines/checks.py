@@ -21,6 +21,7 @@ from holdfast.core.model import (
     NEW_JOBS_LIMIT,
     PAGE_LIMIT,
     UNREADABLE,
+    Ask,
     Change,
     Event,
     Job,
@@ -31,6 +32,7 @@ from holdfast.core.model import (
     StepState,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_whole
+from holdfast.core.shared_limits import MOST_UNITS, UNIT
 from holdfast.engines.records import WORKER
 
 NO_OPTIONS = Options()
@@ -128,6 +130,17 @@ def check_steps(steps: Sequence[Step]) -> None:
                 f"step {step.path[:40]}…: its path has {len(step.path):,} characters, and at most "
                 f"{STORED_PATH_CHARACTERS:,} are allowed; use shorter names"
             )
+
+
+def check_asks(asks: Sequence[Ask]) -> None:
+    """Refuse asks for permits that not every store can keep."""
+    for ask in asks:
+        for text in (ask.job, ask.path, *(use.key for use in (*ask.uses, *ask.settles))):
+            _check_field("ask", text)
+        if any(not -MOST_UNITS * UNIT <= use.units <= MOST_UNITS * UNIT for use in (*ask.uses, *ask.settles)):
+            raise BadValue(f"ask of step {ask.path}: more than {MOST_UNITS:,} units")
+        if len({use.key for use in ask.uses}) < len(ask.uses):
+            raise Invalid(f"step {ask.path} asks for the same limit twice")
 
 
 def storable(texts: Iterable[str]) -> list[str]:

@@ -21,7 +21,9 @@ from msgspec import Struct
 from holdfast.core.errors import Invalid, StoreError
 from holdfast.core.model import (
     PAGE_LIMIT,
+    Admission,
     Applied,
+    Ask,
     Beat,
     Change,
     Conflict,
@@ -36,12 +38,14 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
+    Usage,
     Where,
 )
 from holdfast.core.summaries import StepHead, StepSummary, page_of, summarize
 from holdfast.engines.checks import (
     are_storable,
     at_most,
+    check_asks,
     check_changes,
     check_jobs,
     check_page,
@@ -192,6 +196,11 @@ class Engine(ABC):
         claimed job gets the next epoch, this worker, and its history entries. No job is given to two workers, before
         its `run_at`, after its `expires_at`, or from a paused queue. The order holds across types. Jobs of other types
         don't change, and a million of them in front don't make a claim slow.
+
+        Laws of shared limits: a job with `limits` is taken only together with all its permits, and is passed over while
+        one of its keys has no room (`core.shared_limits`). Thousands of such jobs in front don't make a claim slow. A
+        key never has more valid permits than its `at_once`, and its rate is never exceeded by the store's clock. A
+        pending job that waits for a limit is activated when its key has room, and keeps the permit for RESERVED_MS.
         """
         check_worker(worker)
         asked = storable(dict.fromkeys(queues))
@@ -214,7 +223,7 @@ class Engine(ABC):
         arguments, new jobs and the arrival at its parent are one atomic act. A change is refused if the job isn't as
         the change expects (`lifecycle.refusal`), or if a job suspends on a group of children that have all arrived. An
         arrival counts once for each child, whatever the parent's state. It wakes those who wait for the job or its
-        queue, and the worker that lost the job.
+        queue, and the worker that lost the job. The job's permits end with its lease, in the same act.
         """
         check_changes(changes)
         return await self._commit(changes) if changes else []
@@ -228,6 +237,21 @@ class Engine(ABC):
         """
         check_steps(steps)
         return await self._record(steps) if steps else []
+
+    async def admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step] = ()
+    ) -> tuple[list[Admission | Conflict], list[Recorded | Conflict]]:
+        """Record some steps, then give others the permits that they ask for, each all or none. One act.
+
+        Laws: those of `record`, and then, ask by ask in the given order: an old epoch, or a job that isn't active, is a
+        Conflict. A refused ask changes nothing and names the first of its keys that has no room. A permit is valid only
+        while its lease is current. The same try of a step that asks again gets the same answer at no further cost; a
+        later try keeps its permits and takes anew from the rates. Without `uses` the step's permits end, and `settles`
+        corrects what they cost. A permit that ended wakes those who wait for its key.
+        """
+        check_asks(asks)
+        check_steps(steps)
+        return await self._admit(asks, steps) if asks or steps else ([], [])
 
     async def turn(
         self,
@@ -329,6 +353,10 @@ class Engine(ABC):
         """How many children of this group have not arrived at their parent yet."""
         return await self._missing(parent, group) if are_storable(parent, group) else 0
 
+    async def usage(self, limit: str) -> list[Usage]:
+        """How much of a shared limit is used, key by key in their order, up to PAGE_LIMIT; unused keys are left out."""
+        return await self._usage(limit) if are_storable(limit) else []
+
     # Small records: leadership, pauses, schedules, limits, and the status of each worker (read only).
 
     async def records(self, prefix: str) -> list[Record]:
@@ -339,7 +367,8 @@ class Engine(ABC):
         """Write a record, or remove it (None), if it is still at version `expected`.
 
         Laws: `expected=0` means that the record must not exist; `expected=None` always writes. A version number is
-        never used twice, not even after a removal.
+        never used twice, not even after a removal (but those of buckets may be). When a record `limit/NAME` or
+        `bucket/KEY` changes, the next claim looks at the jobs that wait for that limit.
         """
         check_record(name, value)
         return await self._put_record(name, value, expected)
@@ -377,6 +406,11 @@ class Engine(ABC):
 
     @abstractmethod
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]: ...
+
+    @abstractmethod
+    def _admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]: ...
 
     async def _turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
@@ -422,6 +456,9 @@ class Engine(ABC):
 
     @abstractmethod
     def _missing(self, parent: str, group: str) -> Awaitable[int]: ...
+
+    @abstractmethod
+    def _usage(self, limit: str) -> Awaitable[list[Usage]]: ...
 
     @abstractmethod
     def _records(self, prefix: str) -> Awaitable[list[Record]]: ...

@@ -2,8 +2,8 @@
 
 Must not decide who gets a permit (`permits`), and must not use threads, files or a clock.
 
-A job with limits is available outside the order of its queue: it waits behind a key. `_rechecks` says which keys a claim
-of a queue must look at, and from when on: wherever there is room and somebody waits, there is such a note.
+A job with limits is available outside the order of its queue: it waits behind a key. `_rechecks` says which keys a
+claim of a queue must look at, and from when on: wherever there is room and somebody waits, there is such a note.
 """
 
 from collections import defaultdict
@@ -57,12 +57,12 @@ class LimitedRows(IndexedRows, PermitRows):
             for key in (self._awaits.get(old.id, ""), awaited_key(old) or ""):
                 self._parked[old.queue, key].pop(old.id, None)
         super()._put(job, id)
-        key = None if job is None else awaited_key(job)
-        self._set(self._awaits, id if job is None else job.id, key)
-        if job is not None and job.state is State.PENDING and awaits_permit(job) and key is not None:
-            self._parked[job.queue, key][job.id] = self._order[job.id]
-            self._queues[key].add(job.queue)
-            self._look_at(job.queue, key, job.created_at)
+        awaited = None if job is None else awaited_key(job)
+        self._set(self._awaits, id if job is None else job.id, awaited)
+        if job is not None and job.state is State.PENDING and awaits_permit(job) and awaited is not None:
+            self._parked[job.queue, awaited][job.id] = self._order[job.id]
+            self._queues[awaited].add(job.queue)
+            self._look_at(job.queue, awaited, job.created_at)
 
     def _make_ready(self, job: Job) -> None:
         key = awaited_key(job)
@@ -190,6 +190,7 @@ class LimitedRows(IndexedRows, PermitRows):
             if not name.startswith(BUCKET) or record.at >= before:
                 continue
             bucket, settings = bucket_of(record.value), self.settings(limit_of(name.removeprefix(BUCKET)))
-            if settings.refill and bucket is not None and bucket.closed_until <= before:
-                if filled(settings, bucket, now).tokens >= (settings.burst or 0):
-                    self._set(self.records, name, None)
+            if bucket is None or not settings.refill or bucket.closed_until > before:
+                continue
+            if filled(settings, bucket, now).tokens == settings.burst:
+                self._set(self.records, name, None)

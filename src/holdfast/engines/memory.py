@@ -11,7 +11,9 @@ from typing import TypeVar
 from holdfast import forking
 from holdfast.core.errors import Invalid, StoreClosed
 from holdfast.core.model import (
+    Admission,
     Applied,
+    Ask,
     Beat,
     Change,
     Conflict,
@@ -26,6 +28,7 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
+    Usage,
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
@@ -132,6 +135,15 @@ class MemoryEngine(Movable, forking.Forkable):
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
         return self._change(lambda tables: [tables.record(step) for step in steps])
 
+    def _admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
+        def act(tables: Tables) -> tuple[list[Admission | Conflict], list[Recorded | Conflict]]:
+            recorded = [tables.record(step) for step in steps]
+            return tables.admit(asks, self._clock()), recorded
+
+        return self._change(act)
+
     def _prune(self, limit: int) -> Awaitable[int]:
         return self._change(lambda tables: tables.prune(limit, self._clock()))
 
@@ -166,6 +178,9 @@ class MemoryEngine(Movable, forking.Forkable):
 
     def _missing(self, parent: str, group: str) -> Awaitable[int]:
         return self._look(lambda tables: tables.missing(parent, group))
+
+    def _usage(self, limit: str) -> Awaitable[list[Usage]]:
+        return self._look(lambda tables: tables.usage(limit, self._clock()))
 
     def _records(self, prefix: str) -> Awaitable[list[Record]]:
         return self._look(lambda tables: tables.list_records(prefix))

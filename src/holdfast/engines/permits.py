@@ -25,7 +25,7 @@ RESERVED = "~reserved"
 """The path of a permit that is kept for a job that was woken for it."""
 
 RECHECK_LIMIT = 100
-"""How many keys with room one claim looks at for each queue, and how many waiting jobs it wakes or moves for each key."""
+"""How many keys one claim looks at for each queue, and how many waiting jobs it wakes for each key."""
 
 
 class Permit(Struct, frozen=True, gc=False):
@@ -83,7 +83,7 @@ class PermitRows(ABC):
 
     @abstractmethod
     def recheck(self, key: str, at: Time) -> None:
-        """Let claims look at a key at this time, in every queue where jobs wait behind it. Wake those who wait for it."""
+        """Let claims look at a key at this time, in every queue where jobs wait behind it, and wake those who wait."""
 
 
 class Block(Struct, frozen=True):
@@ -189,8 +189,7 @@ class Permits:
         return start_time(self._settings_of(use.key), self._bucket(use.key), held, use.units, self._now)
 
     def _held_by_others(self, key: str, job: str, path: str) -> int:
-        """How many permits others hold. What is kept for a job, or what this step holds from an earlier try, is its own.
-        """
+        """How many permits others hold. What is kept for a job, or held by its step from an earlier try, is its own."""
         held = self._count(key)
         if not held:
             return 0
@@ -234,4 +233,3 @@ class Permits:
         if bucket != self._buckets[key]:
             self._buckets[key] = bucket
             self._changed.add(key)
-

@@ -38,8 +38,8 @@ from holdfast.engines.contract import PROMOTE_LIMIT
 from holdfast.engines.indexed_rows import DUE, Key, Ready
 from holdfast.engines.limited_rows import LOOKED_AT, LimitedRows
 from holdfast.engines.liveness import beat_answer, beat_records, worker_records
-from holdfast.engines.records import PAUSE
 from holdfast.engines.permits import RECHECK_LIMIT, Block, Permits
+from holdfast.engines.records import PAUSE
 from holdfast.engines.refusals import (
     ask_refusal,
     awaited_groups,
@@ -253,7 +253,10 @@ class Tables(LimitedRows):
             if self.jobs[id].recoveries > 1
         )
         rechecks = (
-            at for queue in queues for at in self._rechecks[queue].values() if at > now - DUE_WINDOW_MS and at != LOOKED_AT
+            at
+            for queue in queues
+            for at in self._rechecks[queue].values()
+            if at > now - DUE_WINDOW_MS and at != LOOKED_AT
         )
         return min((*waiting, *backing_off, *rechecks), default=None)
 
@@ -373,8 +376,7 @@ class Tables(LimitedRows):
     def _take(
         self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
     ) -> list[Job]:
-        """Take jobs of a queue in order: those without limits, and those behind these keys that can have their permits.
-        """
+        """Take jobs of a queue in order: those without limits, and those behind these keys that get their permits."""
         walks = [Walk(heap) for type, heap in self._ready[queue].items() if heap and _is_among(type, types)]
         for key in keys:
             heaps = self._waiting[queue, key].items()
@@ -409,7 +411,7 @@ class Tables(LimitedRows):
         return list(taken.values())
 
     def _look_at_later(self, queue: str, block: Block, permits: Permits) -> None:
-        """Let a claim look at a key that has no room now when it may have some. The end of a permit says so by itself."""
+        """Let a claim look at a full key when it may have room. The end of a permit says so by itself."""
         at = block.at if block.at is not None else permits.next_end(block.key)
         if at is not None:
             self._look_at(queue, block.key, at)

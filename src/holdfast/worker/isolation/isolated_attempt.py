@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, State, Step, StepState, Time
+from holdfast.core.model import Ask as PermitAsk
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.jobs.status import progress_record
 from holdfast.worker.attempt import Attempt
@@ -188,6 +189,8 @@ class IsolatedAttempt(Attempt):
                 return self._commit
             case "record":
                 return self._record
+            case "admit":
+                return self._admit
             case "put_record":
                 return self._put_record
             case "count":
@@ -231,6 +234,12 @@ class IsolatedAttempt(Attempt):
         for step, answer in zip(steps, answers, strict=True):
             self._note(step, answer)
         return [reply(answer) for answer in answers]
+
+    async def _admit(self, asks: Sequence[PermitAsk], steps: Sequence[Step]) -> tuple[list[Reply], list[Reply]]:
+        answers, recorded = await self.engine.admit(asks, steps)
+        for step, answer in zip(steps, recorded, strict=True):
+            self._note(step, answer)
+        return [reply(answer) for answer in answers], [reply(answer) for answer in recorded]
 
     def _note(self, step: Step, answer: Recorded | Conflict) -> None:
         """Note what the process has recorded and which effects it has started, in case it dies."""

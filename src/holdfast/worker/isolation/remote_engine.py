@@ -17,6 +17,7 @@ from msgspec import Raw, Struct
 from holdfast.core import errors
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.model import (
+    Admission,
     Applied,
     Beat,
     Change,
@@ -32,8 +33,10 @@ from holdfast.core.model import (
     State,
     Step,
     Time,
+    Usage,
     Where,
 )
+from holdfast.core.model import Ask as PermitAsk
 from holdfast.engines.contract import Clock, Engine, Guarantees
 from holdfast.engines.traits import Body, Transactional
 from holdfast.worker.context import Current
@@ -47,6 +50,7 @@ class Reply(Struct, frozen=True, omit_defaults=True):
 
     applied: Applied | None = None
     recorded: Recorded | None = None
+    admission: Admission | None = None
     record: Record | None = None
     conflict: Conflict | None = None
 
@@ -65,6 +69,8 @@ ACTS = {
     "insert": Act(tuple[list[Job], Lease | None], list[Inserted], writes=True),
     "commit": Act(tuple[list[Change]], list[Reply], writes=True),
     "record": Act(tuple[list[Step]], list[Reply], writes=True),
+    "admit": Act(tuple[list[PermitAsk], list[Step]], tuple[list[Reply], list[Reply]], writes=True),
+    "usage": Act(tuple[str], list[Usage]),
     "get": Act(tuple[list[str]], list[Job | None]),
     "find": Act(tuple[Where, str, int], list[Job]),
     "count": Act(tuple[()], list[tuple[str, State, int]]),
@@ -81,13 +87,15 @@ ACTS = {
 # The worker's side.
 
 
-def reply(answer: Applied | Recorded | Record | Conflict) -> Reply:
+def reply(answer: Applied | Recorded | Admission | Record | Conflict) -> Reply:
     """Wrap an engine's answer, so that the other side can tell which kind it is."""
     match answer:
         case Applied():
             return Reply(applied=answer)
         case Recorded():
             return Reply(recorded=answer)
+        case Admission():
+            return Reply(admission=answer)
         case Record():
             return Reply(record=answer)
         case Conflict():
@@ -211,6 +219,15 @@ class RemoteEngine(Engine, Transactional):
         replies: list[Reply] = await self._ask("record", steps)
         return [_told(one.recorded or one.conflict) for one in replies]
 
+    async def _admit(
+        self, asks: Sequence[PermitAsk], steps: Sequence[Step]
+    ) -> tuple[list[Admission | Conflict], list[Recorded | Conflict]]:
+        admitted, recorded = await self._ask("admit", asks, steps)
+        return (
+            [_told(one.admission or one.conflict) for one in admitted],
+            [_told(one.recorded or one.conflict) for one in recorded],
+        )
+
     async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
         raise Invalid(
             f"step {step.name}: a transaction can't run in the process of an isolated job; remove isolate from the "
@@ -230,6 +247,9 @@ class RemoteEngine(Engine, Transactional):
     async def count(self) -> Mapping[tuple[str, State], int]:
         """Ask for the counters."""
         return {(queue, state): number for queue, state, number in await self._ask("count")}
+
+    def _usage(self, limit: str) -> Awaitable[list[Usage]]:
+        return self._ask("usage", limit)
 
     async def _ready_types(self, queue: str) -> list[str]:
         raise Invalid("a job's process can't watch a queue; only its worker can")
