@@ -8,6 +8,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from holdfast.conformance.given import (
+    DAY,
     HOUR,
     MINUTE,
     SECOND,
@@ -562,7 +563,8 @@ async def test_a_refused_step_is_told_when_to_ask_again(engine: Engine, clock: S
 
 
 async def test_units_are_what_a_rate_counts(engine: Engine, clock: StoreClock) -> None:
-    await set_limit(engine, rate="1000/h", burst=100)
+    hardly_refilled = Settings(burst=100 * UNIT, refill=1, period_ms=DAY)  # a server's clock runs on meanwhile
+    await set_limit(engine, settings=hardly_refilled)
     held = await claimed(engine, clock)
 
     assert await is_admitted(engine, ask(held, "a", units=60 * UNIT))
