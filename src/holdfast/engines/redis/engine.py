@@ -21,7 +21,9 @@ from holdfast import forking
 from holdfast.core.errors import StoreError
 from holdfast.core.model import (
     OUTRUN,
+    Admission,
     Applied,
+    Ask,
     Beat,
     Change,
     Conflict,
@@ -35,6 +37,7 @@ from holdfast.core.model import (
     Time,
 )
 from holdfast.core.moves import HeldKey, Whole
+from holdfast.core.shared_limits import LIMIT
 from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.contract import PROMOTE_LIMIT, Clock, Guarantees
 from holdfast.engines.liveness import TIDY_SECONDS, is_past
@@ -66,6 +69,9 @@ ROUNDS = 200
 
 DEALING_ROUNDS = 100_000
 """How many calls of one claim may deal out what an old store had ready: for twenty million jobs."""
+
+RECHECKED_AT_ONCE = 200
+"""How many keys of a changed limit one call lets claims look at."""
 
 SCRATCH = "holdfast-scratch-"
 """How the apps of tests begin."""
@@ -280,10 +286,20 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
         return self._writing().record(steps)
 
+    def _admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
+        return self._writing().admit(asks, steps)
+
     async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
-        words = (name, int(value is not None), value or "", "" if expected is None else expected)
-        done, version, *at = await self._look("put_record", *words)
-        return Record(name, value or "", version, at[0]) if done else Conflict(name, OUTRUN, version=version)
+        words = (name, int(value is not None), value or "", "" if expected is None else expected, RECHECKED_AT_ONCE)
+        done, version, *more = await self._look("put_record", *words)
+        if not done:
+            return Conflict(name, OUTRUN, version=version)
+        now, after = more
+        while after is not None:
+            [after] = await self._look("recheck", name.removeprefix(LIMIT), after, RECHECKED_AT_ONCE)
+        return Record(name, value or "", version, now)
 
     async def _prune(self, limit: int) -> int:
         """Tidy, too: keys whose time is over, the traces of dead workers."""

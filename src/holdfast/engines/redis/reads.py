@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.errors import StoreFull
-from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Time, Where
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Time, Usage, Where
+from holdfast.core.shared_limits import BUCKET, limit_of
 from holdfast.core.summaries import StepHead, StepSummary, gone, head_of, page_of, summarize
 from holdfast.engines.contract import Engine
 from holdfast.engines.liveness import ALWAYS, worker_records
@@ -26,6 +27,9 @@ PAGE = 20
 
 UNCOUNTED, GONE = 0, 2
 """What scripts return if a job's steps aren't counted, and if there is no step to continue after."""
+
+USAGE_PAGE = 10
+"""How many keys of a limit one call looks at, each with up to a hundred permits."""
 
 FIND_PAGE = 20
 """How many jobs one call looks at in a search, because it merges several indexes."""
@@ -133,7 +137,7 @@ class Reads(Engine):
         return {(name[1:], columns.STATES[name[0]]): int(n) for name, n in zip(found[::2], found[1::2], strict=True)}
 
     async def _ready_types(self, queue: str) -> list[str]:
-        return sorted(type.decode() for type in await self._look("ready_types", queue))[:PAGE_LIMIT]
+        return sorted({type.decode() for type in await self._look("ready_types", queue)})[:PAGE_LIMIT]
 
     async def _steps(self, job: str) -> list[Step]:
         return rows.steps_of(job, await self._read("HGETALL", self._key(f"s:{job}")))
@@ -177,6 +181,31 @@ class Reads(Engine):
 
     async def _missing(self, parent: str, group: str) -> int:
         return int(await self._read("HGET", self._key(f"g:{parent}"), f"g{group}") or 0)
+
+    async def _usage(self, limit: str) -> list[Usage]:
+        """Look at the keys of a limit that have permits or waiting jobs, and at those that have a bucket."""
+        buckets = await self._names("dn", f"{BUCKET}{limit}", f"{BUCKET}{limit}/\U0010ffff")
+        keys = {*await self._names(f"lk:{limit}"), *(name.removeprefix(BUCKET) for name in buckets)}
+        asked = sorted(key for key in keys if limit_of(key) == limit)
+        found: list[Usage] = []
+        for start in range(0, len(asked), USAGE_PAGE):
+            page = asked[start : start + USAGE_PAGE]
+            rows_of_page = zip(page, await self._look("usage", *page), strict=True)
+            found += (used for key, row in rows_of_page if (used := rows.usage_of(key, row)) is not None)
+            if len(found) >= PAGE_LIMIT:
+                break
+        return found[:PAGE_LIMIT]
+
+    async def _names(self, index: str, first: str = "", last: str = "") -> list[str]:
+        """The names in an index between two of them, page by page."""
+        names: list[str] = []
+        start, end = f"[{first}" if first else "-", f"[{last}" if last else "+"
+        while True:
+            page = await self._read("ZRANGEBYLEX", self._key(index), start, end, "LIMIT", 0, PAGE_LIMIT)
+            names += (name.decode() for name in page)
+            if len(page) < PAGE_LIMIT:
+                return names
+            start = f"({names[-1]}"
 
     async def _records(self, prefix: str) -> list[Record]:
         found: list[Record] = []

@@ -17,7 +17,9 @@ from holdfast.core.model import (
     NO_SUCH_JOB,
     OUTRUN,
     UNREADABLE,
+    Admission,
     Applied,
+    Ask,
     Change,
     Conflict,
     Entry,
@@ -31,8 +33,11 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
+    Usage,
+    Use,
     WaitKind,
 )
+from holdfast.core.shared_limits import frees_permits
 from holdfast.core.summaries import StepCounts, StepSummary, summary_from
 from holdfast.core.unreadable import (
     UNREADABLE_ARGS,
@@ -117,7 +122,12 @@ def job_row(job: Job) -> list[Any]:
         job.digest,
         number(job.key_until),
         number(job.created_at),
+        [job.options.limits[0].key, *_uses(job.options.limits)] if job.options.limits else False,
     ]
+
+
+def _uses(uses: Sequence[Use]) -> list[Any]:
+    return [word for use in uses for word in (use.key, number(use.units))]
 
 
 def _body(job: Job) -> str:
@@ -193,6 +203,7 @@ def change_row(change: Change) -> bytes:
             text_or_false(job.result),
             entry_text(entry_of(change, 0)),
             _cargo(change),
+            frees_permits(change),
         )
     )
 
@@ -244,6 +255,31 @@ def conflict_of(row: Any, job: str) -> Conflict:
     if row[1] == 1:
         return Conflict(job, NO_SUCH_JOB)
     return Conflict(job, WHY[row[1]], STATES[row[2].decode()], int(row[3]), int(row[4]))
+
+
+# Permits.
+
+
+def ask_row(ask: Ask) -> tuple[Any, ...]:
+    """What a step asks for, as admit takes it."""
+    return (ask.job, number(ask.epoch), ask.path, ask.try_number, _uses(ask.uses), _uses(ask.settles))
+
+
+def admission_of(ask: Ask, row: Any) -> Admission | Conflict:
+    """The answer to a step that asks for permits."""
+    if row == 1:
+        return Admission(True)
+    if row[0] == 0:
+        return conflict_of(row, ask.job)
+    return Admission(False, row[1].decode(), row[2])
+
+
+def usage_of(key: str, row: Any) -> Usage | None:
+    """How much of a key is used; None if nothing is."""
+    held, waiting, tokens, closed_until, burst = row
+    if held or waiting or closed_until or (burst is not None and tokens != burst):
+        return Usage(key, held, waiting, tokens if burst else None, closed_until)
+    return None
 
 
 # History.

@@ -1,4 +1,4 @@
-"""The Lua scripts: read from their files, each after the shared part, and known to the server by their hashes.
+"""The Lua scripts: read from their files, each after the parts that it shares, and known to the server by their hashes.
 
 Must not build a script from values: everything that differs between two calls is an argument.
 """
@@ -13,6 +13,27 @@ _SHARED = "store"
 _ALONE = frozenset({"greet"})
 """Scripts that run without the shared part and its check of the store."""
 
+_PARTS = {
+    "admit": ("steps", "recording", "limits", "permits"),
+    "claim": ("limits", "ready", "permits"),
+    "commit": ("steps", "limits", "ready", "indexes", "permits"),
+    "expired": ("whole",),
+    "find": ("whole",),
+    "get": ("whole",),
+    "in_order": ("whole",),
+    "insert": ("limits", "ready", "indexes"),
+    "load": ("steps", "limits", "ready", "indexes"),
+    "prune": ("limits", "permits"),
+    "put_record": ("limits",),
+    "recheck": ("limits",),
+    "record": ("steps", "recording"),
+    "steps_page": ("steps",),
+    "steps_under": ("steps",),
+    "summaries": ("steps",),
+    "usage": ("limits", "permits"),
+}
+"""What some scripts need besides, in this order after the shared part: every line costs each call a little."""
+
 
 class Script(Struct, frozen=True):
     """One script. `sha` is its name on the server."""
@@ -25,7 +46,8 @@ class Script(Struct, frozen=True):
 @cache
 def script(name: str) -> Script:
     """Load a script by name."""
-    text = _read(name) if name in _ALONE else _read(_SHARED) + _read(name)
+    parts = () if name in _ALONE else (_SHARED, *_PARTS.get(name, ()))
+    text = "".join(map(_read, (*parts, name)))
     return Script(name, text, sha1(text.encode()).hexdigest())  # noqa: S324 (the server's own name for it)
 
 

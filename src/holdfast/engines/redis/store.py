@@ -31,12 +31,15 @@ from holdfast.safe_text import logger
 
 log = logger("holdfast.redis")
 
-FORMAT = 3
+FORMAT = 4
 """2: ready jobs are kept by type. A process with format 1 that is already connected keeps working: claims sort what it
 writes into the types, and check what they take (`lua/claim.lua`).
 
 3: steps are counted as they are recorded. A process with format 2 that is already connected keeps working: it doesn't
-update the counters, so their version falls behind the job's, and readers ignore them (`is_counted` in `lua/store.lua`).
+update the counters, so their version falls behind the job's, and readers ignore them (`is_counted` in `lua/steps.lua`).
+
+4: jobs with shared limits wait apart from the others. A process with format 3 that is already connected keeps working:
+it ignores limits. Claims sort what it makes available, and pass over what it takes away (`lua/limits.lua`).
 
 The store refuses new connections from older formats.
 """

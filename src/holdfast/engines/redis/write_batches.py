@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreError
-from holdfast.core.model import Applied, Change, Conflict, Inserted, Job, Lease, Recorded, Step
+from holdfast.core.model import Admission, Applied, Ask, Change, Conflict, Inserted, Job, Lease, Recorded, Step
 from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.redis import rows
@@ -49,6 +49,7 @@ class WriteBatches:
         self._inserts = BatchQueue(loop_thread, self._run_inserts)
         self._commits = BatchQueue(loop_thread, self._run_commits)
         self._records = BatchQueue(loop_thread, self._run_records)
+        self._admits = BatchQueue(loop_thread, self._run_admits)
         self._turns = BatchQueue(loop_thread, self._run_turns, at_once=2, limit=1)
 
     # From any loop.
@@ -69,6 +70,12 @@ class WriteBatches:
     def record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
         """Record steps."""
         return self._records.do(steps)
+
+    def admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
+        """Record steps, and give others their permits."""
+        return self._admits.do((asks, steps))
 
     def turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
@@ -101,10 +108,24 @@ class WriteBatches:
 
     async def _run_records(self, tickets: Sequence[Ticket[Any]]) -> None:
         steps = [step for ticket in tickets for step in ticket.work]
-        words = (
-            (step.job, step.epoch, step.path, rows.STEP_LETTERS[step.state], rows.step_row(step)) for step in steps
-        )
-        self._deal(tickets, await self._in_calls("record", _parts((1, *one) for one in words)), _recorded)
+        words = ((1, *_step_words(step)) for step in steps)
+        self._deal(tickets, await self._in_calls("record", _parts(words)), _recorded)
+
+    async def _run_admits(self, tickets: Sequence[Ticket[Any]]) -> None:
+        orders: list[tuple[int, bytes]] = []
+        for ticket in tickets:
+            asks, steps = ticket.work
+            order = rows.pack(([_step_words(step) for step in steps], [rows.ask_row(ask) for ask in asks]))
+            orders.append((len(asks) + len(steps), order))
+        for ticket, answer in zip(tickets, await self._in_calls("admit", _parts(orders)), strict=True):
+            if isinstance(answer, Exception):
+                ticket.error = answer
+                continue
+            (asks, steps), (recorded, admitted) = ticket.work, answer
+            ticket.answer = (
+                [rows.admission_of(ask, row) for ask, row in zip(asks, admitted, strict=True)],
+                [_recorded(step, row) for step, row in zip(steps, recorded, strict=True)],
+            )
 
     async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
         """The commit and the claim are sent one behind the other, and answered in one go."""
@@ -167,6 +188,10 @@ def _inserted(answer: Any, jobs: Sequence[Job], parent: Lease | None) -> list[In
 
 async def _nothing() -> list[Job]:
     return []
+
+
+def _step_words(step: Step) -> tuple[Any, ...]:
+    return (step.job, step.epoch, step.path, rows.STEP_LETTERS[step.state], rows.step_row(step))
 
 
 def _recorded(step: Step, row: Any) -> Recorded | Conflict:

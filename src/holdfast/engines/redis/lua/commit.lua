@@ -1,12 +1,47 @@
 -- commit: each further argument is one change. A conflict touches no neighbour.
 -- {id, expected epoch, expected version, state, run_at, epoch, attempt, recoveries, worker, claimed_at, finished_at,
---  prune_at, arrives, waits, error, result, entry, cargo}; cargo is {body, steps, drops, drops_failed, signal, takes,
+--  prune_at, arrives, waits, error, result, entry, cargo, whether permits may end}; cargo is {body, steps, drops, drops_failed, signal, takes,
 --  new jobs, groups it waits for} or false.
 -- Answers, for each: {1, version, missing or false}, or {0, why, state, version, epoch} (why: 1 there is no such job,
 -- 2 the lease was lost, 3 somebody was faster, 4 its children have arrived).
 if moved then return moved end
 local NO_JOB, LEASE_LOST, OUTRUN, CHILDREN_ARE_IN = 1, 2, 3, 4
 local now = time_now()
+local permits -- made by the first who needs them
+
+-- Take a job out of the indexes of the state it is in. `uses`: its field u, or nothing.
+local function leave(head, id, uses)
+  local state, queue = head[STATE], head[QUEUE]
+  call('ZREM', INDEX[state], id)
+  count(state, queue, -1)
+  if state == 'a' then
+    local member = ready_member(head, id)
+    local has_waited = uses and shared_limits().leave(head, id, uses)
+    if not has_waited and call('ZREM', ready_key(queue, head[TYPE]), member) == 1 then
+      taken_from(queue, head[TYPE])
+    elseif not has_waited and call('ZREM', K .. 'r:' .. queue, member) == 0 then
+      call('ZREM', TIMED[queue], id)
+    end
+  elseif state == 'o' then
+    if head[WORKER] then call('HDEL', HELD[head[WORKER]], id) end
+  elseif DUE[state] and head[RUN] then
+    call('ZREM', TIMED[queue], id)
+  end
+  if state == 'p' and waits_for_limit(head) then shared_limits().unpark(head, id) end
+  if head[EXPIRES] and (state == 'a' or DUE[state]) then keep({id}) end
+end
+
+-- A job has ended: what it kept from leaving may leave.
+local function free_kin(head, id)
+  local parent = head[PARENT]
+  if parent and call('HINCRBY', K .. 'g:' .. parent, 'l', -1) == 0 then
+    local above = head_of(parent)
+    if above and ENDED[above[STATE]] and above[PRUNE] then
+      call('ZADD', K .. 'p', above[PRUNE], prune_member(above, parent))
+    end
+  end
+  if call('EXISTS', K .. 'b:' .. id) == 1 then call('RPUSH', K .. 'u', id) end
+end
 
 local function refused(why, head) return {0, why, head[STATE], head[VERSION], head[EPOCH]} end
 
@@ -30,9 +65,9 @@ end
 
 local function commit(change)
   local id, key = change[1], job_key(change[1])
-  local text = call('HGET', key, 'h')
-  if not text then return {0, NO_JOB} end
-  local head = unpack_(text)
+  local got = call('HMGET', key, 'h', 'u')
+  if not got[1] then return {0, NO_JOB} end
+  local head, uses = unpack_(got[1]), got[2] and unpack_(got[2])
   if change[2] and (head[EPOCH] ~= change[2] or head[STATE] ~= 'o') then return refused(LEASE_LOST, head) end
   if change[3] and head[VERSION] ~= change[3] then return refused(OUTRUN, head) end
   local cargo = change[18]
@@ -43,7 +78,8 @@ local function commit(change)
   end
 
   local moves = head[STATE] ~= change[4] or head[RUN] ~= change[5] or head[WORKER] ~= change[9]
-  if moves then leave(head, id) end
+    or (uses and change[4] == 'a') or (change[4] == 'p' and head[WAITS] ~= change[14])
+  if moves then leave(head, id, uses) end
   local had_ended, had_arrived = ENDED[head[STATE]], head[ARRIVED]
   -- Its owner knows what it does itself; told of it, it would beat for every job that it ends.
   if head[WORKER] and not change[9] and not change[2] then tell('worker:' .. head[WORKER]) end
@@ -65,7 +101,7 @@ local function commit(change)
   if change[15] then fields[#fields + 1] = 'x'; fields[#fields + 1] = change[15] end
   if cargo and cargo[1] then fields[#fields + 1] = 'b'; fields[#fields + 1] = cargo[1] end
   call('HSET', key, unpack(fields))
-  if moves then enter(head, id, now) end
+  if moves then enter(head, id, now, uses) end
   tell('job:' .. id)
 
   if cargo then
@@ -82,6 +118,10 @@ local function commit(change)
     tell('job:' .. head[PARENT])
   end
   if ENDED[head[STATE]] and not had_ended then free_kin(head, id) end
+  if change[19] then
+    permits = permits or permits_at(now)
+    permits.release(id)
+  end
   return {1, head[VERSION], missing}
 end
 

@@ -33,6 +33,7 @@ function load.r(name, version, at, value)
     version = math.max(version, ever + 1)
   end
   put_record(name, version, at, value)
+  if sub(name, 1, 7) == 'bucket/' then call('ZADD', K .. 'lb', at, sub(name, 8)) end
 end
 
 count_act()

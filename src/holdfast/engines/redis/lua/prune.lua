@@ -2,6 +2,7 @@
 -- Answers {seq, how many were removed, whether anything was done}.
 if moved then return moved end
 local most, page = tonumber(ARGV[FIRST_ARG]), tonumber(ARGV[FIRST_ARG + 1])
+local BUCKET_KEPT_MS = 3600000
 local now = time_now()
 local gone, done = 0, 0
 
@@ -28,6 +29,7 @@ local function remove(head, id)
   keys[#keys + 1] = K .. 'g:' .. id
   keys[#keys + 1] = K .. 'm:' .. id
   keys[#keys + 1] = K .. 'l:' .. id
+  keys[#keys + 1] = K .. 'lj:' .. id
   local ids = left[head[STATE]] or {}
   ids[#ids + 1] = id
   left[head[STATE]] = ids
@@ -84,11 +86,30 @@ local function forget_keys()
   end
 end
 
+-- Buckets that nobody has used for an hour, and that are full by now: a key without one starts full.
+local function forget_buckets()
+  local before = now - BUCKET_KEPT_MS
+  local permits
+  for _, key in ipairs(call('ZRANGEBYSCORE', K .. 'lb', '-inf', '(' .. format('%.0f', before), 'LIMIT', 0, page)) do
+    permits = permits or permits_at(now)
+    if permits.needs_no_bucket(key, before) then
+      call('HDEL', K .. 'd', 'bucket/' .. key)
+      call('HDEL', K .. 'dv', 'bucket/' .. key)
+      call('ZREM', K .. 'dn', 'bucket/' .. key)
+      call('ZREM', K .. 'lb', key)
+    else
+      call('ZADD', K .. 'lb', now, key)
+    end
+    done = done + 1
+  end
+end
+
 if most > 0 then
   look_again()
   prune()
 end
 forget_keys()
+forget_buckets()
 if done > 0 then
   count_act()
   write_counts()
