@@ -29,7 +29,9 @@ log_format_option = click.option(
     show_default=True,
     help="Text, or one JSON object a line.",
 )
-log_level_option = click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+log_level_option = click.option(
+    "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True
+)
 
 
 def set_up_logging(level: str, format: str) -> None:
