@@ -17,6 +17,7 @@ from msgspec import DecodeError, Struct, json
 
 from holdfast.core.model import Time
 from holdfast.engines.contract import Clock, system_clock
+from holdfast.engines.live_folder import make_live_folder, open_live_file
 
 SLEW = 10
 """Store time goes faster or slower than real time by one in so many, at most."""
@@ -172,8 +173,8 @@ class SharedClock(MachineClock):
     def _join(self, create: bool) -> None:
         try:
             if create:
-                self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+                make_live_folder(self._path.parent)
+            file = open_live_file(self._path, create=create)
         except OSError:
             return
         self._file = file
@@ -207,8 +208,8 @@ class SharedClock(MachineClock):
     def _rejoin(self) -> None:
         """Make the file anew, with the course that goes on; another process may have done so already."""
         try:
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+            make_live_folder(self._path.parent)
+            self._file = open_live_file(self._path)
         except OSError:
             return
         _locked(self._file, fcntl.LOCK_SH)
