@@ -224,8 +224,8 @@ worker was away for too long, its epoch is outdated, and the store refuses its w
   distinguishes the current owner from every earlier one.
 - **`recoveries`** is the number of workers lost in a row. A newly recorded step resets the count, because it shows
   progress. After the first loss the job is available at once. After the second it waits {recovery_seconds} seconds, and
-  after each further loss twice as long. After more than {recovery_limit} losses in a row the job needs a person, because
-  the job itself may be killing its workers.
+  after each further loss twice as long. After more than {recovery_limit} losses in a row the job needs a person,
+  because the job itself may be killing its workers.
 
 A replay resets `attempt` and `recoveries`, and keeps the recorded steps.
 
@@ -337,8 +337,8 @@ bucket, and pass the path or URL.
 
 The inbox counts the signals that the job has not yet taken with `wait_for`. It never holds more than its limit, even
 if many callers send at the same time. A full inbox still accepts the first signal for each wait of the job, so that the
-job can continue. If the job [keeps its slot](../guides/waiting.md#use-asyncio-timers-around-a-wait) while it waits, this
-applies from the moment when the wait is recorded, after a second at most.
+job can continue. If the job [keeps its slot](../guides/waiting.md#use-asyncio-timers-around-a-wait) while it waits,
+this applies from the moment when the wait is recorded, after a second at most.
 
 These have no limit of their own:
 
