@@ -136,3 +136,17 @@ def test_a_worker_whose_file_is_not_shared_is_not_taken_for_gone(public: Path):
     written = (folder / "w-1.worker").stat().st_mtime_ns // 1_000_000
     assert as_nobody(look) == f"w-1 False {written}"
     theirs.close()
+
+
+@needs_root
+def test_a_folder_that_is_not_shared_is_an_error_and_not_an_empty_list(public: Path):
+    folder = public / "jobs.db-live"
+    Liveness(folder, lambda _: None).beat(Presence("w-1"))
+
+    def look() -> str:
+        try:
+            return str(Liveness(folder, lambda _: None).presences())
+        except PermissionError:
+            return "refused"
+
+    assert as_nobody(look) == "refused"
