@@ -1,7 +1,7 @@
-"""Waiting inside a job, as users write it: `sleep`, `wait_for`, `ask`, each with a `.sync` for `def` jobs.
+"""Waiting inside a job: `sleep`, `wait_for` and `ask`, each with a `.sync` for `def` jobs.
 
-Must not know how a job is parked (`worker.parking`). A wait costs no slot: the job gives it up and goes on later, from
-the top, answered by its records; so `finally` blocks run at every wait.
+Must not know how a job is suspended (`worker.suspension`). A waiting job holds no slot. Later it continues from the
+top, and its records answer what it did before; so `finally` blocks run at every wait.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Sleep:
     """`await sleep("2h")`: a durable pause. In a `def` job: `sleep.sync("2h")`."""
 
     def __call__(self, duration: Duration, *, key: str | None = None) -> Coroutine[Any, Any, None]:
-        """Go on after this time, wherever and by whichever worker. `key` tells it from other sleeps as long as it."""
+        """Continue after this time, on whichever worker. `key` tells apart sleeps of the same length."""
         attempt = _async_attempt("sleep")
         if attempt is None:
             return asyncio.sleep(milliseconds(duration) / 1_000)
@@ -54,7 +54,7 @@ class Sleep:
 
 
 class WaitFor:
-    """`await wait_for("approved", as_=Decision, within="2d")`: a named value from outside."""
+    """`await wait_for("approved", as_=Decision, within="2d")`: wait for a named value from outside."""
 
     @overload
     def __call__(self, name: str, *, as_: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
@@ -66,10 +66,10 @@ class WaitFor:
     def __call__(self, name: str, *, within: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
 
     def __call__(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
-        """Wait for a signal of this name, sent by `run.signal(…)` or `holdfast signal`.
+        """Wait for a signal with this name, sent by `run.signal(…)` or `holdfast signal`.
 
-        One that came before is taken at once, the oldest first, each by one wait. It must fit the type `as_`. Raises
-        TimeoutError when it has not come `within` this time.
+        A signal that arrived earlier is taken at once, the oldest first. Each signal answers one wait. Its value must
+        fit the type `as_`. Raises TimeoutError if no signal arrives `within` this time.
         """
         attempt = _needed(_async_attempt("wait_for"), "wait_for")
         return Suspension.of(attempt).wait(_for_signal(attempt, name, as_, within))
@@ -90,7 +90,7 @@ class WaitFor:
 
 
 class Ask:
-    """`await ask(draft, form=Verdict, within="2d")`: a person answers a typed form."""
+    """`await ask(draft, form=Verdict, within="2d")`: ask a person, who answers with a typed form."""
 
     @overload
     def __call__(self, value: object, *, form: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
@@ -101,9 +101,9 @@ class Ask:
     ) -> Coroutine[Any, Any, T]: ...
 
     def __call__(self, value: object, *, form: Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
-        """Show `value` to a person and wait for an answer of the type `form`; see `holdfast ask`.
+        """Show `value` to a person and wait for an answer of the type `form`. See `holdfast ask`.
 
-        Raises TimeoutError when nobody has answered `within` this time.
+        Raises TimeoutError if nobody answers `within` this time.
         """
         attempt = _needed(_async_attempt("ask"), "ask")
         return Suspension.of(attempt).wait(_question(attempt, value, form, within))
@@ -127,7 +127,7 @@ ask = Ask()
 
 def _for_signal(attempt: Attempt, name: str, as_: Any, within: Duration | None) -> PendingWait[Any]:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT:
-        raise Invalid(f"wait_for({name!r}): give the signal's name, a text of 1 to {NAME_LIMIT} characters")
+        raise Invalid(f"wait_for({name!r}): the signal's name must have 1 to {NAME_LIMIT} characters")
     codec = Codec[Any](as_, f"signal {name}")
     return _signalled(attempt, name, codec, within, {})
 
@@ -150,7 +150,7 @@ def _signalled(
 
 
 def _path(attempt: Attempt, name: str) -> str:
-    """Where a wait is recorded: by its name, and which of the equal ones it is."""
+    """Return the path of a wait's record: the wait's name, and a number if the name repeats."""
     nth = attempt.journal.calls.number(f"{WAIT_PATH}{name}")
     return f"{WAIT_PATH}{quote(name, safe=' :')}" + (f"#{nth}" if nth > 1 else "")
 
@@ -158,19 +158,19 @@ def _path(attempt: Attempt, name: str) -> str:
 def _async_attempt(what: str) -> Attempt | None:
     attempt = attempt_here()
     if attempt is not None and not loop_here():
-        raise WrongColour(f"{what}(…) is for async jobs: in a def job call {what}.sync(…)")
+        raise WrongColour(f"{what}(…) is for async jobs; in a def job, call {what}.sync(…)")
     return attempt
 
 
 def _sync_attempt(what: str) -> Attempt | None:
     if loop_here():
-        raise WrongColour(f"{what}.sync(…) would block the event loop: in async code call await {what}(…)")
+        raise WrongColour(f"{what}.sync(…) would block the event loop; in async code, call await {what}(…)")
     return attempt_here()
 
 
 def _needed(attempt: Attempt | None, what: str) -> Attempt:
     if attempt is None:
-        raise NoJob(f"{what}: nobody can answer a plain call; submit the job, or try it with holdfast.testing")
+        raise NoJob(f"{what}: nobody can answer outside a job; submit the job, or test it with holdfast.testing")
     return attempt
 
 

@@ -71,7 +71,7 @@ def test_the_bar_shows_all_items_and_the_time_left_at_this_runs_pace():
     screen, watch = io.StringIO(), Watch()
     teller = Teller(False, Console(file=screen, force_terminal=True, width=120, highlight=False), watch)
     teller.begin("book.json", Counts(done=80, failed=10, pending=10))
-    assert "100 items in book.json, 90 of them settled before" in screen.getvalue()
+    assert "100 items in book.json, 90 of them settled in an earlier run" in screen.getvalue()
 
     assert re.search(r"90/100 .* storm$", drawn(teller, screen, Counts(done=80, failed=10, pending=9, running=1)))
     assert "left" not in drawn(teller, screen, Counts(done=80, failed=10, pending=9, running=1))
