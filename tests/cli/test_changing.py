@@ -68,7 +68,7 @@ def test_many_are_not_cancelled_without_a_yes(cli: Cli, ids: dict[State, str]):
     assert result.exit_code == 2
     assert result.stderr == (
         "holdfast: cancel 3 jobs, with their children, and undo what they made, where the code says how? "
-        "say so with --yes: there is no terminal to ask on\n"
+        "there is no terminal to ask on; pass --yes\n"
     )
     assert states(cli) == before
 

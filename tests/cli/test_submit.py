@@ -113,7 +113,7 @@ def test_arguments_come_from_a_file_or_from_standard_input(cli: Cli, app: str, t
         (["fail", "--args", '{"wy": "x"}'], "fail takes no argument 'wy'; did you mean why?"),
         (["fail", "--args", "[1]"], "argument 'why' of fail: Input should be a valid string"),
         (["make_film", "--args", '[{"titel": "Sea"}]'], "argument 'brief' of make_film: .title: Field required"),
-        (["fail", "--args", "hello"], """--args hello: not JSON; a text has quotes of its own: --args '["hello"]'"""),
+        (["fail", "--args", "hello"], """--args hello: not JSON; put the text in quotes: --args '["hello"]'"""),
         (["fail", "--args", "7"], """--args: give a list or an object: --args '["first", 2]' or --args '{{"name":"""),
         (["fail", "--args", "@none.json"], "--args @none.json: can't read the file: No such file or directory"),
         (["fail", "--delay", "soon"], "--delay 'soon': not a duration; write it like 90s, 10m, 2h or 7d"),
@@ -159,7 +159,7 @@ def test_another_store_is_named_with_the_url(cli: Cli, app: str, tmp_path: Path)
     assert len(cli.json("jobs", "--url", f"sqlite:///{tmp_path}/other.db")["jobs"]) == 1
     in_memory = cli("submit", app, "nothing_to_give", "--url", "memory:")
     assert in_memory.exit_code == 2
-    assert "a store in memory ends with this command; name another with --url" in in_memory.stderr
+    assert "a store in memory is lost when this command ends; name another with --url" in in_memory.stderr
 
 
 @contextmanager

@@ -94,7 +94,7 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
 
         `key` is an idempotency key: a second submit with the same key returns the same run, for `key_for` or as long as
         the run is kept. The same key with other arguments raises KeyConflict. `delay` or `at` says when to run the job.
-        A job that hasn't finished by `expires` is given up. `priority` is between -100 and 100; higher runs first.
+        A job that isn't running when `expires` passes is discarded. `priority` is -100 to 100; higher runs first.
 
         Inside a job, a submit is recorded: the child is submitted once, however often the job runs. Pass `connection`
         (asyncpg, psycopg or SQLAlchemy, connected to the store's own database) to submit the job in the transaction

@@ -264,7 +264,7 @@ def _pattern(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _choice(values: Sequence[Any], by_text: Any) -> CoreSchema:
     def check(value: Any) -> Any:
         if value not in values and not (by_text and isinstance(value, str) and _number(value) in values):
-            raise PydanticCustomError("choice", "{told}", {"told": _choices(values)})
+            raise PydanticCustomError("choice", "{choices}", {"choices": _choices(values)})
         return value
 
     return core_schema.no_info_plain_validator_function(check)

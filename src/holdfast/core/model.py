@@ -335,7 +335,7 @@ class Running(Struct, frozen=True, omit_defaults=True):
     retrying: Retrying | None = None
 
 
-TYPES_TOLD = 500
+TYPES_LISTED = 500
 """How many job types a heartbeat lists at most."""
 
 
@@ -345,7 +345,7 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     `leaving` marks its last heartbeat. The engine sets `gone` when it saw the worker die, and `store_away` when the
     store was unreachable at some time since the last heartbeat, so that silence says little about the worker.
     `beat_ms` is the time between two heartbeats, and `lease_ms` how long a lease lasts without one. `types` are the
-    job types that it claims; None if it runs an older version or has more than TYPES_TOLD. `trouble` is why it can't
+    job types that it claims; None if it runs an older version or has more than TYPES_LISTED. `trouble` is why it can't
     write its results, such as a full disk. `unreadable` means that the heartbeat can't be read: only the worker's name
     is known then, and when it was last heard of, unless `beat_at` is 0.
     """

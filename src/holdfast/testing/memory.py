@@ -103,7 +103,7 @@ class InMemory:
         await idle(self._store, self._worker, within)
 
     async def advance(self, by: Duration) -> None:
-        """Let time pass, and wait until the jobs have reacted. What is due on the way happens at its time."""
+        """Let time pass, and wait until the jobs have reacted. Whatever becomes due on the way happens at its time."""
         await self.idle()
         target = self.clock() + milliseconds(by)
         for _ in range(MOVES_LIMIT):

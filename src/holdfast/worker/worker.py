@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from holdfast import forking
 from holdfast.background import LogOnce
 from holdfast.core.errors import HoldfastError, Invalid, Moved, StoreLost
-from holdfast.core.model import TYPES_TOLD, Beat, Job, Lease, Presence, Time
+from holdfast.core.model import TYPES_LISTED, Beat, Job, Lease, Presence, Time
 from holdfast.core.moves import MOVED, mark_of
 from holdfast.engines.contract import Engine
 from holdfast.engines.topics import worker_topic
@@ -314,7 +314,7 @@ class Worker:
             leaving=leaving,
             beat_ms=self._beat_ms,
             lease_ms=self._lease_ms,
-            types=types if len(types := self.types()) <= TYPES_TOLD else None,
+            types=types if len(types := self.types()) <= TYPES_LISTED else None,
             trouble=self._writing.standing(),
         )
 

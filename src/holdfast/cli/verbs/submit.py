@@ -108,7 +108,7 @@ def submit(target: str, type: str, text: str, wait: bool, timeout: str | None, u
 
 
 async def _wait(run: Run[Any], timeout: str | None) -> Exception | None:
-    """Wait until the job has ended. Return why there is no result, if there is none."""
+    """Wait until the job has ended. Return the error if there is no result."""
     try:
         await run.result(timeout=timeout)
     except (JobFailed, JobCancelled, TimeoutError) as error:
@@ -117,7 +117,7 @@ async def _wait(run: Run[Any], timeout: str | None) -> Exception | None:
 
 
 def _say_submitted(job: Job, before: Time, wait: bool, url: str) -> None:
-    """Print the id and what to do next; with --wait to stderr, where it doesn't mix with the result.
+    """Print the id and what to do next. With --wait, print to stderr, separate from the result.
 
     `url` is empty if the next command finds the store without --url.
     """
@@ -132,13 +132,13 @@ def _say_submitted(job: Job, before: Time, wait: bool, url: str) -> None:
 def _load(target: str, url: str | None) -> App:
     """Load the App, with its own store or the one that the call names."""
     if url is not None:
-        engine_for(url)  # so that a wrong URL is not taken for an App that can't be imported
+        engine_for(url)  # so that a wrong URL isn't reported as an App that can't be imported
         os.environ["HOLDFAST_URL"] = url
     app = load_app(target)
     if url is not None:
         app.use(url)
     if app.engine.guarantees.durable == "nothing":
-        raise Invalid(f"{app.place()}: a store in memory ends with this command; name another with --url")
+        raise Invalid(f"{app.place()}: a store in memory is lost when this command ends; name another with --url")
     return app
 
 
