@@ -34,8 +34,8 @@ FOLD = "…"
 
 def format_folded(error: BaseException) -> str:
     """Return an error's traceback, with those of its causes, in which the frames of libraries are folded."""
-    told = TracebackException.from_exception(error)
-    found: list[tuple[TracebackException, BaseException | None]] = [(told, error)]
+    report = TracebackException.from_exception(error)
+    found: list[tuple[TracebackException, BaseException | None]] = [(report, error)]
     seen: set[int] = set()
     while found:
         one, raised = found.pop()
@@ -47,7 +47,7 @@ def format_folded(error: BaseException) -> str:
         inner = [*zip(one.exceptions or (), group, strict=False)]
         causes = [(one.__cause__, raised and raised.__cause__), (one.__context__, raised and raised.__context__)]
         found += [(part, its) for part, its in (*inner, *causes) if part is not None]
-    return "".join(told.format())
+    return "".join(report.format())
 
 
 class _Folded(StackSummary):

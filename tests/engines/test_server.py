@@ -234,6 +234,6 @@ def test_a_close_on_a_silent_network_answers_who_waits(
             async with asyncio.timeout(5):
                 told = await asyncio.gather(*asked, return_exceptions=True)
             assert {type(one) for one in told} == {StoreClosed}
-            assert "was closed; what was under way may or may not be there" in str(told[0])
+            assert "was closed; writes in progress may or may not have been stored" in str(told[0])
 
     asyncio.run(live())

@@ -1,6 +1,6 @@
-"""Which engine a store's URL stands for: the one place in the library that names concrete engines.
+"""Which engine a store's URL means: the only place in the library that names concrete engines.
 
-An engine is imported when its URL is used, so that the drivers of the others need not be installed.
+An engine is imported when its URL is used, so that the drivers of other engines needn't be installed.
 """
 
 from holdfast.core.errors import Invalid

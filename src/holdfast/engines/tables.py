@@ -49,7 +49,7 @@ from holdfast.engines.wakeups import EVERYTHING
 
 
 class Tables(IndexedRows):
-    """All rows of a store, and the acts on them. Every act checks first and then writes, so it is whole or nothing."""
+    """All rows of a store, and the acts on them. Every act checks first and then writes, so it is all or nothing."""
 
     # Acts.
 
@@ -84,7 +84,7 @@ class Tables(IndexedRows):
     def claim(
         self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
     ) -> list[Job]:
-        """Promote what is due, then take jobs."""
+        """Promote due jobs, then take jobs."""
         claimed: list[Job] = []
         for queue in queues:
             if self._exists(PAUSE + queue):
@@ -98,7 +98,7 @@ class Tables(IndexedRows):
         return claimed
 
     def commit(self, change: Change) -> Applied | Conflict:
-        """Carry out one change."""
+        """Apply one change."""
         head = self.jobs.get(change.job.id)
         conflict = refusal(head, change)
         if conflict is not None:
@@ -116,7 +116,7 @@ class Tables(IndexedRows):
         return step_refusal(self.jobs.get(step.job), step) or self._record(step)
 
     def prune(self, limit: int, now: Time) -> int:
-        """Remove jobs that need not be kept any longer."""
+        """Remove jobs that needn't be kept any longer."""
         old = [job for job in self.jobs.values() if job.prune_at is not None and job.prune_at <= now]
         old.sort(key=lambda job: (job.prune_at, self._order[job.id]))
         gone = [job for job in old if job.state in TERMINAL and not self._has_live_kin(job)][:limit]
@@ -137,7 +137,7 @@ class Tables(IndexedRows):
         new = Record(name, value or "", version + 1, now)
         self._set(self.records, name, new)
         self._tell_workers()
-        if name == MOVED:  # what was loaded may be claimed now, or is to be looked for elsewhere
+        if name == MOVED:  # loaded jobs can be claimed now, or the jobs are elsewhere now
             self.news.add(EVERYTHING)
         return new
 
@@ -210,11 +210,13 @@ class Tables(IndexedRows):
         return [HeldKey(*name, key.job, key.digest, key.until) for name in names for key in [self.keys[name]]]
 
     def mark(self) -> str:
-        """What the mark of a move says; nothing, if there is none."""
+        """Return the content of the mark of a move, or None."""
         return self.records[MOVED].value if MOVED in self.records else ""
 
     def next_due(self, queues: Sequence[str], now: Time) -> Time | None:
-        """When the next job of these queues becomes due: soon, or so lately that a claim may have missed it."""
+        """Return when the next job of these queues becomes due, or became due so recently that a claim may have missed
+        it.
+        """
         waiting = (
             run_at
             for queue in queues
@@ -260,7 +262,7 @@ class Tables(IndexedRows):
         if change.drops_failed or change.drops:
             steps = self.steps.get(job.id, {})
             kept = {path: step for path, step in steps.items() if not _dropped(step, change)}
-            if len(kept) < len(steps):  # A new table, so that taking it back restores the order too.
+            if len(kept) < len(steps):  # A new table, so that undoing it restores the order, too.
                 self._set(self.steps, job.id, kept)
                 for path in steps.keys() - kept.keys():
                     self._count(steps[path], -1)
@@ -335,7 +337,7 @@ class Tables(IndexedRows):
         later: list[tuple[list[Ready], Ready]] = []
         taken: dict[str, Job] = {}
         while heaps and len(taken) < limit:
-            heap = min(heaps)  # by its first entry, which is its least
+            heap = min(heaps)  # by its first entry, the smallest one
             item = heappop(heap)
             if not heap:
                 heaps.remove(heap)
@@ -367,7 +369,7 @@ class Tables(IndexedRows):
 
 
 def matches(job: Job, where: Where) -> bool:
-    """Whether a job is one of those."""
+    """Whether a job matches."""
     return (
         (not where.states or job.state in where.states)
         and (where.queue is None or job.queue == where.queue)

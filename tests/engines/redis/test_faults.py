@@ -461,7 +461,7 @@ def test_only_those_hear_of_trouble_whose_own_call_had_it(redis_store: str, run,
         assert 0 < sum(refused) <= CALL_WEIGHT
         held = await engine.claim("w-1", ["default"], 60)
         calls.clear()
-        with pytest.raises(StoreError, match="only a part of it was written: look, then repeat"):
+        with pytest.raises(StoreError, match="only a part of it was written; check, then repeat it"):
             await engine.commit([change(CLOCK, one, Event.COMPLETE) for one in held])
         await engine.close()
 

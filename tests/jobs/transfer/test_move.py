@@ -275,7 +275,7 @@ def test_what_was_asked_wrongly_is_told(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
     some(old)
     assert "name the new store" in called("--from", old).stderr
-    assert "takes --from alone" in called("--from", old, "--to", old, "--give-up").stderr
+    assert "takes only --from" in called("--from", old, "--to", old, "--give-up").stderr
     assert called("--from", old, "--to", "memory:").exit_code == 2
     assert "nothing to give up" in called("--from", old, "--give-up").stderr
 

@@ -350,12 +350,12 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._writer.close()
 
     def go_on(self) -> None:
-        """Let everybody go on: whoever needs a connection opens it."""
+        """Let everybody continue: a connection is opened when somebody needs it."""
         while self._taken:
             self._taken.pop().release()
 
     def leave_behind(self) -> None:
-        """Leave the parent's sockets and files alone, and begin anew."""
+        """Leave the parent's sockets and files alone, and start over."""
         self._taken.clear()
         self._liveness.forked()
         self._wakeups = Wakeups()

@@ -1,18 +1,18 @@
--- claim: {worker, how many, page, how many types or -1 for any, types …, then for each queue its name and how many of it may
--- still be promoted}. Looks at no more than a page of due jobs, and takes no more than a page, in one call. When there may
--- be more, it says in which queue, and the caller goes on there.
--- Answers {seq, now, next due or false, the queue to go on with or 0, how many were promoted there, jobs …}.
+-- claim: {worker, how many, page, number of types or -1 for any, types …, then for each queue its name and how many of its jobs
+-- may still be promoted}. One call reads at most a page of due jobs and takes at most a page. If there may be more, it returns
+-- the queue with which the caller continues.
+-- Returns {seq, now, next due or false, the queue to continue with or 0, how many were promoted there, jobs …}.
 if moved then return moved end
 local worker, left, page = ARGV[FIRST_ARG], tonumber(ARGV[FIRST_ARG + 1]), tonumber(ARGV[FIRST_ARG + 2])
 local known = tonumber(ARGV[FIRST_ARG + 3])
 local FIRST_TYPE = FIRST_ARG + 4
 local FIRST_QUEUE = FIRST_TYPE + math.max(known, 0)
-local DEALT = 200 -- how much of what processes of format 1 made ready is dealt out in one call
+local DEALT = 200 -- how many ready jobs of format-1 processes one call sorts into their types
 local now = time_now()
 local answer = {seq, now, false, 0, 0}
 local wrote = false
 
--- Write a job's new state and its entry. Who calls it moves it between the indexes.
+-- Write a job's new state and its entry. The caller updates the indexes.
 local function write(key, head, id, state, event, by)
   local before = head[STATE]
   head[STATE], head[VERSION], head[MORE] = state, head[VERSION] + 1, head[MORE] + EACH_VERSION
@@ -23,7 +23,7 @@ local function write(key, head, id, state, event, by)
   return text
 end
 
--- What processes of format 1 have made ready goes to its type.
+-- Sort the ready jobs of format-1 processes into their types.
 local function deal_out(queue)
   local old = call('ZPOPMIN', K .. 'r:' .. queue, DEALT)
   for place = 1, #old, 2 do
@@ -35,7 +35,7 @@ local function deal_out(queue)
   return #old / 2
 end
 
--- scheduled, retryable → available; pending → available; and what was available, but not yet
+-- scheduled, retryable → available; pending → available; and available jobs that had to wait for a time
 local function promote(queue, most)
   local due = call('ZRANGEBYSCORE', TIMED[queue], '-inf', now, 'LIMIT', 0, most)
   for _, id in ipairs(due) do
@@ -53,14 +53,14 @@ local function promote(queue, most)
         write(job_key(id), head, id, 'a', event, 'time')
       end
       make_ready(head, id)
-      tell('queue:' .. queue) -- who claims may not know its type
+      tell('queue:' .. queue) -- the claiming worker may not know its type
     end
     wrote = true
   end
   return #due
 end
 
--- The types to look at: those that are known, and of which the queue has something.
+-- The types to read: the known ones that have jobs in this queue.
 local is_known = {}
 for place = FIRST_TYPE, FIRST_QUEUE - 1 do is_known[ARGV[place]] = true end
 
@@ -72,7 +72,7 @@ local function kinds_of(queue)
   return kinds
 end
 
--- The types side by side: {key, how many of it were taken, the next of it, where we are in those}.
+-- The types to merge: {key, how many of it were taken, its next jobs, our position in those}.
 local AT_KEY, AT_TAKEN, AT_NEXT, AT_PLACE = 1, 2, 3, 4
 
 local function fill(walk, size)
@@ -80,7 +80,7 @@ local function fill(walk, size)
   return #walk[AT_NEXT] > 0
 end
 
--- The first members of all types, in order. They begin with fixed digits, which Lua compares as the server orders them.
+-- The first members of all types, in order. They start with fixed digits, which Lua compares as the server sorts them.
 local function first_of(queue, kinds, most)
   local size = math.ceil(most / #kinds) + 1
   local walks, all, members = {}, {}, {}
@@ -134,7 +134,7 @@ local function take(queue, most)
       local got = call('HMGET', key, 'h', 'b', 'r', 'x')
       local head = got[1] and unpack_(got[1])
       if head and (head[STATE] ~= 'a' or ready_member(head, id) ~= member) then
-        head = nil -- a process of format 1 has changed it, and looked for it elsewhere
+        head = nil -- a format-1 process has changed it, and expected it in another index
       end
       if head and number_of(head[RUN]) > now then -- the clock was set back
         call('ZADD', TIMED[queue], number_of(head[RUN]), id)

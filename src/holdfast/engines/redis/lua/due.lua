@@ -1,4 +1,5 @@
--- wait: when the next job of these queues becomes due, soon or within the last second. Answers {seq, now, time or false}.
+-- wait: when the next job of these queues becomes due, soon or within the last second. Returns {seq, now, time or
+-- false}.
 local now = time_now()
 local best = false
 for place = FIRST_ARG, #ARGV do

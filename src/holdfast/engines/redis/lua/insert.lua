@@ -1,6 +1,7 @@
 -- insert: each further argument is one order {parent or false, epoch, jobs}, all or none.
 -- A job: {id, head, body, result, error, signals, digest, key_until, created_at}.
--- Answers, for each: {0} the parent's lease is over; {1, job's place, holder} its key is taken; {2, id, new, id, new …}.
+-- Returns, for each: {0} the parent's lease is over; {1, job's index, holder} its key is taken; {2, id, new, id, new
+-- …}.
 if moved then return moved end
 local now = time_now()
 

@@ -1,5 +1,5 @@
 -- put_record: {name, 1 for a value or 0 for none, value, expected version or ''}.
--- Answers {seq, 1, version, now}, or {seq, 0, the version that is there}.
+-- Returns {seq, 1, version, now}, or {seq, 0, the stored version}.
 local name, has_value, value, expected = ARGV[FIRST_ARG], ARGV[FIRST_ARG + 1] == '1', ARGV[FIRST_ARG + 2], ARGV[FIRST_ARG + 3]
 if moved and name ~= 'moved' then return moved end
 local ever = version_ever(name)

@@ -1,12 +1,12 @@
 -- record: five arguments for each step: job, epoch, path, state, record.
--- Answers, for each: 1 it stands; {2, the one that stands}; {0, why, state, version, epoch} as in commit.
+-- Returns, for each: 1 it is stored; {2, the existing record}; {0, reason, state, version, epoch} as in commit.
 if moved then return moved end
-local RECOUNTED = 500 -- of a job with more records than this, the steps are counted only when somebody asks
+local RECOUNTED = 500 -- the steps of a job with more records than this are counted only on request
 local heads, recounted = {}, {}
 local answers = {seq}
 local wrote = false
 
--- A process of format 2 has had this job: count all its steps anew.
+-- A format-2 process has written to this job: count all its steps again.
 local function recount(id, head)
   if call('HLEN', K .. 's:' .. id) > RECOUNTED then return end
   call('UNLINK', K .. 'm:' .. id, K .. 'l:' .. id)

@@ -1,62 +1,63 @@
--- What is put in front of every script: the keys, the door, and what several acts do to the indexes.
+-- The shared part in front of every script: the keys, the check of the store, and what several acts do to the indexes.
 --
--- All keys of a store begin with one hash tag, KEYS[1] = "{app}", so that they live on one node of a cluster. Names:
+-- All keys of a store start with one hash tag, KEYS[1] = "{app}", so that a cluster keeps them on one node. Names:
 --
---   store          HASH  id (random, made with the store), format, oldest, seq (counts writing acts), gen (counts the
---                        servers that this store has lived on), run (the server it lives on), bN (seq when generation N
---                        began), n (counts jobs), place (counts step records),
---                        shift (of a test's clock, in milliseconds), moved (the record `moved`, while it is there)
---   j:ID           HASH  one job: h its head (below), b its body (arguments and what else never changes, opaque here),
+--   store          HASH  id (random, created with the store), format, oldest, seq (counts writes), gen (counts the servers
+--                        that this store has been on), run (its present server), bN (seq when generation N began),
+--                        n (counts jobs), place (counts step records),
+--                        shift (of a test's clock, in milliseconds), moved (the record `moved`, while it exists)
+--   j:ID           HASH  one job: h its head (below), b its body (arguments and whatever else never changes, opaque here),
 --                        r result, x error, iV the signal of version V, eV the history entry of version V (opaque)
---   i:STATE        ZSET  the ids of the jobs in this state, all at score 0: ordered by id
---   o, o:N         ZSET, LIST   all jobs in the order of their numbers: which lists there are; the ids of each BUCKET numbers
---   q:N:QUEUE:TYPE ZSET  what can be claimed now of one type, all at score 0: rank, run_at, number, id as one text, so the
+--   i:STATE        ZSET  the ids of the jobs in this state, all with score 0: sorted by id
+--   o, o:N         ZSET, LIST   all jobs in the order of their numbers: the existing lists; the ids of each BUCKET numbers
+--   q:N:QUEUE:TYPE ZSET  the claimable jobs of one type, all with score 0: rank, run_at, number, id as one text, so the
 --                        first is next (N is the length of the queue's name)
---   y:QUEUE        SET   the types of which a queue has something to claim
---   r:QUEUE        ZSET  what can be claimed now of all types together: processes of format 1 write it, and claim deals it out
---   t:QUEUE        ZSET  what waits for a time, by run_at: scheduled, retryable, pending, and available ones after losses
---   x, xi          ZSET, ZSET   what can expire, by expires_at; what of it was found to have expired, all at score 0
---   p              ZSET  what has ended and leaves, by prune_at: number and id
---   b:ID           SET   ended jobs that stay because this one, their parent, has not ended
---   u              LIST  parents that have ended and whose b:ID is to be looked at again
+--   y:QUEUE        SET   the types with claimable jobs in a queue
+--   r:QUEUE        ZSET  the claimable jobs of all types: format-1 processes write it, and claim sorts it into the types
+--   t:QUEUE        ZSET  jobs that wait for a time, by run_at: scheduled, retryable, pending, and available ones after lost workers
+--   x, xi          ZSET, ZSET   jobs that can expire, by expires_at; those found to have expired, all with score 0
+--   p              ZSET  ended jobs to prune, by prune_at: number and id
+--   b:ID           SET   ended jobs that are kept because this job, their parent, has not ended
+--   u              LIST  parents that have ended and whose b:ID must be checked again
 --   s:ID, f:ID     HASH, SET   the step records of a job: path → state, place, record (opaque); the paths that failed
---   m:ID           HASH  how many steps of a job: state and name as one text → number; NAME with an = in front has counters
---                        of its own; = how many names have. Names are as their records have them, in JSON
---   l:ID           ZSET  the records of a job, all at score 0: place and path of a step, and the paths of our own, behind those
---   c:ID           ZSET  the ids of a job's children, all at score 0
---   g:ID           HASH  of a job's children: gGROUP how many have not arrived, l how many have not ended
---   k:N:TYPE:KEY   STRING  what an idempotency key stands for: job, digest, until (N is the length of the type)
---   ku             ZSET  all keys, by their end; without one, at +inf
+--   m:ID           HASH  how many steps a job has: state and name as one text → number; NAME with an = in front has its own
+--                        counters; = how many names have. Names are as in their records, in JSON
+--   l:ID           ZSET  the records of a job, all with score 0: place and path of a step; after them the paths of our
+-- own records
+--   c:ID           ZSET  the ids of a job's children, all with score 0
+--   g:ID           HASH  a job's children: gGROUP how many have not arrived, l how many have not ended
+--   k:N:TYPE:KEY   STRING  the holder of an idempotency key: job, digest, until (N is the length of the type)
+--   ku             ZSET  all keys, by their expiry; +inf without one
 --   h:WORKER       HASH  the jobs that a worker holds: id → epoch
---   w              HASH  worker → its last beat: time, connection, generation, presence (opaque)
+--   w              HASH  worker → its last heartbeat: time, connection, generation, status (opaque)
 --   c              HASH  how many jobs: STATE and queue as one text → number
---   d, dv, dn      HASH, HASH, ZSET   records: name → version, time, value; name → version ever reached; names, ordered;
---                        the version ever reached of a removed one has the time of that behind it
---   n:TOPIC              no key: the channel on which news of a topic are told; n:* is for everybody
+--   d, dv, dn      HASH, HASH, ZSET   records: name → version, time, value; name → highest version so far; names, sorted;
+--                        for a removed record, the time of its removal follows its highest version
+--   n:TOPIC              not a key: the channel for notifications of a topic; n:* is for everybody
 --
 -- A head is an array: state, version, epoch, queue, number, rank, run_at, attempt, recoveries, worker, claimed_at,
--- finished_at, prune_at, arrived, parent, group, expires_at, waits, type, key, inbox, first, more. Nothing is `false`.
--- more: 1 there is a result, 2 there is an error, and 4 for each version: m:ID and l:ID are right while these are as many as the
--- job has versions. Processes of format 2 count versions only, and set these back.
--- Numbers beyond 2^53 come as texts and are never counted with. rank and run_at are texts that sort as the numbers do.
+-- finished_at, prune_at, arrived, parent, group, expires_at, waits, type, key, inbox, first, more. A missing value is `false`.
+-- more: 1 there is a result, 2 there is an error, and 4 for each version: m:ID and l:ID are valid while this counts as many
+-- versions as the job has. Format-2 processes count only versions, and reset this.
+-- Numbers beyond 2^53 are texts and are never calculated with. rank and run_at are texts that sort like the numbers.
 -- States are letters: s(cheduled) a(vailable) p(ending) o(wned: active) r(etryable) v (review) c(ompleted) d(iscarded)
 -- k (cancelled).
 --
--- ARGV begins with the store's id, generation and seq as the caller knows them, and the word for telling news.
+-- ARGV starts with the store's id, generation and seq as the caller knows them, and the command for notifications.
 
-if redis.replicate_commands then redis.replicate_commands() end -- Redis 6.2: we ask for the time before we write
+if redis.replicate_commands then redis.replicate_commands() end -- Redis 6.2: we read the time before we write
 local call, pack, unpack_, sub, format = redis.call, cmsgpack.pack, cmsgpack.unpack, string.sub, string.format
 local K = KEYS[1] .. ':'
 local STORE = K .. 'store'
 local FIRST_ARG = 5
 
--- The door: a store that was emptied, replaced or went back is not the one that the caller means.
+-- The check of the store: one that was emptied, replaced or went back isn't the one that the caller expects.
 local door = call('HMGET', STORE, 'id', 'gen', 'seq', 'shift', 'moved')
 if door[1] ~= ARGV[1] or door[2] ~= ARGV[2] or tonumber(door[3]) < tonumber(ARGV[3]) then
   return {'lost', door[1], door[2], door[3]}
 end
 local seq = tonumber(door[3])
-local moved = door[5] and {'moved', door[5]} -- what every act that writes answers while the jobs go elsewhere
+local moved = door[5] and {'moved', door[5]} -- what every write returns while the jobs are being moved
 
 local STATE, VERSION, EPOCH, QUEUE, NUMBER, RANK, RUN, ATTEMPT, RECOVERIES, WORKER, CLAIMED = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local FINISHED, PRUNE, ARRIVED, PARENT, GROUP, EXPIRES, WAITS, TYPE, KEY, INBOX, FIRST, MORE = 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
@@ -78,7 +79,7 @@ local function number_of(moment)
   return tonumber(sub(moment, 2), 16)
 end
 
--- What runs or has ended can't expire any more.
+-- A running or ended job can't expire any more.
 local function keep(ids)
   call('ZREM', K .. 'x', unpack(ids))
   call('ZREM', K .. 'xi', unpack(ids))
@@ -88,7 +89,7 @@ local function expired(head, now) return head[EXPIRES] and tonumber(head[EXPIRES
 
 local function job_key(id) return K .. 'j:' .. id end
 
--- Names that are needed for many jobs of one call are put together once.
+-- Names that are needed for many jobs of one call are built once.
 local function named(prefix)
   return setmetatable({}, {__index = function(names, name)
     local whole_name = K .. prefix .. name
@@ -103,7 +104,7 @@ local function head_of(id)
   return text and unpack_(text)
 end
 
--- News: each topic once for each call.
+-- Notifications: each topic once per call.
 local told = {}
 local function tell(topic)
   if not told[topic] then
@@ -125,10 +126,10 @@ local function write_counts()
 end
 
 local function ready_member(head, id) return head[RANK] .. head[RUN] .. format('%012x', head[NUMBER]) .. id end
-local ID_AT = 47 -- where the id begins in it
+local ID_AT = 47 -- where the id starts in it
 local function ready_key(queue, kind) return K .. 'q:' .. #queue .. ':' .. queue .. ':' .. kind end
 
--- A queue's types are noted once for each call.
+-- A queue's types are noted once per call.
 local noted = {}
 local function make_ready(head, id)
   local key = ready_key(head[QUEUE], head[TYPE])
@@ -139,7 +140,7 @@ local function make_ready(head, id)
   end
 end
 
--- Something of a type was taken: was it the last?
+-- A job of a type was taken: was it the last?
 local function taken_from(queue, kind)
   local key = ready_key(queue, kind)
   if call('EXISTS', key) == 0 then
@@ -155,7 +156,7 @@ local function waits_for_time(head, now)
   return DUE[head[STATE]] and head[RUN]
 end
 
--- Take a job out of the indexes of the state it is in.
+-- Remove a job from the indexes of its present state.
 local function leave(head, id)
   local state, queue = head[STATE], head[QUEUE]
   call('ZREM', INDEX[state], id)
@@ -175,7 +176,7 @@ local function leave(head, id)
   if head[EXPIRES] and (state == 'a' or DUE[state]) then keep({id}) end
 end
 
--- Put a job into the indexes of the state it is in, and tell who waits for its queue.
+-- Add a job to the indexes of its present state, and notify waiters of its queue.
 local function enter(head, id, now)
   local state, queue = head[STATE], head[QUEUE]
   call('ZADD', INDEX[state], 0, id)
@@ -194,7 +195,7 @@ local function enter(head, id, now)
   if head[EXPIRES] and (state == 'a' or DUE[state]) then call('ZADD', K .. 'x', head[EXPIRES], id) end
 end
 
--- The order of insertion, in lists of BUCKET numbers each: a job costs little more than its id there.
+-- The order of insertion, in lists of BUCKET numbers each: there a job costs little more than its id.
 local BUCKET = 128
 local ordered = {}
 local function bucket_of(number) return format('%.0f', math.floor(number / BUCKET)) end
@@ -211,8 +212,8 @@ local function write_order()
   end
 end
 
--- Write a new job: {id, head, body, result, error, signals}. Its number is given here. One that has arrived at its
--- parent is not missing there. Who calls it writes counts and order.
+-- Write a new job: {id, head, body, result, error, signals}. Assigns its number. A job that has arrived at its parent
+-- isn't missing there. The caller writes counts and order.
 local function add(job, now, arrived)
   local id, head = job[1], job[2]
   head[NUMBER] = call('HINCRBY', STORE, 'n', 1)
@@ -233,7 +234,7 @@ local function add(job, now, arrived)
   end
 end
 
--- A job has ended: what it kept from leaving may leave.
+-- A job has ended: the jobs that were kept because of it can be pruned.
 local function free_kin(head, id)
   local parent = head[PARENT]
   if parent and call('HINCRBY', K .. 'g:' .. parent, 'l', -1) == 0 then
@@ -245,12 +246,12 @@ local function free_kin(head, id)
   if call('EXISTS', K .. 'b:' .. id) == 1 then call('RPUSH', K .. 'u', id) end
 end
 
--- Whether the counters of a job's steps are right.
+-- Whether the counters of a job's steps are valid.
 local function is_counted(head) return math.floor(head[MORE] / EACH_VERSION) == head[VERSION] end
 
 local function is_own(path) return sub(path, 1, 1) == '~' end
 
--- The name in a step record, as JSON has it between the quotes; nothing where it can't be read.
+-- The name in a step record, as JSON has it between the quotes; nil if it can't be read.
 local function name_of(record)
   local name = string.match(record, '^%[[^,]*,"([^"\\]*)"')
   if name then return name end
@@ -260,12 +261,12 @@ local function name_of(record)
     place = string.find(record, '["\\]', place + 1)
     if not place then break end
     if sub(record, place, place) == '"' then return sub(record, first + 1, place - 1) end
-    place = place + 1 -- what is escaped
+    place = place + 1 -- the escaped character
   end
   return ''
 end
 
--- What the steps of one call add to the counters, name by name as they came.
+-- What the steps of one call add to the counters, by name in the order of the steps.
 local steps_counted, all_counted = {}, {}
 local function count_step(id, name, state, more)
   local whole_name = id .. '\0' .. name
@@ -296,7 +297,7 @@ local function write_step_counts()
   steps_counted, all_counted = {}, {}
 end
 
--- Keep a step record, unless one stands that is done or failed. Answers with that one. Who calls it writes the counts.
+-- Store a step record, unless there is one that is done or failed: then return that one. The caller writes the counts.
 local function put_step(id, path, state, record, counts)
   local key = K .. 's:' .. id
   local old = call('HGET', key, path)
@@ -318,7 +319,7 @@ local function put_step(id, path, state, record, counts)
   end
 end
 
--- Remove step records. Who calls it writes the counts.
+-- Remove step records. The caller writes the counts.
 local function drop_steps(id, paths, counts)
   for _, path in ipairs(paths) do
     local old = call('HGET', K .. 's:' .. id, path)
@@ -333,12 +334,12 @@ local function drop_steps(id, paths, counts)
   end
 end
 
--- The highest version that a record ever had.
+-- The highest version that a record has ever had.
 local function version_ever(name)
   return tonumber(string.match(call('HGET', K .. 'dv', name) or '0', '^%d+'))
 end
 
--- What a packed list says; nothing if somebody wrote something else in its place.
+-- The content of a packed list; nil if somebody wrote something else in its place.
 local function list_in(text)
   local is_read, found = pcall(unpack_, text)
   return is_read and type(found) == 'table' and found or {}
@@ -364,7 +365,7 @@ local function signals_of(key, head)
   return signals
 end
 
--- What a reader gets of a job: head, body, result, error, and the signals of its inbox.
+-- What a reader gets of a job: head, body, result, error, and the signals in its inbox.
 local function whole(id, text, head)
   local key = job_key(id)
   local got = call('HMGET', key, 'b', 'r', 'x')
