@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Names are looked up when they are asked for, so that the command line starts without loading all of it.
+# Names are imported on first use, so that the command line starts quickly.
 _HOMES = {
     "App": "holdfast.app.app",
     "BadValue": "holdfast.core.errors",
