@@ -1,7 +1,7 @@
 """The jobs for the Postgres benchmarks, and the separate processes that run or submit them.
 
-        python postgres_work.py URL worker 200              a worker with this many slots
-        python postgres_work.py URL submitters 1000 8       this many single submits, by this many callers
+    python postgres_work.py URL worker 200              a worker with this many slots
+    python postgres_work.py URL submitters 1000 8       this many single submits, by this many callers
 
 A process prints "ready", starts at a line on its stdin, and ends with its stdin, so it never outlives its parent.
 """

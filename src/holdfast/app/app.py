@@ -75,7 +75,7 @@ class App:
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[bool] | None = None
         self._is_open = False
-        self._in_child = forking.InChild(self._forked)
+        self._in_child = forking.InChild(self._start_over)
 
     def __repr__(self) -> str:
         return f"<App {self.place()}>"
@@ -96,7 +96,7 @@ class App:
     async def open(self) -> Jobs:
         """Open the store if it isn't open, and return its jobs. Every call that needs the store does this by itself."""
         check_loaded()
-        if (jobs := self._from_afar()) is not None:
+        if (jobs := self._worker_store()) is not None:
             return jobs
         if self._is_open:
             return self._jobs
@@ -143,7 +143,7 @@ class App:
             await self.engine.close()
             raise
 
-    def _from_afar(self) -> Jobs | None:
+    def _worker_store(self) -> Jobs | None:
         """Return the worker's store if this is the process of an isolated job of this app, else None.
 
         That store may not allow a second process to open it.
@@ -278,7 +278,7 @@ class App:
     @property
     def jobs(self) -> Jobs:
         """Everything else you can ask about the jobs of an open store. `await app.open()` returns the same."""
-        return self._from_afar() or self._jobs
+        return self._worker_store() or self._jobs
 
     # Running jobs.
 
@@ -326,7 +326,7 @@ class App:
         specs = [self.registry.get(type) for type in self.registry.types()]
         return tuple(dict.fromkeys(spec.queue for spec in specs if spec is not None)) or ("default",)
 
-    def _forked(self) -> None:
+    def _start_over(self) -> None:
         """Run in a forked child: the store must be opened again there, and nobody holds the lock."""
         self._lock, self._opening, self._is_open = threading.Lock(), None, False
 

@@ -26,7 +26,7 @@ R = TypeVar("R")
 FOLLOW_SECONDS = 5.0
 """How long a caller waits for a wake-up before it checks the job anyway."""
 
-TELL_SECONDS = 1.0
+STATE_SECONDS = 1.0
 """How long to spend on reading the state of a job that didn't settle in time."""
 
 PROGRESS_SECONDS = 0.5
@@ -72,11 +72,11 @@ class Run(Generic[R]):
         limit = None if timeout is None else milliseconds(timeout) / 1_000
         try:
             async with asyncio.timeout(limit):
-                job = await self._settled()
+                job = await self._wait_until_settled()
         except TimeoutError:
             if limit is None:
                 raise
-            raise TimeoutError(await self._unsettled(limit)) from None
+            raise TimeoutError(await self._timeout_message(limit)) from None
         if job.state is State.COMPLETED:
             value: R = self._codec.decode(job.result or "null")
             return value
@@ -158,17 +158,17 @@ class Run(Generic[R]):
                 yield status
             mark = await jobs.engine.wait([job_topic(self.id)], PROGRESS_SECONDS if active else FOLLOW_SECONDS, mark)
 
-    async def _unsettled(self, seconds: float) -> str:
+    async def _timeout_message(self, seconds: float) -> str:
         """Return the message of a TimeoutError. A store that doesn't answer must not make the caller wait longer."""
         state = ""
         with suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(TELL_SECONDS):
+            async with asyncio.timeout(STATE_SECONDS):
                 job = await (await self._open()).get(self.id)
             failed = "" if job.error is None else f" after {job.error.type}: {job.error.message}"
             state = f": it is {standing(job.state)}{failed}"
         return f"job {self.id} has not settled within {seconds:g} s{state}; the job continues"
 
-    async def _settled(self) -> Job:
+    async def _wait_until_settled(self) -> Job:
         jobs = await self._open()
         mark = 0
         while True:

@@ -80,7 +80,7 @@ class DecoratedStep(Generic[P, R]):
             if calls is not None:
                 calls.append(call)
             return lambda: run_async(call)
-        plain = self._plain(args, kwargs)
+        plain = self._call_outside(args, kwargs)
         if self.spec.is_async:
             return plain
         return lambda: run_in_thread(contextvars.copy_context(), plain)
@@ -97,10 +97,10 @@ class DecoratedStep(Generic[P, R]):
             if self.spec.is_async or self.spec.effect == TRANSACTION:
                 return lambda: run_on_loop(attempt, run_async(call))
             return lambda: run_sync(call)
-        plain = self._plain(args, kwargs)
+        plain = self._call_outside(args, kwargs)
         return (lambda: asyncio.run(plain())) if self.spec.is_async else plain
 
-    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+    def _call_outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
         """Return a call outside any job, async or not as the function is.
 
         In a stray call, `current()` raises: an idempotency key would be wrong.
@@ -140,7 +140,7 @@ class DecoratedStep(Generic[P, R]):
 
         tally = Tally(attempt, self.name, items, need, prepare)
         results = await map_async(tally, at_once, caller)
-        _overlook(attempt, calls)
+        _mark_unseen(attempt, calls)
         return results
 
     def _map_sync(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
@@ -154,11 +154,11 @@ class DecoratedStep(Generic[P, R]):
         calls: list[Call] | None = None if attempt is None or need is None else []
         tally = Tally(attempt, self.name, items, need, lambda item: self._for_sync((item,), {}, key, calls))
         results = map_sync(tally, at_once, Watch(attempt))
-        _overlook(attempt, calls)
+        _mark_unseen(attempt, calls)
         return results
 
 
-def _overlook(attempt: Attempt | None, calls: Sequence[Call] | None) -> None:
+def _mark_unseen(attempt: Attempt | None, calls: Sequence[Call] | None) -> None:
     """Mark the failed calls of a finished map as unseen by the job's code. With `need=`, that may hide an effect."""
     if attempt is not None and calls:
         attempt.journal.effects.forget_heard(call.path for call in calls)

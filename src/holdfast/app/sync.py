@@ -96,7 +96,7 @@ class SyncApp:
             raise Invalid(f"app.sync.submit: {what}; pass a function decorated with @app.job")
         if job.may_submit_here() and given.get("connection") is None:
             return SyncRun(self.call, run_here(job.submit(*args, **given)))
-        return SyncRun(self.call, self._called(job.submit, *args, **given))
+        return SyncRun(self.call, self._call(job.submit, *args, **given))
 
     @overload
     def submit_many(
@@ -108,11 +108,11 @@ class SyncApp:
 
     def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> "list[SyncRun[Any]]":
         """Submit a job once for each element. See the job's own `submit_many`."""
-        return [SyncRun(self.call, run) for run in self._called(job.submit_many, calls, **options)]
+        return [SyncRun(self.call, run) for run in self._call(job.submit_many, calls, **options)]
 
     def map(self, job: Any, items: Iterable[Any], /, **options: Any) -> list[Any]:
         """Submit a job once for each item, and wait for all of them. See the job's own `map`."""
-        results: list[Any] = self._called(job.map, list(items), **options)
+        results: list[Any] = self._call(job.map, list(items), **options)
         return results
 
     def run(self, id: str) -> "SyncRun[Any]":
@@ -123,7 +123,7 @@ class SyncApp:
         """See App.review."""
         return self.call(self._app.review())
 
-    def _called(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+    def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
         async def call() -> T:
             return await function(*args, **options)
 

@@ -38,7 +38,7 @@ class Sleep:
         attempt = _async_attempt("sleep")
         if attempt is None:
             return asyncio.sleep(milliseconds(duration) / 1_000)
-        return Suspension.of(attempt).wait(self._parked(attempt, duration, key))
+        return Suspension.of(attempt).wait(self._make_wait(attempt, duration, key))
 
     def sync(self, duration: Duration, *, key: str | None = None) -> None:
         """The same in a `def` job."""
@@ -46,9 +46,9 @@ class Sleep:
         if attempt is None:
             time.sleep(milliseconds(duration) / 1_000)
         else:
-            _blocked(attempt, self._parked(attempt, duration, key))
+            _block_until(attempt, self._make_wait(attempt, duration, key))
 
-    def _parked(self, attempt: Attempt, duration: Duration, key: str | None) -> PendingWait[None]:
+    def _make_wait(self, attempt: Attempt, duration: Duration, key: str | None) -> PendingWait[None]:
         span = milliseconds(duration)
         return time_wait(attempt, _path(attempt, f"sleep:{key or in_words(span)}"), span)
 
@@ -71,8 +71,8 @@ class WaitFor:
         A signal that arrived earlier is taken at once, the oldest first. Each signal answers one wait. Its value must
         fit the type `as_`. Raises TimeoutError if no signal arrives `within` this time.
         """
-        attempt = _needed(_async_attempt("wait_for"), "wait_for")
-        return Suspension.of(attempt).wait(_for_signal(attempt, name, as_, within))
+        attempt = _require(_async_attempt("wait_for"), "wait_for")
+        return Suspension.of(attempt).wait(_wait_for_signal(attempt, name, as_, within))
 
     @overload
     def sync(self, name: str, *, as_: type[T], within: Duration | None = None) -> T: ...
@@ -85,8 +85,8 @@ class WaitFor:
 
     def sync(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
-        attempt = _needed(_sync_attempt("wait_for"), "wait_for")
-        return _blocked(attempt, _for_signal(attempt, name, as_, within))
+        attempt = _require(_sync_attempt("wait_for"), "wait_for")
+        return _block_until(attempt, _wait_for_signal(attempt, name, as_, within))
 
 
 class Ask:
@@ -105,8 +105,8 @@ class Ask:
 
         Raises TimeoutError if nobody answers `within` this time.
         """
-        attempt = _needed(_async_attempt("ask"), "ask")
-        return Suspension.of(attempt).wait(_question(attempt, value, form, within))
+        attempt = _require(_async_attempt("ask"), "ask")
+        return Suspension.of(attempt).wait(_wait_for_answer(attempt, value, form, within))
 
     @overload
     def sync(self, value: object, *, form: type[T], within: Duration | None = None) -> T: ...
@@ -116,8 +116,8 @@ class Ask:
 
     def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
-        attempt = _needed(_sync_attempt("ask"), "ask")
-        return _blocked(attempt, _question(attempt, value, form, within))
+        attempt = _require(_sync_attempt("ask"), "ask")
+        return _block_until(attempt, _wait_for_answer(attempt, value, form, within))
 
 
 sleep = Sleep()
@@ -125,22 +125,22 @@ wait_for = WaitFor()
 ask = Ask()
 
 
-def _for_signal(attempt: Attempt, name: str, as_: Any, within: Duration | None) -> PendingWait[Any]:
+def _wait_for_signal(attempt: Attempt, name: str, as_: Any, within: Duration | None) -> PendingWait[Any]:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT:
         raise Invalid(f"wait_for({name!r}): the signal's name must have 1 to {NAME_LIMIT} characters")
     codec = Codec[Any](as_, f"signal {name}")
-    return _signalled(attempt, name, codec, within, {})
+    return _make_signal_wait(attempt, name, codec, within, {})
 
 
-def _question(attempt: Attempt, value: object, form: Any, within: Duration | None) -> PendingWait[Any]:
+def _wait_for_answer(attempt: Attempt, value: object, form: Any, within: Duration | None) -> PendingWait[Any]:
     text = canonical(value)
     codec = Codec[Any](form, "the answer")
     nth = attempt.journal.calls.number(f"{ASK}{text}")
     name = f"{ASK}{digest(text)[:8]}" + (f".{nth}" if nth > 1 else "")
-    return _signalled(attempt, name, codec, within, {"question": text})
+    return _make_signal_wait(attempt, name, codec, within, {"question": text})
 
 
-def _signalled(
+def _make_signal_wait(
     attempt: Attempt, name: str, codec: Codec[Any], within: Duration | None, info: dict[str, Any]
 ) -> PendingWait[Any]:
     path = _path(attempt, name)
@@ -168,11 +168,11 @@ def _sync_attempt(what: str) -> Attempt | None:
     return attempt_here()
 
 
-def _needed(attempt: Attempt | None, what: str) -> Attempt:
+def _require(attempt: Attempt | None, what: str) -> Attempt:
     if attempt is None:
         raise NoJob(f"{what}: nobody can answer outside a job; submit the job, or test it with holdfast.testing")
     return attempt
 
 
-def _blocked(attempt: Attempt, parked: PendingWait[T]) -> T:
+def _block_until(attempt: Attempt, parked: PendingWait[T]) -> T:
     return run_on_loop(attempt, Suspension.of(attempt).wait(parked))

@@ -93,9 +93,7 @@ class _Reader:
         for name in self._known:
             self._check_loops(name, ())
         definitions: list[CoreSchema] = [
-            core_schema.chain_schema(
-                [self._made(one)], ref=name
-            )  # A link to another definition has no name of its own.
+            core_schema.chain_schema([self._made(one)], ref=name)  # A link to another definition has no name itself.
             for name, one in self._known.items()
         ]
         made = self._made(self._root)

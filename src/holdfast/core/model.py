@@ -347,7 +347,7 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     `beat_ms` is the time between two heartbeats, and `lease_ms` how long a lease lasts without one. `types` are the
     job types that it claims; None if it runs an older version or has more than TYPES_LISTED. `trouble` is why it can't
     write its results, such as a full disk. `unreadable` means that the heartbeat can't be read: only the worker's name
-    is known then, and when it was last heard of, unless `beat_at` is 0.
+    is known then, and the time of its last heartbeat, unless `beat_at` is 0.
     """
 
     worker: str

@@ -56,7 +56,7 @@ class HeldTransaction(Generic[Over]):
         self.broken = why
         self.over.set()
 
-    async def filled(self, body: Body, held: Coroutine[Any, Any, Any]) -> Recorded | Conflict:
+    async def run_body(self, body: Body, held: Coroutine[Any, Any, Any]) -> Recorded | Conflict:
         """Run the body inside the transaction that `held` holds; return when the transaction has ended."""
         ended: asyncio.Task[Any] = asyncio.ensure_future(held)
         filling: asyncio.Task[Sequence[Step]] | None = None

@@ -45,11 +45,11 @@ class ServerClock:
         """Return the server's time; ask for it if the last answer is too old."""
         at, since, heard = self._last_heard
         if self._here() - heard > CLOCK_SECONDS:
-            self.heard(await ask())
+            self.note(await ask())
             at, since, _ = self._last_heard
         return at + int((self._here() - since) * 1_000)
 
-    def heard(self, server: Time) -> None:
+    def note(self, server: Time) -> None:
         """Note what the server just said."""
         # The answer is older than this moment, so our estimate is behind the server, never ahead. Of several answers,
         # the one with the shortest round trip counts, unless the server's clock was set.

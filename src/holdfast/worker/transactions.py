@@ -70,7 +70,7 @@ class TransactionCall(Call):
             runs += 1
             token = TX.set(connection)
             try:
-                with Watch(attempt, asyncio.current_task()):  # the store may run this in a task of its own
+                with Watch(attempt, asyncio.current_task()):  # the store may run this in another task
                     value = await run_timed(self, body)
             except StoreError as error:
                 raise _Raised(error) from error

@@ -156,7 +156,7 @@ class Worker:
         attempts = self._slots.attempts
         if job.epoch > 1:
             for lease, older in attempts.items():
-                if lease.job == job.id:  # it was taken from us, and we claimed it again before we heard of that
+                if lease.job == job.id:  # it was taken from us, and we claimed it again before we noticed
                     older.lose(LOST)
         attempts[attempt.lease] = attempt
         if self._claiming.is_stopping:

@@ -401,10 +401,10 @@ def test_what_named_the_server_before_is_refused_and_no_loss(redis_store: str, r
         id, generation, acts, word = store.given()
         lost = [b"lost", id.encode(), str(generation).encode(), str(acts).encode()]
         with pytest.raises(StoreBusy, match="the server changed; nothing was written; try again"):
-            store.heard(lost, Wire(engine._url, Way(engine._url), store.greet), (id, generation - 1, acts, word))
+            store.note_answer(lost, Wire(engine._url, Way(engine._url), store.greet), (id, generation - 1, acts, word))
         assert await engine.count() == {("default", State.AVAILABLE): 1}
         with pytest.raises(StoreLost, match="it is 2 writes behind what we have seen"):
-            store.heard(lost, engine._looks, (id, generation, acts + 2, word))
+            store.note_answer(lost, engine._looks, (id, generation, acts + 2, word))
         await engine.close()
 
     run(live())

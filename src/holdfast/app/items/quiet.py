@@ -14,7 +14,7 @@ OURS = Path(__file__).resolve().parents[1]
 MARK = "_holdfast_told"
 
 
-def quietly(error: E) -> E:
+def without_report(error: E) -> E:
     """Return the error, ready to be raised.
 
     If nobody catches it, Python's report ends with the caller's own line. An interrupt gets no report, because the

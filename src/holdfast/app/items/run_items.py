@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from holdfast.app.app import App
-from holdfast.app.items.quiet import quietly
-from holdfast.app.items.words import Counts, Teller, name_of
+from holdfast.app.items.quiet import without_report
+from holdfast.app.items.words import Counts, Reporter, name_of
 from holdfast.app.items.work import Work
 from holdfast.core.canonical import a_or_an
 from holdfast.core.codec import canonical
@@ -68,9 +68,9 @@ def run_items(
     try:
         return asyncio.run(work)
     except KeyboardInterrupt as error:
-        raise quietly(error) from None  # The user pressed Ctrl-C: CancelledError says nothing new.
+        raise without_report(error) from None  # The user pressed Ctrl-C: CancelledError says nothing new.
     except StoreError as error:
-        raise quietly(error) from None  # The message is enough; a traceback would bury it.
+        raise without_report(error) from None  # The message is enough; a traceback would bury it.
 
 
 async def run_items_async(
@@ -87,26 +87,26 @@ async def run_items_async(
 ) -> Counts:
     """`run_items` for async code."""
     _check_call(items, function, at_once)
-    retry = check_retry(Retry(retries=_whole(retries, "retries"), initial_ms=milliseconds(backoff)))
+    retry = check_retry(Retry(retries=_check_whole(retries, "retries"), initial_ms=milliseconds(backoff)))
     known_as = check_type(f"item.{name}") if name is not None else _type_of(function)
-    listed = _listed(items, key)
+    listed = _by_key(items, key)
     app = App(_url_of(where))
-    teller = Teller(quiet)
-    work = Work(app, known_as, function, listed, key is not None, retry, teller)
+    reporter = Reporter(quiet)
+    work = Work(app, known_as, function, listed, key is not None, retry, reporter)
     try:
         await app.open()
         return await work.run(at_once)
     except StoreError as error:
         raise error.with_traceback(None) from None
     finally:
-        teller.close()
+        reporter.close()
         await app.close()
 
 
 # How items are identified.
 
 
-def _listed(items: Iterable[Any], key: Callable[[Any], object] | None) -> dict[str, Any]:
+def _by_key(items: Iterable[Any], key: Callable[[Any], object] | None) -> dict[str, Any]:
     """Return the items by their keys, in order.
 
     Equal items are numbered by position. With `key`, equal keys are refused.
@@ -162,7 +162,7 @@ def _check_call(items: object, function: object, at_once: int) -> None:
         raise Invalid(f"function={function!r}: give the function to call for each item")
     if is_generator(function):
         raise Invalid(f"run_items with {place_of(function)}: {NO_GENERATOR}")
-    if _whole(at_once, "at_once") < 1:
+    if _check_whole(at_once, "at_once") < 1:
         raise Invalid(f"at_once={at_once}: give how many items may run at once, at least 1")
     try:
         inspect.signature(function).bind(None)
@@ -172,7 +172,7 @@ def _check_call(items: object, function: object, at_once: int) -> None:
         pass
 
 
-def _whole(number: object, name: str) -> int:
+def _check_whole(number: object, name: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
         raise Invalid(f"{name}={number!r}: give a whole number")
     return number

@@ -85,7 +85,7 @@ class Pace:
         return max(0.0, each * unsettled - min(each, now - self._last))
 
 
-class Teller:
+class Reporter:
     """Reports to a person: with a progress bar on a terminal, with plain lines elsewhere, not at all when quiet."""
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.app.app import App
-from holdfast.app.items.words import NAMED_LIMIT, Counts, Teller, error_of, in_figures, label_of, name_of, number_of
+from holdfast.app.items.words import NAMED_LIMIT, Counts, Reporter, error_of, in_figures, label_of, name_of, number_of
 from holdfast.core.codec import Signature, canonical, parse
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import check_queue
@@ -38,7 +38,7 @@ class Work:
         listed: Mapping[str, Any],
         keyed: bool,
         retry: Retry,
-        teller: Teller,
+        reporter: Reporter,
     ) -> None:
         self._app = app
         self._type = type
@@ -47,7 +47,7 @@ class Work:
         self._listed = listed
         self._keyed = keyed
         self._options = Options(retry=retry)
-        self._teller = teller
+        self._reporter = reporter
         self._began: dict[str, tuple[int, int, str]] = {}
         self._held: dict[str, int] = {}
         self._recovered = 0
@@ -63,13 +63,13 @@ class Work:
                     await self._follow()
             except asyncio.CancelledError:
                 left = await self._counts()
-                self._teller.close()
-                self._teller.say(f"stopped: {in_figures(left)}; start it again to continue")
+                self._reporter.close()
+                self._reporter.say(f"stopped: {in_figures(left)}; start it again to continue")
                 raise
             counts = await self._counts()
-        self._teller.show(counts, ())
-        self._teller.close()
-        await self._tell_end(counts)
+        self._reporter.show(counts, ())
+        self._reporter.close()
+        await self._report_end(counts)
         return counts
 
     async def _submit(self) -> Counts:
@@ -87,18 +87,18 @@ class Work:
             if key not in known
         ]
         if orders and not known:
-            await self._tell_other_lists()
+            await self._report_other_lists()
         at_once = self._app.engine.insert_at_once
         for start in range(0, len(orders), at_once):
             await self._app.jobs.submit(orders[start : start + at_once])
-        self._teller.begin(self._app.place(), await self._counts())
+        self._reporter.begin(self._app.place(), await self._counts())
         more = sum(job.key not in self._listed and job.state not in SETTLED for job in known.values())
         if more:
             run = "runs" if more == 1 else "run"
-            self._teller.say(f"{number_of(more, 'unfinished item')} of an earlier list {run} too")
+            self._reporter.say(f"{number_of(more, 'unfinished item')} of an earlier list {run} too")
         self._held = {job.id: job.version for job in known.values() if job.state is State.ACTIVE}
         # The file engine recovers items when it opens. With other engines upkeep does, and `_check_items` notices.
-        self._tell_recovered(getattr(self._app.engine, "recovered", 0))
+        self._report_recovered(getattr(self._app.engine, "recovered", 0))
         return await self._counts()
 
     async def _follow(self) -> None:
@@ -110,13 +110,13 @@ class Work:
                 await self._check_items()
                 if not counts.pending and not counts.running:
                     return
-                self._teller.show(counts, [key for _, _, key in self._began.values()])
+                self._reporter.show(counts, [key for _, _, key in self._began.values()])
                 topics = [job_topic(id) for id in (*self._began, *self._held)]
                 mark = await engine.wait(topics, LOOK_SECONDS, mark)
         except asyncio.CancelledError:
             if self._began:
                 seconds = self._app.settings.grace_seconds
-                self._teller.say(f"stopping: running items have {seconds:g} s to finish; Ctrl-C again stops now")
+                self._reporter.say(f"stopping: running items have {seconds:g} s to finish; Ctrl-C again stops now")
             raise
 
     async def _check_items(self) -> None:
@@ -128,12 +128,12 @@ class Work:
                 continue
             if self._began[job.id] == began[job.id]:  # Otherwise its next attempt has begun and reported this one.
                 del self._began[job.id]
-                self._teller.ended(job, began[job.id][1], now)
+                self._reporter.ended(job, began[job.id][1], now)
         for job in await self._app.engine.get(list(self._held)):
             if job is not None and job.version > self._held[job.id]:
                 since = self._held.pop(job.id)
                 history = await history_of(self._app.engine, job.id)
-                self._tell_recovered(sum(one.event == Event.LAPSE and one.version > since for one in history))
+                self._report_recovered(sum(one.event == Event.LAPSE and one.version > since for one in history))
 
     async def _counts(self) -> Counts:
         by_name: Counter[str] = Counter()
@@ -156,7 +156,7 @@ class Work:
             assert attempt is not None, "only a worker runs this"
             job = attempt.job
             if job.id in self._began:  # A short try can end before anybody checks.
-                self._teller.ended(job, self._began[job.id][1], job.claimed_at or 0)
+                self._reporter.ended(job, self._began[job.id][1], job.claimed_at or 0)
             self._began[job.id] = (job.epoch, job.attempt, job.key or job.id)
             return self._to_store(await self._call(self._argument(job, value)))
 
@@ -202,35 +202,37 @@ class Work:
             # The work is done and may have cost money. Running it again would not make the value storable.
             if not self._unstorable:
                 self._unstorable = True
-                self._teller.say(
+                self._reporter.say(
                     f"the results of {name_of(self._function)} can't be stored: {error}; the items count as done"
                 )
             return None
 
     # Reports.
 
-    def _tell_recovered(self, number: int) -> None:
+    def _report_recovered(self, number: int) -> None:
         if number:
             self._recovered += number
-            self._teller.say(f"recovered {number_of(number, 'item')} from a crash")
+            self._reporter.say(f"recovered {number_of(number, 'item')} from a crash")
 
-    async def _tell_other_lists(self) -> None:
+    async def _report_other_lists(self) -> None:
         """Mention the other lists: a renamed function would otherwise start over silently."""
         others = {queue for queue, _ in await self._app.engine.count() if queue.startswith("item.")}
         if others:
             names = ", ".join(sorted(queue.removeprefix("item.").replace("-", "_") for queue in others))
-            self._teller.say(f"this is a new list, next to {names}; if it is the same list, pass its name with name=…")
+            self._reporter.say(
+                f"this is a new list, next to {names}; if it is the same list, pass its name with name=…"
+            )
 
-    async def _tell_end(self, counts: Counts) -> None:
-        self._teller.say(f"finished: {in_figures(counts)}")
+    async def _report_end(self, counts: Counts) -> None:
+        self._reporter.say(f"finished: {in_figures(counts)}")
         if not counts.failed:
             return
         number = 0
         async for job in self._app.jobs.walk(Where(type=self._type, states=(State.REVIEW,))):
             number += 1
             if number <= NAMED_LIMIT:
-                self._teller.say(f"  {label_of(job)}: {error_of(job)}")
+                self._reporter.say(f"  {label_of(job)}: {error_of(job)}")
         if number > NAMED_LIMIT:
-            self._teller.say(f"  and {number - NAMED_LIMIT} more")
+            self._reporter.say(f"  and {number - NAMED_LIMIT} more")
         if self._app.engine.guarantees.name == "file":
-            self._teller.say(f'to run one again, set its "status" to PENDING in {self._app.place()} and start again')
+            self._reporter.say(f'to run one again, set its "status" to PENDING in {self._app.place()} and start again')

@@ -18,10 +18,10 @@ FREE = ("args", "queue", "priority", "run_at", "tags")
 """What a person can edit while a job has not ended."""
 
 NAMED = (*FREE, "type", "key", "parent", "result", "error")
-"""The fields with a hash of their own."""
+"""The fields that have their own hash."""
 
 OTHERS = "others"
-"""The name for all fields without a hash of their own."""
+"""The name for all other fields."""
 
 
 def seal(job: Job, marks: Iterable[str]) -> str:

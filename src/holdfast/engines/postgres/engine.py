@@ -351,7 +351,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         """Send the heartbeat on the long-lived connection, which waits for nobody."""
         self._check_open()
         answer: Beat = await self._beats.do(presence)
-        self._clock.heard(answer.now)
+        self._clock.note(answer.now)
         return answer
 
     async def _wait(self, topics: list[str], timeout: float, after: int) -> int:

@@ -83,7 +83,7 @@ class Transactions:
     async def run(self, step: Step, body: Body) -> Recorded | Conflict:
         """Run a body inside its own transaction. On the caller's loop."""
         hold = HeldTransaction(step, Over(self._loop_thread.loop))
-        return await hold.filled(body, self._loop_thread.call(lambda: self._answered(hold)))
+        return await hold.run_body(body, self._loop_thread.call(lambda: self._answered(hold)))
 
     async def stop(self) -> None:
         """Roll back what is running: closing doesn't wait for bodies."""

@@ -222,7 +222,7 @@ class WriteBatches:
             self.numbers.update(zip([job.id for job in jobs], [row[0] for row in found], strict=True))
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
             self._claim_cursor.note(queues, types, limit, spots, began)
-            self._clock.heard(jobs[-1].claimed_at or 0)
+            self._clock.note(jobs[-1].claimed_at or 0)
         elif limit:
             self._claim_cursor.reset()
         return answers, jobs

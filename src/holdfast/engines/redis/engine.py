@@ -256,7 +256,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             words = [word for pair in zip(queues, may, strict=True) for word in pair]
             answer = await self._script(self._acts, "claim", worker, limit - len(jobs), PAGE, *known, *words)
             now, due, place, promoted, *found = answer
-            self._clock.heard(now)
+            self._clock.note(now)
             jobs += map(rows.job_of, found)
             if not place:
                 if not jobs:
@@ -354,7 +354,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             return beat_of(presence, await self._script(wire, "beat", *beat_words(presence, wire)))
 
         answer: Beat = await self._do("beat", beat)
-        self._clock.heard(answer.now)
+        self._clock.note(answer.now)
         return answer
 
     async def _wait(self, topics: list[str], timeout: float, after: int) -> int:

@@ -118,7 +118,7 @@ class Store:
                 )
         self._id, self._gen, self._seq = id, max(self._gen, gen), max(self._seq, seq)
 
-    def heard(self, answer: Any, wire: Wire, given: Given) -> Any:
+    def note_answer(self, answer: Any, wire: Wire, given: Given) -> Any:
         """Note the store's seq, which every script returns first; or raise why the script did nothing."""
         first = answer[0]
         if first == b"lost":
@@ -150,7 +150,7 @@ class Store:
         if self.lost is None:
             self.lost = StoreLost(
                 f"{self._url.shown}: the store lost acknowledged writes: {what}; this process writes nothing more: "
-                "restore the data, or accept the loss and restart this process (`holdfast doctor` shows what is there)"
+                "restore the data, or accept the loss and restart this process (`holdfast doctor` shows what is left)"
             )
             log.critical("%s", self.lost)
         return self.lost

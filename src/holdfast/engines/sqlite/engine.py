@@ -212,7 +212,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         if self._inline:
             raise Invalid(f"step {step.name}: transactional steps need threads, which this store runs without")
         hold = HeldTransaction(step, threading.Event())
-        return await hold.filled(body, self._do(HOLD, hold))
+        return await hold.run_body(body, self._do(HOLD, hold))
 
     async def _prune(self, limit: int) -> int:
         """Prune jobs, and remove the files of dead workers."""

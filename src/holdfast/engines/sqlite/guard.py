@@ -60,7 +60,7 @@ _REFUSED = {
     sqlite3.SQLITE_ATTACH: "another file can't be attached: it would not be in the same transaction",
     sqlite3.SQLITE_DETACH: "no other file is attached, so nothing can be detached",
     sqlite3.SQLITE_ANALYZE: "ANALYZE isn't possible in a step; run it on your own connection",
-    sqlite3.SQLITE_CREATE_TEMP_TABLE: "temporary tables would outlive the step; use a table of your own, or a WITH",
+    sqlite3.SQLITE_CREATE_TEMP_TABLE: "temporary tables would outlive the step; use your own table, or a WITH clause",
 }
 """What this connection always refuses, and why."""
 
