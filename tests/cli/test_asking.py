@@ -302,7 +302,7 @@ def test_a_signal_that_a_job_does_not_wait_for_is_kept_and_told_with_what_it_wai
 
     told = cli.ok("signal", id, "aproved")
 
-    assert told == f"sent aproved to {id[-8:]}: it is pending; it waits for approved, priced; it keeps it\n"
+    assert told == f"sent aproved to {id[-8:]}: it is pending; it waits for approved, priced; kept in its inbox\n"
     assert "it continues" in cli.ok("signal", id, "approved")
 
 

@@ -194,7 +194,7 @@ def test_a_signal_wakes_who_waits_for_it(cli: Cli, ids: dict[State, str]):
 
 
 def test_another_signal_waits_in_the_inbox(cli: Cli, ids: dict[State, str]):
-    assert "it is pending; it waits for approved; it keeps it" in cli.ok("signal", ids[State.PENDING], "other")
+    assert "it is pending; it waits for approved; kept in its inbox" in cli.ok("signal", ids[State.PENDING], "other")
     assert cli.json("status", ids[State.PENDING])["state"] == "pending"
 
 

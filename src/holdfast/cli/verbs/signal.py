@@ -48,7 +48,7 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
                 raise BadValue(f"{error}{await _form(jobs, whole, name)}") from None
 
     job = run_in_store(url, work, write=True)
-    kept = "it keeps it" if any(one.version == job.version for one in job.inbox) else "taken"
+    kept = "kept in its inbox" if any(one.version == job.version for one in job.inbox) else "taken"
     others = [one_line(wait.name, 60) for wait in job.waits if wait.kind is WaitKind.SIGNAL and wait.name != name]
     waits = f"; it waits for {', '.join(others)}" if others and job.state == State.PENDING else ""
     woke = "it continues" if job.state == State.AVAILABLE else f"it is {standing(job.state)}{waits}; {kept}"
