@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast import forking
+from holdfast.app.hooks import AppHooks, check_hook, check_hook_names
 from holdfast.app.job import AsyncJob, SyncJob
 from holdfast.app.options import (
     JOB_OPTIONS,
@@ -36,6 +37,7 @@ from holdfast.core.model import Options, Retry, State, Where
 from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine
 from holdfast.engines.urls import masked
+from holdfast.jobs.job_events import HookName, JobEvent
 from holdfast.jobs.service import Jobs, Status
 from holdfast.jobs.transfer.move import check_here
 from holdfast.upkeep.keeper import Keeper
@@ -47,6 +49,7 @@ from holdfast.worker.worker import Worker
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+H = TypeVar("H", bound=Callable[[JobEvent], object])
 
 LOOK_PART = 0.2
 """The longest wait between two checks for dead workers, as a part of a lease.
@@ -70,6 +73,7 @@ class App:
         self.url = store_url(url)
         self.engine = engine or engine_for(self.url)
         self.registry = Registry()
+        self.hooks = AppHooks()
         self.sync = SyncApp(self)
         self._jobs = Jobs(self.engine)
         self._lock = threading.Lock()
@@ -87,6 +91,8 @@ class App:
         self.url = url
         self.engine = engine_for(url)
         self._jobs = Jobs(self.engine)
+        if self.hooks:
+            self.engine.observe(self.hooks)
 
     def place(self) -> str:
         """Return where the jobs are kept, for people: a file's absolute path, or a URL without its password."""
@@ -156,6 +162,7 @@ class App:
 
     async def close(self) -> None:
         """Close the store. You don't need to before the process ends."""
+        await self.hooks.drain()
         with self._lock:
             self._opening, self._is_open = None, False
         await self.engine.close()
@@ -235,6 +242,23 @@ class App:
         kind: Any = AsyncJob if spec.is_async else SyncJob
         return kind(self.open, spec, self._may_block)
 
+    def hook(self, *events: HookName) -> Callable[[H], H]:
+        """Let a function be told what happens to jobs: `@app.hook("failed", "review")`. It gets a `JobEvent`.
+
+        A hook runs beside the jobs, in the process where the event happens: `submitted` where the job is submitted, the
+        others in a worker's process. Hooks are best effort: one that fails, hangs or can't keep up harms no job, and if
+        a process is killed, its events are not repeated.
+        """
+        check_hook_names(events)
+
+        def decorate(function: H) -> H:
+            check_hook(function)
+            self.hooks.add(events, function)
+            self.engine.observe(self.hooks)
+            return function
+
+        return decorate
+
     def _may_block(self) -> bool:
         """Return whether the store is open and this thread can call it without an event loop."""
         return self._is_open and self.engine.may_block
@@ -302,6 +326,7 @@ class App:
             lease_seconds=settings.lease_seconds,
             poll_seconds=settings.poll_seconds,
             name=name,
+            hooks=self.hooks,
         )
         seldom = min(self.engine.look_seconds, settings.lease_seconds * LOOK_PART)
         keeper = Keeper(
@@ -320,6 +345,7 @@ class App:
                 await worker.stop(settings.grace_seconds)
             finally:
                 await keeper.stop()
+                await self.hooks.drain()
 
     def _queues(self) -> tuple[str, ...]:
         """Return the queues of all jobs of this app."""

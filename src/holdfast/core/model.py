@@ -243,7 +243,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
     `job` is the job after the change, except that the engine itself counts `version`, merges `inbox` and sets
     `arrived`, because others may change those at the same time. `epoch` and `version` must match the store: an owner
-    expects its epoch on an active job, others expect the version, and None expects nothing.
+    expects its epoch on an active job, others expect the version, and None expects nothing. `held_by` and `held_since`
+    are the worker that held the job until now, and the time of its claim; engines don't look at them.
     """
 
     event: str
@@ -262,6 +263,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     takes: tuple[int, ...] = ()
     arrives: bool = False
     inserts: tuple[Job, ...] = ()
+    held_by: str | None = None
+    held_since: Time | None = None
 
 
 class Applied(Struct, frozen=True, gc=False):
