@@ -166,7 +166,7 @@ class Lane(ABC, Generic[T]):
             self._fall_asleep(error)
 
     def _fall_asleep(self, error: Exception) -> None:
-        """No thread can be started, or memory is short: the queued events wait for the next event, which tries again."""
+        """No thread can start, or memory is short: the queued events wait for the next one, which tries again."""
         with self._lock:
             self._is_awake = False
         self._trouble.say(error)
