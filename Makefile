@@ -1,14 +1,14 @@
-# Every target does its own set-up, in the virtual environment .venv: the demo installs the package alone, the others
-# also what development needs (the extra `dev` of pyproject.toml).
+# Every target sets up the virtual environment .venv itself: the demo installs only the package, the others
+# also the development tools (the extra `dev` of pyproject.toml).
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 EXAMPLES := 60
-# Tests start hundreds of processes: what these import is compiled once, whatever the environment says.
+# Tests start hundreds of processes: let Python keep compiled modules, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
-# Most tests wait for something most of the time: some processes more than there are cores keep these busy.
+# Most tests wait most of the time: a few more processes than cores keep the cores busy.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/python -m pytest -q --dist worksteal
 SOAK_MINUTES ?= 60
@@ -17,7 +17,7 @@ PEERS := .venv-peers
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint docs bench soak conformance conformance-% clean
 
-help: ## what can be made
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/.ready: pyproject.toml
@@ -32,17 +32,17 @@ $(VENV)/.dev: $(VENV)/.ready
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
-demo: $(VENV)/.ready ## the main job, with no server and no set-up
+demo: $(VENV)/.ready ## watch a video pipeline survive a killed worker; needs no server and no setup
 	@$(BIN)/holdfast demo
 
-test: $(VENV)/.dev ## all tests, and the conformance suite on every engine
+test: $(VENV)/.dev ## run all tests, and the conformance suite on every engine
 	@failed=0; $(PYTEST) -n $$(( $(CORES) + 4 )) || failed=1; \
 	  $(MAKE) --no-print-directory conformance || failed=1; exit $$failed
 
 SUITE := $(PYTEST) -n $(CORES) --pyargs holdfast.conformance
 ENGINES := files postgres postgres-system redis
 
-conformance: $(VENV)/.dev ## the laws of the engine contract, on every engine
+conformance: $(VENV)/.dev ## run the conformance suite on every engine
 	@$(MAKE) --no-print-directory --keep-going --jobs --output-sync=target $(ENGINES:%=conformance-%)
 
 conformance-files:
@@ -57,15 +57,15 @@ conformance-postgres-system:
 conformance-redis:
 	@$(BIN)/python -m tests.support.redis_server $(SUITE) --engine {url} --examples $(EXAMPLES)
 
-lint: $(VENV)/.dev ## style and types
+lint: $(VENV)/.dev ## check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-docs: $(VENV)/.dev ## write anew the pages that are made from code
+docs: $(VENV)/.dev ## regenerate the docs pages that are made from code
 	@$(BIN)/python -m tools.docs_pages
 
-bench: $(VENV)/.dev ## speed, as ratios to the raw store and to peers in the same run
+bench: $(VENV)/.dev ## measure speed, as ratios to the raw store and to peers in the same run
 	@$(BIN)/python benchmarks/spine.py
 	@$(BIN)/python benchmarks/isolation.py
 	@$(BIN)/python benchmarks/parked.py
@@ -96,11 +96,11 @@ bench: $(VENV)/.dev ## speed, as ratios to the raw store and to peers in the sam
 	  else echo "measured without peers"; fi; \
 	  $(BIN)/python -m tests.support.redis_server $(BIN)/python benchmarks/redis_engine.py {url} $$peers
 
-soak: $(VENV)/.dev ## the long runs: kills, random acts, a million jobs, then simulated lives for SOAK_MINUTES (60; 0: for ever)
+soak: $(VENV)/.dev ## run the long tests: kills, random acts, a million jobs, then simulations for SOAK_MINUTES (60; 0: forever)
 	@HOLDFAST_KILLS=200 $(PYTEST) -n $$(( $(CORES) + 4 )) --soak
 	@$(MAKE) --no-print-directory conformance EXAMPLES=2000
 	@$(BIN)/python benchmarks/spine.py --million
 	@$(BIN)/python -m tests.simulation --soak $(SOAK_MINUTES)
 
-clean: ## remove what make made
+clean: ## remove everything that make created
 	@rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,8 @@
-"""What a step or job in a process of its own costs (`isolate="process"`): no-ops on a warm pool, and a fresh process.
+"""The cost of a step or job in its own process (`isolate="process"`): no-ops on a warm pool, and a fresh process.
 
     python benchmarks/isolation.py
 
-The medians of 200 calls count. Exits 1 when a floor is missed.
+The medians of 200 calls count. Exits with 1 if a limit is exceeded.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ CALLS = 200
 FRESH_CALLS = 5
 AT_ONCE = 4
 FLOOR_MS = 5.0
-"""An isolated no-op costs no more than this on a warm pool: a step, or what a job costs more than in its worker."""
+"""The most that an isolated no-op may cost on a warm pool: a step, or the extra cost of a job."""
 
 
 def nothing(number: int) -> int:
@@ -33,13 +33,13 @@ app = App("memory:")
 
 @app.job(retries=0)
 async def idle(number: int) -> int:
-    """A no-op in its worker, to compare."""
+    """A no-op in its worker, for comparison."""
     return number
 
 
 @app.job(retries=0, isolate="process")
 async def apart(number: int) -> int:
-    """The same in a process of its own."""
+    """The same in its own process."""
     return number
 
 
@@ -51,7 +51,7 @@ async def counted(number: int) -> int:
 
 @app.job(retries=0)
 async def steps(number: int) -> float:
-    """Milliseconds for each of so many recorded steps."""
+    """Return the milliseconds per step, over this many recorded steps."""
     began = time.perf_counter()
     for place in range(CALLS):
         await counted(place)
@@ -60,7 +60,7 @@ async def steps(number: int) -> float:
 
 @app.job(retries=0, isolate="process")
 async def steps_apart(number: int) -> float:
-    """The same in a process of its own: each record goes over the line."""
+    """The same in its own process: each record goes through the connection to the worker."""
     began = time.perf_counter()
     for place in range(CALLS):
         await counted(place)
@@ -71,13 +71,13 @@ CURRENT = Current(job_id="benchmark", attempt=1, epoch=1, deadline=None, step="n
 
 
 def call_of(number: int) -> IsolatedCall:
-    """One no-op, with the border for values on."""
+    """Make one no-op call, with arguments encoded as usual."""
     args = Signature(nothing).encode((number,), {})
     return IsolatedCall(step="nothing", function=nothing, args=args, current=CURRENT)
 
 
 async def one_by_one(pool: Pool) -> list[float]:
-    """Milliseconds for each of so many calls, one after another."""
+    """Return the milliseconds of each of this many calls, one after another."""
     taken = []
     for number in range(CALLS):
         call = call_of(number)
@@ -89,14 +89,14 @@ async def one_by_one(pool: Pool) -> list[float]:
 
 
 async def all_at_once(pool: Pool) -> float:
-    """Calls a second, when many wait for their turn."""
+    """Return calls per second, with many calls waiting."""
     began = time.perf_counter()
     await asyncio.gather(*[pool.run(call_of(number)) for number in range(CALLS)])
     return CALLS / (time.perf_counter() - began)
 
 
 async def fresh() -> list[float]:
-    """Milliseconds for a call that has to wait for its process: the cost that spare ones hide."""
+    """Return the milliseconds of a call that waits for its process to start: the cost that spare ones hide."""
     taken = []
     for number in range(FRESH_CALLS):
         pool = Pool(AT_ONCE, spare=0)
@@ -108,10 +108,10 @@ async def fresh() -> list[float]:
 
 
 async def replaced(pool: Pool) -> list[float]:
-    """Milliseconds until a call whose process is used up is answered, and another one by the spare after a rest."""
+    """Return the milliseconds of a call by a spare process, after the pool had time to replace a worn one."""
     taken = []
     for number in range(FRESH_CALLS):
-        await asyncio.sleep(1.0)  # so that the spare is there
+        await asyncio.sleep(1.0)  # so that the spare process is ready
         began = time.perf_counter()
         await pool.run(call_of(number))
         taken.append((time.perf_counter() - began) * 1_000)
@@ -119,18 +119,18 @@ async def replaced(pool: Pool) -> list[float]:
 
 
 async def whole_jobs(job: Any) -> list[float]:
-    """Milliseconds from submit to result for each of so many jobs, one after another."""
+    """Return the milliseconds from submit to result, for each of this many jobs, one after another."""
     taken = []
     for number in range(CALLS + 1):
         began = time.perf_counter()
         run = await job.submit(number)
         assert await run.result() == number
         taken.append((time.perf_counter() - began) * 1_000)
-    return sorted(taken[1:])  # The first one waits for its process.
+    return sorted(taken[1:])  # The first job waits for its process to start.
 
 
 async def jobs() -> float:
-    """Print what jobs cost; how much more the median of an isolated one is."""
+    """Print what jobs cost; return how much more the median of an isolated one takes."""
     async with app.worker(at_once=AT_ONCE):
         here, there = await whole_jobs(idle), await whole_jobs(apart)
         one, other = await (await steps.submit(0)).result(), await (await steps_apart.submit(0)).result()
@@ -142,7 +142,7 @@ async def jobs() -> float:
 
 
 async def measured() -> float:
-    """Print all figures; the larger of those that count."""
+    """Print all figures; return the larger of those that have a limit."""
     pool = Pool(AT_ONCE)
     await pool.run(call_of(0))
     taken = sorted(await one_by_one(pool))
@@ -162,6 +162,6 @@ async def measured() -> float:
 if __name__ == "__main__":
     median = asyncio.run(measured())
     if median > FLOOR_MS:
-        print(f"MISSED: an isolated no-op takes {median:.2f} ms; the floor is {FLOOR_MS} ms")
+        print(f"MISSED: an isolated no-op takes {median:.2f} ms; the limit is {FLOOR_MS} ms")
         sys.exit(1)
-    print(f"floor: {FLOOR_MS} ms, kept")
+    print(f"within the limit of {FLOOR_MS} ms")

@@ -1,6 +1,7 @@
-"""What a kill -9 of a worker costs when another one is alive: on any store that processes share, by default settings.
+"""The cost of killing a worker with kill -9 while another one is alive: on any shared store, with default settings.
 
-The workers and who waits for the result are processes of their own: `python killing.py worker|caller URL FOLDER`.
+The workers and the caller that waits for the result are separate processes: `python killing.py worker|caller URL
+FOLDER`.
 """
 
 import asyncio
@@ -13,18 +14,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from measuring import noted, told
+from measuring import check_floor, print_figure
 
 from holdfast import App, step
 from holdfast.core.model import StepState
 
 ITEMS, KILLED_AT = 30, 12
 WAIT_SECONDS = 60.0
-"""How long one kill may take in all before something is wrong."""
+"""How long one kill may take in total."""
 
 
 def recovery(kills: int, url_in: Callable[[Path], str], floor_seconds: float) -> bool:
-    """Kill the worker in the middle of 30 items; another one is alive. Seconds until the next item starts."""
+    """Kill the worker in the middle of 30 items, with another one alive, and measure the seconds to the next item."""
     waits: list[float] = []
     again = 0
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
@@ -33,14 +34,16 @@ def recovery(kills: int, url_in: Callable[[Path], str], floor_seconds: float) ->
             wait, repeated = recover_once(url_in(folder), folder)
             waits.append(wait)
             again += repeated
-    fine = told(f"next item after kill -9, the slowest of {kills}", [max(waits)], floor_seconds, "s", at_most=True)
-    fine &= told("recorded items that ran again", [again], 0, "", at_most=True)
-    noted(f"next item after kill -9, {kills} kills", waits, "s")
+    fine = check_floor(
+        f"next item after kill -9, the slowest of {kills}", [max(waits)], floor_seconds, "s", at_most=True
+    )
+    fine &= check_floor("recorded items that ran again", [again], 0, "", at_most=True)
+    print_figure(f"next item after kill -9, {kills} kills", waits, "s")
     return fine
 
 
 def recover_once(url: str, folder: Path) -> tuple[float, int]:
-    """One kill: seconds to the next start, and how many items that had been recorded were started again."""
+    """Kill once. Return the seconds to the next start, and how many recorded items were started again."""
     made: list[subprocess.Popen[str]] = []
 
     def process(role: str) -> subprocess.Popen[str]:
@@ -51,7 +54,7 @@ def recover_once(url: str, folder: Path) -> tuple[float, int]:
     try:
         for worker in [process("worker"), process("worker")]:
             assert worker.stdout is not None
-            assert worker.stdout.readline(), "a worker did not start"
+            assert worker.stdout.readline(), "a worker didn't start"
         caller = process("caller")
         assert caller.stdout is not None
         id = caller.stdout.readline().strip()
@@ -63,7 +66,7 @@ def recover_once(url: str, folder: Path) -> tuple[float, int]:
         os.kill(pid, signal.SIGKILL)
         killed = time.time()
         caller.wait(WAIT_SECONDS)
-        assert not caller.returncode, f"the job of {url} did not complete"
+        assert not caller.returncode, f"the job of {url} didn't complete"
     finally:
         for one in made:
             one.kill()
@@ -76,14 +79,14 @@ def recover_once(url: str, folder: Path) -> tuple[float, int]:
 
 
 def _starts(folder: Path) -> list[tuple[float, int, int]]:
-    """When each item was started, which, and by what process."""
+    """Return when each item was started, which item, and by which process."""
     marks = folder / "marks"
     lines = marks.read_text().splitlines() if marks.exists() else []
     return [(float(at), int(n), int(pid)) for at, n, pid in map(str.split, lines)]
 
 
 async def _recorded(url: str, job: str) -> int:
-    """How many items the first worker recorded; one after another, so these were the first ones."""
+    """Return how many items the first worker recorded. They run one after another, so these were the first ones."""
     app = App(url)
     await app.open()
     steps = await app.engine.steps(job)
@@ -92,7 +95,7 @@ async def _recorded(url: str, job: str) -> int:
 
 
 def play(role: str, url: str, folder: str) -> None:
-    """A worker until it is killed, or who waits for the result."""
+    """Run a worker until it is killed, or a caller that waits for the result."""
     app = App(url)
 
     @step(name="draw")

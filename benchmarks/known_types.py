@@ -1,12 +1,12 @@
-"""What it costs that a claim goes by type: with many types, behind a million foreign jobs, and against another version.
+"""The cost of claims by type: with many types, behind a million jobs of other types, and against another version.
 
     python benchmarks/known_types.py sqlite:///jobs.db
     python -m tests.support.postgres_server --safe python benchmarks/known_types.py {url} --before PATH
     python -m tests.support.redis_server python benchmarks/known_types.py {url} --before PATH
 
 Without --before, each round drains jobs of one type and of eight. PATH is a checkout of a version to compare with: then
-each round runs both versions. What is compared runs one after the other, each in a process and a store of its own; the
-next round runs it in the other order. A ratio is one of each round, and medians count. Exits 1 when a floor is missed.
+each round runs both versions. The compared parts run one after the other, each in its own process and store; the next
+round swaps their order. A ratio compares two parts of one round, and medians count. Exits with 1 if a floor is missed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from measuring import HERE, noted, ratios, told
+from measuring import HERE, check_floor, print_figure, ratios
 
 from holdfast import App
 from holdfast.core.keys import digest, new_id
@@ -31,7 +31,7 @@ from holdfast.engines import engine_class, engine_for
 
 ROUND_SECONDS = 1_800.0
 MIX = 25
-"""How many jobs of one type come in a row, where types are mixed."""
+"""How many jobs of one type come in a row, if types are mixed."""
 
 TYPES = 8
 INSERTED_AT_ONCE = 2_000
@@ -40,13 +40,13 @@ CLAIMS, LIMITS = 60, (1, 100)
 
 FLOORS = {"drain, one type": 0.95, "drain, eight types": 0.88, "bulk insert": 0.88}
 MIXED = 0.5
-"""Eight types must drain at this part of the rate of one type, at least."""
+"""Eight types must drain at no less than this part of the rate of one type."""
 
 SLOWER = 2.0
 
 
 def app_at(url: str, types: int) -> tuple[App, list[Any]]:
-    """An App with so many types of job, which do nothing."""
+    """Return an App with this many types of no-op jobs."""
     app = App(url)
 
     async def noop(n: int) -> None:
@@ -56,7 +56,7 @@ def app_at(url: str, types: int) -> tuple[App, list[Any]]:
 
 
 async def drain(url: str, types: int, count: int) -> dict[str, float]:
-    """Submit so many no-op jobs in bulk, and drain them with one worker: jobs per second of both."""
+    """Submit this many no-op jobs in bulk, and drain them with one worker: jobs per second of both."""
     app, jobs = app_at(url, types)
     await app.open()
     started = time.perf_counter()
@@ -77,7 +77,7 @@ async def drain(url: str, types: int, count: int) -> dict[str, float]:
 
 
 def crowd(queue: str, types: Sequence[str], number: int, start: int, now: int) -> list[Job]:
-    """So many available jobs, of these types in turn; they are numbered from `start`."""
+    """Make this many available jobs, of these types in turn, numbered from `start`."""
     return [
         Job(
             id=new_id(now, (start + n) << 20),
@@ -94,7 +94,7 @@ def crowd(queue: str, types: Sequence[str], number: int, start: int, now: int) -
 
 
 async def behind(url: str, foreign: int) -> dict[str, float]:
-    """Milliseconds that a claim takes in a queue of its own, and behind so many jobs of a type that it doesn't take."""
+    """Return the milliseconds of a claim in an otherwise empty queue, and behind this many jobs of another type."""
     engine = engine_for(url)
     await engine.open()
     now, made = await engine.now(), 0
@@ -112,13 +112,13 @@ async def behind(url: str, foreign: int) -> dict[str, float]:
             started = time.perf_counter()
             came = await engine.claim("w-1", [queue], int(limit), known)
             times.append((time.perf_counter() - started) * 1_000)
-            assert len(came) == int(limit), f"{len(came)} jobs came"
+            assert len(came) == int(limit), f"the claim returned {len(came)} jobs"
     await engine.close()
     return {name: statistics.median(times) for name, times in seen.items()}
 
 
 def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
-    """Run one part in a process of its own, with the code of this checkout, on a store of its own."""
+    """Run one part in its own process, with the code of this checkout, on its own store."""
     engine = engine_class(url)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         store = engine.scratch(url, Path(folder))
@@ -135,7 +135,7 @@ def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
 
 
 def compared(url: str, before: Path, rounds: int, count: int) -> bool:
-    """Both versions, round by round."""
+    """Compare both versions, round by round."""
     after = HERE.parent
     seen: dict[str, dict[str, list[float]]] = {what: {"before": [], "after": []} for what in FLOORS}
     for nth in range(rounds):
@@ -148,35 +148,37 @@ def compared(url: str, before: Path, rounds: int, count: int) -> bool:
             seen["bulk insert"][side].append(one["bulk"])
     fine = True
     for what, sides_seen in seen.items():
-        noted(f"{what}, now", sides_seen["after"], "/s")
-        fine &= told(f"{what} : before", ratios(sides_seen["after"], sides_seen["before"]), FLOORS[what], "times")
+        print_figure(f"{what}, now", sides_seen["after"], "/s")
+        fine &= check_floor(
+            f"{what} : before", ratios(sides_seen["after"], sides_seen["before"]), FLOORS[what], "times"
+        )
     return fine
 
 
 def mixed(url: str, rounds: int, count: int) -> bool:
-    """Drains of one type and of eight, round by round."""
+    """Compare drains of one type and of eight, round by round."""
     seen: dict[int, list[float]] = {1: [], TYPES: []}
     for nth in range(rounds):
         for types in sorted(seen, reverse=bool(nth % 2)):
             seen[types].append(part(HERE.parent, url, "drain", types, count)["drain"])
     for types, rates in seen.items():
-        noted(f"drain, {types} type{'s' if types > 1 else ''}", rates, "/s")
-    return told(f"drain, {TYPES} types : one type", ratios(seen[TYPES], seen[1]), MIXED, "times")
+        print_figure(f"drain, {types} type{'s' if types > 1 else ''}", rates, "/s")
+    return check_floor(f"drain, {TYPES} types : one type", ratios(seen[TYPES], seen[1]), MIXED, "times")
 
 
 def crowded(url: str, foreign: int) -> bool:
-    """Claims of one job and of many, behind foreign ones."""
+    """Measure claims of one job and of many, behind jobs of other types."""
     fine, found = True, part(HERE.parent, url, "behind", foreign)
     for limit in LIMITS:
         alone, behind_them = found[f"alone {limit}"], found[f"crowded {limit}"]
-        noted(f"a claim of {limit}, {TYPES} types, alone", [alone], "ms")
+        print_figure(f"a claim of {limit}, {TYPES} types, alone", [alone], "ms")
         what = f"a claim of {limit} behind {foreign:,} foreign jobs : alone"
-        fine &= told(what, [behind_them / alone], SLOWER, "times", at_most=True)
+        fine &= check_floor(what, [behind_them / alone], SLOWER, "times", at_most=True)
     return fine
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, or be one part of it."""
+    """Measure, or run one part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("url")
     parser.add_argument("--before", type=Path, help="a checkout of the version to compare with")

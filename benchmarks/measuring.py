@@ -1,4 +1,4 @@
-"""What the measures have in common: medians and floors, ratios, peers, what a process takes. Measures nothing."""
+"""What the benchmarks share: medians and floors, ratios, peers, the resources of a process. Measures nothing itself."""
 
 import json
 import os
@@ -13,12 +13,12 @@ PEER_SECONDS = 600.0
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """One to the other, round by round: what slows a round down slows both."""
+    """Return the ratio of each round: whatever slows a round down slows both sides."""
     return [one / other for one, other in zip(ours, theirs, strict=True)]
 
 
-def told(what: str, seen: Sequence[float], floor: float, unit: str, *, at_most: bool = False) -> bool:
-    """Print one line, and whether the median reaches the floor."""
+def check_floor(what: str, seen: Sequence[float], floor: float, unit: str, *, at_most: bool = False) -> bool:
+    """Print one line. Return whether the median reaches the floor."""
     value = statistics.median(seen)
     fine = value <= floor if at_most else value >= floor
     bound = f"at most {floor:g}" if at_most else f"at least {floor:g}"
@@ -27,18 +27,18 @@ def told(what: str, seen: Sequence[float], floor: float, unit: str, *, at_most: 
     return fine
 
 
-def noted(what: str, seen: Sequence[float], unit: str) -> None:
-    """Print one line that has no floor."""
+def print_figure(what: str, seen: Sequence[float], unit: str) -> None:
+    """Print one line without a floor."""
     print(f"{'':7}{what:64}{statistics.median(seen):10,.2f} {unit:6}{spread_of(seen)}", flush=True)
 
 
 def spread_of(seen: Sequence[float]) -> str:
-    """The lowest and the highest, where there are several."""
+    """Return the lowest and the highest value, if there are several."""
     return f"{min(seen):,.2f}–{max(seen):,.2f}" if len(seen) > 1 else ""
 
 
 def peer(python: str, program: str, *words: str | int) -> dict[str, float]:
-    """Run a peer's part in its own interpreter. Nothing, with a line that says why, if it fails."""
+    """Run a peer's part in its own interpreter. If it fails, print why and return nothing."""
     command = [python, str(HERE / program), *map(str, words)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PEER_SECONDS)
@@ -53,13 +53,13 @@ def peer(python: str, program: str, *words: str | int) -> dict[str, float]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time of a process so far."""
+    """Return the processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int, kind: str = "VmRSS") -> float:
-    """The resident memory of a process; as `RssAnon`, without the pages of files that the kernel maps for it."""
+    """Return the resident memory of a process; with `RssAnon`, without the pages of mapped files."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(kind):
             return int(line.split()[1]) / 1024

@@ -1,10 +1,10 @@
-"""What parked jobs cost: 10,000 that sleep for a day, beside an idle worker, and all of them woken at once, on SQLite.
+"""The cost of sleeping jobs: 10,000 that sleep for a day, next to an idle worker, and all woken at once, on SQLite.
 
     python benchmarks/parked.py
 
-A parked job has no slot, no task and no memory in a worker: what is measured is a worker process on a store full of
-them beside one on an empty store. Waking is compared with draining as many no-op jobs in the same round. Exits 1 when a
-floor is missed.
+A sleeping job uses no slot, no task and no memory in a worker. This compares a worker process on a store full of them
+with one on an empty store, and waking them with draining as many no-op jobs in the same round. Exits with 1 if a floor
+is missed.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from measuring import cpu_seconds, noted, ratios, resident_mb, told
+from measuring import check_floor, cpu_seconds, print_figure, ratios, resident_mb
 from running import head
 
 from holdfast import App, sleep
@@ -29,7 +29,7 @@ DAY_MS = 86_400_000
 
 
 class Clock:
-    """The store's clock, which can be set forward."""
+    """The store's clock, which can be moved forward."""
 
     def __init__(self) -> None:
         self.ahead = 0
@@ -39,7 +39,7 @@ class Clock:
 
 
 def work(folder: Path, clock: Clock) -> tuple[App, dict[str, Any]]:
-    """An App with a job that does nothing, and one that sleeps for a day first."""
+    """Return an App with a job that does nothing, and one that sleeps for a day first."""
     path = folder / "jobs.db"
     app = App(f"sqlite:///{path}", engine=SqliteEngine(path, clock))
 
@@ -56,7 +56,7 @@ def work(folder: Path, clock: Clock) -> tuple[App, dict[str, Any]]:
 
 
 async def until(app: App, state: State, count: int) -> float:
-    """Seconds until so many jobs are in this state."""
+    """Return the seconds until this many jobs are in this state."""
     started = time.perf_counter()
     while (await app.engine.count()).get(("default", state), 0) < count:
         await asyncio.sleep(0.02)
@@ -64,8 +64,8 @@ async def until(app: App, state: State, count: int) -> float:
 
 
 async def drained(folder: Path, kind: str, count: int) -> tuple[float, float, float]:
-    """Seconds to park so many jobs, if they are such; seconds from a worker's start until all are completed; and the
-    seconds of processor time which that took, which others on the machine disturb less.
+    """Measure a drain: the seconds to suspend this many jobs (if they sleep), the seconds from a worker's start until
+    all are completed, and the processor seconds of that, which other programs on the machine disturb less.
     """
     clock, parking = Clock(), 0.0
     app, jobs = work(folder, clock)
@@ -83,7 +83,7 @@ async def drained(folder: Path, kind: str, count: int) -> tuple[float, float, fl
 
 
 def all_at_once(rounds: int, count: int) -> bool:
-    """All that is parked becomes due in one moment."""
+    """Let all sleeping jobs become due at the same moment."""
     parked: list[float] = []
     woken: list[float] = []
     plain: list[float] = []
@@ -98,16 +98,16 @@ def all_at_once(rounds: int, count: int) -> bool:
             woken.append(count / waking)
             plain.append(count / draining)
             cpu.append(plain_cpu / woken_cpu)
-    fine = told(f"{count:,} jobs woken at once : plain drain", ratios(woken, plain), 0.5, "times")
-    noted("the same by processor time", cpu, "times")
-    noted("jobs parked", parked, "/s")
-    noted("jobs woken and completed", woken, "/s")
-    noted("no-op jobs drained", plain, "/s")
+    fine = check_floor(f"{count:,} jobs woken at once : plain drain", ratios(woken, plain), 0.5, "times")
+    print_figure("the same by processor time", cpu, "times")
+    print_figure("jobs parked", parked, "/s")
+    print_figure("jobs woken and completed", woken, "/s")
+    print_figure("no-op jobs drained", plain, "/s")
     return fine
 
 
 def cost(rounds: int, count: int, seconds: float) -> bool:
-    """A worker process on a store with so many parked jobs, beside one on an empty store."""
+    """Compare a worker process on a store with this many sleeping jobs with one on an empty store."""
     shares: dict[str, list[float]] = {"idle": [], "parked": []}
     sizes: dict[str, list[float]] = {"idle": [], "parked": []}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
@@ -121,10 +121,10 @@ def cost(rounds: int, count: int, seconds: float) -> bool:
                 sizes[kind].append(size)
     more = [parked - idle for parked, idle in zip(shares["parked"], shares["idle"], strict=True)]
     grown = [parked - idle for parked, idle in zip(sizes["parked"], sizes["idle"], strict=True)]
-    fine = told(f"{count:,} parked jobs add, of a core", more, 0.5, "%", at_most=True)
-    fine &= told(f"{count:,} parked jobs add, memory", grown, 2, "MB", at_most=True)
-    noted("idle worker, share of a core", shares["idle"], "%")
-    noted("idle worker, memory", sizes["idle"], "MB")
+    fine = check_floor(f"{count:,} parked jobs add, of a core", more, 0.5, "%", at_most=True)
+    fine &= check_floor(f"{count:,} parked jobs add, memory", grown, 2, "MB", at_most=True)
+    print_figure("idle worker, share of a core", shares["idle"], "%")
+    print_figure("idle worker, memory", sizes["idle"], "MB")
     return fine
 
 
@@ -137,7 +137,7 @@ async def fill(folder: Path, count: int) -> None:
 
 
 def watched(folder: Path, seconds: float) -> tuple[float, float]:
-    """The share of a core, in percent, and the memory of a worker process that has nothing to do."""
+    """Return the share of a core, in percent, and the memory of an idle worker process."""
     worker = subprocess.Popen([sys.executable, __file__, "--serve", str(folder)], stdout=subprocess.PIPE)
     assert worker.stdout is not None
     worker.stdout.readline()
@@ -153,7 +153,7 @@ def watched(folder: Path, seconds: float) -> tuple[float, float]:
 
 
 async def serve(folder: Path) -> None:
-    """A worker in a process of its own, until it is killed."""
+    """Run a worker in its own process, until it is killed."""
     app, _ = work(folder, Clock())
     async with app.worker(at_once=100):
         print("ready", flush=True)
@@ -161,7 +161,7 @@ async def serve(folder: Path) -> None:
 
 
 def main() -> int:
-    """Run all measures; 1 when a floor was missed."""
+    """Run all benchmarks; return 1 if a floor was missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=10_000)

@@ -1,4 +1,4 @@
-"""The same work on other libraries, run by an interpreter of their own: `python peers.py dbos-steps 100 10 FOLDER`.
+"""The same work with other libraries, run by their own interpreter: `python peers.py dbos-steps 100 10 FOLDER`.
 
 Prints one JSON line. Their stores are as durable as ours: SQLite with synchronous=FULL.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def dbos_steps(workflows: int, steps: int, folder: Path) -> dict[str, float]:
-    """So many workflows at once, each with so many steps; steps a second."""
+    """Run this many workflows at once, each with this many steps; return steps per second."""
     from dbos import DBOS
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
@@ -44,7 +44,7 @@ def dbos_steps(workflows: int, steps: int, folder: Path) -> dict[str, float]:
 
 
 def huey_drain(count: int, workers: int, folder: Path) -> dict[str, float]:
-    """Drain so many no-op tasks with one consumer process; tasks a second."""
+    """Drain this many no-op tasks with one consumer process; return tasks per second."""
     from huey import SqliteHuey
     from huey.consumer import Consumer
 

@@ -1,15 +1,15 @@
-"""How fast jobs go on Postgres, each figure with its floor, on a server that syncs (`--safe`).
+"""How fast jobs run on Postgres, each figure with its floor, on a server that syncs (`--safe`).
 
     python -m tests.support.postgres_server --safe python benchmarks/postgres.py {url} --million --long --peers PYTHON
 
-`--million` also drains beside a million ended jobs; `--long` drains 100,000 jobs: alone, under a transaction that stays
-open, and with four processes.
-The peers, pgqueuer, procrastinate and DBOS, run in an interpreter that has them, on the same server in the same round.
+`--million` also drains next to a million ended jobs; `--long` drains 100,000 jobs: alone, under a transaction that
+stays open, and with four processes. The peers, pgqueuer, procrastinate and DBOS, run in an interpreter that has them,
+on the same server in the same round.
 
-Workers and submitters are processes of their own (`postgres_work.py`). A drain's rate is the same for all: from the
-first start of a job to the moment when the store says that the last one has ended. Our worker has 600 slots; pgqueuer
-takes 100 at a time, and has no bound on how many run. Rounds are interleaved and medians count, because machines are
-noisy; a ratio is one of each round. Exits 1 when a floor is missed.
+Workers and submitters are separate processes (`postgres_work.py`). A drain's rate is measured the same way for all:
+from the first start of a job to the moment when the store says that the last one has ended. Our worker has 600 slots;
+pgqueuer takes 100 at a time, with no limit on how many run. Rounds are interleaved and medians count, because machines
+are noisy; a ratio compares two figures of one round. Exits with 1 if a floor is missed.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from killing import recovery
-from measuring import noted, peer, told
+from measuring import check_floor, peer, print_figure
 from postgres_stores import (
     asking,
     completed,
@@ -78,10 +78,10 @@ AT_MOST = (
 
 
 async def submitted(store: str, job: str, arguments: Iterable[int]) -> float:
-    """Submit in bulk, which sends a thousand in one act, as the peers do; jobs a second."""
+    """Submit in bulk, a thousand in one act, as the peers do; return jobs per second."""
     app, jobs = work(store)
     await app.open()
-    await app.engine.count()  # a connection is there before we begin, as the peers' is
+    await app.engine.count()  # open a connection before we start, as the peers do
     every = list(arguments)
     began = time.perf_counter()
     await jobs[job].submit_many(every)
@@ -91,7 +91,7 @@ async def submitted(store: str, job: str, arguments: Iterable[int]) -> float:
 
 
 async def drained(store: str, count: int, *, processes: int = 1, at_once: int = SLOTS) -> float:
-    """Seconds in which worker processes drain the jobs that are there: from the first start to the last end."""
+    """Return the seconds in which worker processes drain the existing jobs: from the first start to the last end."""
     since = await completed_now(store)
     async with elsewhere(store, "worker", at_once, processes=processes) as workers:
         for worker in workers:
@@ -111,7 +111,7 @@ async def bulk_and_drain(url: str, count: int) -> Figures:
 
 
 async def steps(url: str, count: int) -> Figures:
-    """Jobs of ten steps each, a hundred at once; a map; and what one step costs in statements."""
+    """Run jobs of ten steps each, a hundred at once; a map; and count the statements of one step."""
     async with store_on(url) as store:
         await submitted(store, "walk", [10] * (count // 10))
         figures = {STEPS: count // 10 * 10 / await drained(store, count // 10, at_once=100)}
@@ -128,7 +128,7 @@ async def steps(url: str, count: int) -> Figures:
 
 
 async def start(url: str, count: int) -> Figures:
-    """Milliseconds from a submit to the start in an idle worker of another process, one job every 20 ms."""
+    """Return the milliseconds from a submit to the start in an idle worker of another process, one job every 20 ms."""
     async with store_on(url) as store, elsewhere(store, "worker", 8) as [worker]:
         worker.say("go")
         app, jobs = work(store)
@@ -145,7 +145,7 @@ async def start(url: str, count: int) -> Figures:
 
 
 async def submitters(url: str, count: int) -> Figures:
-    """Single submits by 32 at the same time in four processes, with and without NOTIFY; somebody listens."""
+    """Submit single jobs from 32 callers in four processes, with and without NOTIFY, while somebody listens."""
 
     async def rate(*more: str) -> float:
         each = count // SUBMITTING
@@ -169,7 +169,7 @@ async def submitters(url: str, count: int) -> Figures:
 
 
 async def beside(url: str, million: str, count: int) -> Figures:
-    """Drain in an empty store and in one with many ended jobs, which is kept over the rounds."""
+    """Drain in an empty store, and in one with many ended jobs, which is kept over the rounds."""
     async with store_on(url) as empty:
         seconds = {}
         for name, store in ((EMPTY, empty), (BESIDE, million)):
@@ -179,10 +179,10 @@ async def beside(url: str, million: str, count: int) -> Figures:
 
 
 async def long_drains(url: str, count: int) -> Figures:
-    """Drain many jobs, as many while a transaction stays open elsewhere, and as many with four processes.
+    """Drain many jobs; as many while a transaction stays open elsewhere; and as many with four processes.
 
-    So many that what four processes need to start doesn't count. One process drains before and after the four, because
-    the machine's pace changes within a round.
+    There are so many that the start of four processes doesn't matter. One process drains before and after the four,
+    because the machine's speed changes within a round.
     """
     seconds: dict[str, list[float]] = {LONG: [], HELD: [], FOUR: []}
     for name in (HELD, LONG, FOUR, LONG):
@@ -195,7 +195,7 @@ async def long_drains(url: str, count: int) -> Figures:
 
 
 async def peers(url: str, python: str, count: int) -> Figures:
-    """What the peers do; the slower ones have a tenth of the jobs."""
+    """Measure the peers; the slower ones get a tenth of the jobs."""
     figures: Figures = {}
     for kind, part in zip(PEERS, (1, 10, 10), strict=True):
         found = await asyncio.to_thread(peer, python, "postgres_peers.py", kind, max(10, count // part), url)
@@ -204,7 +204,7 @@ async def peers(url: str, python: str, count: int) -> Figures:
 
 
 async def rounds(given: argparse.Namespace) -> list[Figures]:
-    """Everything that has rounds, in each of them."""
+    """Run everything that has rounds, in each of them."""
     seen: list[Figures] = []
     url, count = given.url, given.jobs
     async with AsyncExitStack() as stack:
@@ -227,12 +227,12 @@ async def rounds(given: argparse.Namespace) -> list[Figures]:
 
 
 def tell_rounds(seen: list[Figures], *, with_peers: bool) -> bool:
-    """Print the medians of the rounds and their floors. A peer that was asked for and failed has reached no floor."""
+    """Print the medians of the rounds and their floors. A peer that was requested and failed misses its floor."""
     fine = True
     at_most = {name for name, _, _ in AT_MOST}
     for name in dict.fromkeys(name for figures in seen for name in figures):
         if name not in at_most:
-            noted(name, [figures[name] for figures in seen if name in figures], "/s")
+            print_figure(name, [figures[name] for figures in seen if name in figures], "/s")
     print()
     for ours, theirs, floor in RATIOS:
         both = [figures[ours] / figures[theirs] for figures in seen if ours in figures and theirs in figures]
@@ -241,16 +241,16 @@ def tell_rounds(seen: list[Figures], *, with_peers: bool) -> bool:
             fine &= not with_peers or not theirs.startswith(PEERS)
         if not both:
             continue
-        fine &= told(f"{ours} : {theirs}", both, floor, "times")
+        fine &= check_floor(f"{ours} : {theirs}", both, floor, "times")
         if ours == FOUR:
-            fine &= told("four worker processes : one, the lowest round", [min(both)], 1.0, "times")
+            fine &= check_floor("four worker processes : one, the lowest round", [min(both)], 1.0, "times")
     for name, floor, unit in AT_MOST:
-        fine &= told(name, [figures[name] for figures in seen], floor, unit, at_most=True)
+        fine &= check_floor(name, [figures[name] for figures in seen], floor, unit, at_most=True)
     return fine
 
 
 async def idle(url: str, seconds: float) -> bool:
-    """Statements a second of one worker process that has nothing to do; it also does the upkeep."""
+    """Return the statements per second of one idle worker process, which also does the upkeep."""
 
     async def sent(worker: Elsewhere) -> float:
         worker.say("how many")
@@ -263,13 +263,13 @@ async def idle(url: str, seconds: float) -> bool:
         await asyncio.sleep(seconds)
         statements, server = await sent(worker) - before, await transactions(url) - server
         await worker.end()
-    fine = told("idle worker process, statements it sends", [statements / seconds], 2, "/s", at_most=True)
-    noted("transactions of the whole server meanwhile, with autovacuum", [server / seconds], "/s")
+    fine = check_floor("idle worker process, statements it sends", [statements / seconds], 2, "/s", at_most=True)
+    print_figure("transactions of the whole server meanwhile, with autovacuum", [server / seconds], "/s")
     return fine
 
 
 def kills(url: str, count: int) -> bool:
-    """Kill workers with -9, each on a store of its own."""
+    """Kill workers with -9, each on its own store."""
     stores: list[str] = []
 
     def url_in(folder: Path) -> str:
@@ -287,7 +287,7 @@ def kills(url: str, count: int) -> bool:
 
 
 async def head(given: argparse.Namespace) -> str:
-    """Where and on what this is measured."""
+    """Return where and on what this is measured."""
     async with asking(given.url) as db:
         version, sync, commit, buffers = [
             await db.fetchval("select current_setting($1)", name)
@@ -303,7 +303,7 @@ async def head(given: argparse.Namespace) -> str:
 
 
 def main() -> int:
-    """Run all measures; 1 when a floor was missed."""
+    """Run all benchmarks; return 1 if a floor was missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--peers", metavar="PYTHON", help="an interpreter that has pgqueuer, procrastinate and dbos")

@@ -1,7 +1,7 @@
-"""The same work on other libraries that keep jobs in Postgres, run by an interpreter of their own.
+"""The same work with other libraries that keep jobs in Postgres, run by their own interpreter.
 
-`python postgres_peers.py pgqueuer 10000 URL` prints one JSON line. All on the same server, with the same fsync; a drain
-is measured as ours is.
+`python postgres_peers.py pgqueuer 10000 URL` prints one JSON line. All use the same server with the same fsync; a drain
+is measured like ours.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ POLL_SECONDS = 0.005
 
 
 async def ended(url: str, times: list[float], count: int, nothing_left: str) -> float:
-    """Seconds from the first start to the moment when the store says that all have ended. Asks after the last start."""
+    """Return the seconds from the first start until the store says that all jobs have ended. Polls after the last
+    start.
+    """
     import asyncpg
 
     db = await asyncpg.connect(url)
@@ -101,7 +103,7 @@ async def _procrastinate(count: int, url: str) -> dict[str, float]:
 
 
 def dbos(count: int, url: str) -> dict[str, float]:
-    """Workflows of ten steps each, all begun at once, so many steps in all; steps a second from the first start."""
+    """Run workflows of ten steps each, all started at once, with this many steps in total; return steps per second."""
     from dbos import DBOS
 
     DBOS(

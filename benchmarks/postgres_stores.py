@@ -1,6 +1,6 @@
-"""Stores to measure on: empty ones, one with many ended jobs; and what is asked of the server behind their back.
+"""Stores to measure on: empty ones, and one with many ended jobs; and direct queries to their server.
 
-Names are put into no statement: a connection goes by the store's schema (`search_path`).
+No name is put into a statement: a connection uses the store's schema (`search_path`).
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from holdfast.engines.postgres.url import parse_url
 
 POLL_SECONDS = 0.01
 FASTEST = 100_000
-"""No worker here ends so many jobs in a second: who asks whether all have ended needn't ask before."""
+"""No worker here ends this many jobs per second, so a caller that waits for the end needn't poll earlier."""
 DRAIN_SECONDS = 600.0
 PART = 1_000
 
 COMPLETED = "select coalesce(sum(jobs), 0) from tally where state = 'completed'"
 TRANSACTIONS = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
 
-# The same columns as a job, with a number and an id that are unique, and no other index.
+# The same columns as a job, with a unique number and id, and no other index.
 RAW_TABLE = "create table raw_job (like job, primary key (n), unique (id))"
 RAW_INSERT = """
 insert into raw_job select * from unnest(
@@ -35,7 +35,7 @@ insert into raw_job select * from unnest(
   $26::bigint[], $27::bigint[], $28::text[], $29::boolean[], $30::text[], $31::bigint[], $32::bigint[])
 """
 
-# Jobs as a worker leaves them, ended within the last day, with ids that sort by time as ours do.
+# Jobs as a worker leaves them, ended within the last day, with ids that sort by time like ours.
 LOAD = """
 with made as materialized (
   select (now_ms() / 86400000 << 40) + nextval('job_n') as n, made_at,
@@ -63,16 +63,16 @@ from made
 
 @asynccontextmanager
 async def store_on(url: str, *, ended: int = 0) -> AsyncIterator[str]:
-    """A store of its own, with so many jobs that have ended; gone afterwards."""
+    """Create a store with this many ended jobs, and remove it afterwards."""
     store = PostgresEngine.scratch(url, Path())
     app = App(store)
     await app.open()
-    await app.engine.prune()  # makes the days to come, which a first worker would do while it drains
+    await app.engine.prune()  # creates the partitions of the coming days, which a first worker would do while it drains
     await app.close()
     if ended:
         async with asking(store) as db:
             await db.execute(LOAD, ended, timeout=DRAIN_SECONDS)
-            # What autovacuum and the next checkpoint would do in the middle of what is measured.
+            # Do now what autovacuum and the next checkpoint would do in the middle of the measurement.
             await db.execute("vacuum (analyze) name, done", timeout=DRAIN_SECONDS)
             with contextlib.suppress(asyncpg.InsufficientPrivilegeError):
                 await db.execute("checkpoint", timeout=DRAIN_SECONDS)
@@ -84,7 +84,7 @@ async def store_on(url: str, *, ended: int = 0) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def asking(store: str) -> AsyncIterator[asyncpg.Connection]:
-    """A plain connection that goes by a store's schema."""
+    """Open a plain connection that uses a store's schema."""
     place = parse_url(store)
     db = await asyncpg.connect(place.dsn, server_settings={"search_path": place.schema})
     try:
@@ -95,7 +95,7 @@ async def asking(store: str) -> AsyncIterator[asyncpg.Connection]:
 
 @asynccontextmanager
 async def transaction_open(store: str) -> AsyncIterator[None]:
-    """A transaction that stays open elsewhere, with a snapshot: nothing that is deleted meanwhile can be vacuumed."""
+    """Keep a transaction open elsewhere, with a snapshot: rows deleted meanwhile can't be vacuumed."""
     async with asking(store) as db:
         transaction = db.transaction(isolation="repeatable_read")
         await transaction.start()
@@ -105,7 +105,7 @@ async def transaction_open(store: str) -> AsyncIterator[None]:
 
 
 async def completed(store: str, more: int, since: int = 0) -> float:
-    """When the store says that so many more jobs are completed. Asks seldom while many are left."""
+    """Return when the store says that this many more jobs are completed. Polls rarely while many are left."""
     async with asyncio.timeout(DRAIN_SECONDS), asking(store) as db:
         while (left := since + more - await db.fetchval(COMPLETED)) > 0:
             await asyncio.sleep(max(POLL_SECONDS, float(left) / FASTEST))
@@ -113,19 +113,19 @@ async def completed(store: str, more: int, since: int = 0) -> float:
 
 
 async def completed_now(store: str) -> int:
-    """How many jobs are completed."""
+    """Return how many jobs are completed."""
     async with asking(store) as db:
         return int(await db.fetchval(COMPLETED))
 
 
 async def transactions(url: str) -> int:
-    """How many transactions the database has had."""
+    """Return how many transactions the database has had."""
     async with asking(url) as db:
         return int(await db.fetchval(TRANSACTIONS))
 
 
 async def raw_inserts(store: str) -> float:
-    """Rows a second that asyncpg itself writes: the very rows of the store's jobs, a thousand at a time."""
+    """Return the rows per second that plain asyncpg writes: the same rows as the store's jobs, a thousand at a time."""
     async with asking(store) as db:
         await db.execute(RAW_TABLE)
         rows = await db.fetch("select * from job order by n")

@@ -1,9 +1,9 @@
-"""The jobs that are measured on Postgres, and the processes of their own that run or submit them.
+"""The jobs for the Postgres benchmarks, and the separate processes that run or submit them.
 
-    python postgres_work.py URL worker 200              a worker with so many slots
-    python postgres_work.py URL submitters 1000 8       so many single submits by so many at a time
+    python postgres_work.py URL worker 200              a worker with this many slots
+    python postgres_work.py URL submitters 1000 8       this many single submits, by this many callers
 
-A process says "ready", begins at a line on its stdin, and ends with its stdin, so it never outlives who started it.
+A process prints "ready", starts at a line on its stdin, and ends with its stdin, so it never outlives its parent.
 """
 
 import argparse
@@ -25,13 +25,13 @@ STOP_SECONDS = 30.0
 
 
 class Statements:
-    """Which statements this process has sent, and how often, told by the driver itself."""
+    """Counts the statements that this process has sent, as the driver reports them."""
 
     def __init__(self) -> None:
         self.sent = Counter[str]()
 
     def count(self) -> None:
-        """From now on, on every connection that is made."""
+        """Count from now on, on every new connection."""
         connect = asyncpg.connect
 
         async def counted(*args: Any, **named: Any) -> Any:
@@ -41,8 +41,8 @@ class Statements:
 
         asyncpg.connect = counted
 
-    def _one(self, told: Any) -> None:
-        self.sent[told.query] += 1
+    def _one(self, query: Any) -> None:
+        self.sent[query.query] += 1
 
 
 STATEMENTS = Statements()
@@ -50,7 +50,7 @@ BEGAN: list[float] = []
 
 
 def began() -> None:
-    """Tell when the first job of this process began."""
+    """Report when the first job of this process started."""
     if not BEGAN:
         BEGAN.append(time.time())
         print("began", BEGAN[0], flush=True)
@@ -68,12 +68,12 @@ async def noop(n: int) -> None:
 
 
 async def moment(n: int) -> float:
-    """When it ran."""
+    """Return when it ran."""
     return time.time()
 
 
 async def walk(count: int) -> int:
-    """Steps, one after another."""
+    """Run steps one after another."""
     began()
     for n in range(count):
         await one(n)
@@ -81,13 +81,13 @@ async def walk(count: int) -> int:
 
 
 async def spread(count: int) -> int:
-    """Steps, a hundred at once."""
+    """Run steps, a hundred at once."""
     began()
     return len(await one.map(range(count), at_once=100))
 
 
 async def statements(count: int) -> float:
-    """Statements that are sent for each step. What comes more seldom than every tenth step is beats and upkeep."""
+    """Return the statements per step. Those rarer than every tenth step are heartbeats and upkeep."""
     before = STATEMENTS.sent.copy()
     for n in range(count):
         await one(n)
@@ -95,13 +95,13 @@ async def statements(count: int) -> float:
 
 
 def work(url: str) -> tuple[App, dict[str, Any]]:
-    """An App with these jobs."""
+    """Return an App with these jobs."""
     app = App(url)
     return app, {job.__name__: app.job(job) for job in (noop, moment, walk, spread, statements)}
 
 
 class Elsewhere:
-    """A process of its own, seen from here."""
+    """A separate process, seen from here."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
@@ -109,18 +109,18 @@ class Elsewhere:
         self._process, self._in, self._out = process, process.stdin, process.stdout
 
     async def hear(self, word: str) -> float:
-        """The number after the next such word; 0 if there is none."""
+        """Return the number after the next such word; 0 if there is none."""
         while line := (await self._out.readline()).decode().split():
             if line[0] == word:
                 return float(line[1]) if len(line) > 1 else 0.0
-        raise RuntimeError(f"a process ended before it said {word!r}")
+        raise RuntimeError(f"a process ended before it printed {word!r}")
 
     def say(self, word: str) -> None:
-        """Give it a line."""
+        """Send it a line."""
         self._in.write(f"{word}\n".encode())
 
     async def end(self) -> dict[str, float]:
-        """Let it stop in peace; what it said besides."""
+        """Let it stop normally; return what else it printed."""
         self._in.close()
         async with asyncio.timeout(STOP_SECONDS):
             rest, _ = await self._process.communicate()
@@ -128,7 +128,7 @@ class Elsewhere:
         return {line[0]: float(line[1]) for line in lines if len(line) == 2}
 
     async def kill(self) -> None:
-        """If it is still there, it goes now."""
+        """Kill it if it still runs."""
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -136,7 +136,7 @@ class Elsewhere:
 
 @asynccontextmanager
 async def elsewhere(url: str, *words: str | int, processes: int = 1) -> AsyncIterator[list[Elsewhere]]:
-    """Processes that are ready to begin; what is left of them at the end is killed."""
+    """Start processes that are ready to begin; kill what is left of them at the end."""
     made: list[Elsewhere] = []
     try:
         for _ in range(processes):
@@ -154,12 +154,12 @@ async def elsewhere(url: str, *words: str | int, processes: int = 1) -> AsyncIte
 
 
 async def line() -> str:
-    """The next line of stdin; nothing at its end."""
+    """Return the next line of stdin; empty at its end."""
     return await asyncio.to_thread(sys.stdin.readline)
 
 
 async def run_worker(app: App, at_once: int) -> None:
-    """Work until stdin ends; every line of it is answered with how many statements were sent so far."""
+    """Run jobs until stdin ends; answer every line with the number of statements sent so far."""
     await app.open()
     print("ready", flush=True)
     await line()
@@ -170,7 +170,7 @@ async def run_worker(app: App, at_once: int) -> None:
 
 
 async def run_submitters(app: App, submit: Any, count: int, at_once: int) -> None:
-    """Single submits, each a call of its own."""
+    """Submit single jobs, each with its own call."""
 
     async def some(count: int) -> None:
         for n in range(count):
@@ -180,7 +180,7 @@ async def run_submitters(app: App, submit: Any, count: int, at_once: int) -> Non
         each: Sequence[Awaitable[None]] = [some(count) for _ in range(at_once)]
         await asyncio.gather(*each)
 
-    await all_at_once(1)  # connections and plans are made at the first use
+    await all_at_once(1)  # connections and plans are created at the first use
     print("ready", flush=True)
     await line()
     print("began", time.time(), flush=True)
@@ -190,13 +190,13 @@ async def run_submitters(app: App, submit: Any, count: int, at_once: int) -> Non
 
 
 def main() -> None:
-    """Play one role."""
+    """Run one role."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("role", choices=("worker", "submitters"))
     parser.add_argument("numbers", type=int, nargs="+")
     parser.add_argument("--counted", action="store_true", help="count the statements")
-    parser.add_argument("--silent", action="store_true", help="tell nobody else of what is new: no NOTIFY")
+    parser.add_argument("--silent", action="store_true", help="send no NOTIFY")
     given = parser.parse_args()
     if given.counted:
         STATEMENTS.count()

@@ -1,11 +1,11 @@
-"""Whether pruning keeps up with a worker that drains its queue, and what that costs the drain.
+"""Whether pruning keeps up with a worker that drains its queue, and how much it slows the drain.
 
     python benchmarks/pruning.py sqlite:////tmp/folder/jobs.db
     python benchmarks/pruning.py postgresql://… redis://…
 
-Each URL names a server, or a SQLite file that is not there yet; every round uses an empty store of its own. Rounds with
-and without pruning take turns, in processes of their own: jobs that are kept for a month, and jobs that are kept for a
-second. The first are never pruned, the others all the time.
+Each URL names a server, or a SQLite file that doesn't exist yet; every round uses its own empty store. Rounds with and
+without pruning take turns, in separate processes: jobs that are kept for a month are never pruned, jobs that are kept
+for a second are pruned all the time.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import noted, ratios, told
+from measuring import check_floor, print_figure, ratios
 
 from holdfast import App
 from holdfast.core.model import State
@@ -30,14 +30,14 @@ LEFT = (State.AVAILABLE, State.ACTIVE, State.SCHEDULED)
 LOOK_SECONDS = 0.5
 
 SHARE = 0.8
-"""With pruning a worker must still drain at this part of its rate."""
+"""With pruning, a worker must still drain at this part of its rate."""
 
 GROWTH = 1.5
-"""What is kept in the last third of a round must not be more than this much of what was kept in the second."""
+"""The jobs kept in the last third of a round may exceed those kept in the second third by no more than this factor."""
 
 
 async def drain(url: str, keep: str, jobs: int, seconds: float) -> dict[str, float]:
-    """Drain so many jobs, or for so long: the rate, and how many ended jobs were kept in two thirds of that time."""
+    """Drain this many jobs, or for this long. Return the rate, and how many ended jobs two thirds of it kept."""
     app = App(url)
 
     @app.job(name="quick", keep=keep)
@@ -67,7 +67,7 @@ async def drain(url: str, keep: str, jobs: int, seconds: float) -> dict[str, flo
 
 
 def round_of(url: str, keep: str, jobs: int, seconds: float) -> dict[str, float]:
-    """One round on an empty store, in a process of its own."""
+    """Run one round on an empty store, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         engine = engine_class(url)
         scratch = f"sqlite:///{folder}/jobs.db" if url.startswith("sqlite") else engine.scratch(url, Path(folder))
@@ -82,24 +82,24 @@ def round_of(url: str, keep: str, jobs: int, seconds: float) -> dict[str, float]
 
 
 def measure(url: str, rounds: int, jobs: int, seconds: float) -> bool:
-    """Rounds without and with pruning, in turns; whether both floors are reached."""
+    """Run rounds without and with pruning, in turns. Return whether both floors are reached."""
     name = url.partition(":")[0]
     without, with_pruning = [], []
     for _ in range(rounds):
         without.append(round_of(url, "30d", jobs, seconds))
         with_pruning.append(round_of(url, "1s", jobs, seconds))
-    noted(f"{name}: drained without pruning", [one["rate"] for one in without], "/s")
-    noted(f"{name}: drained with pruning", [one["rate"] for one in with_pruning], "/s")
-    noted(f"{name}: ended in a round with pruning", [one["ended"] for one in with_pruning], "jobs")
-    noted(f"{name}: kept at most, in the last third of it", [one["last"] for one in with_pruning], "jobs")
+    print_figure(f"{name}: drained without pruning", [one["rate"] for one in without], "/s")
+    print_figure(f"{name}: drained with pruning", [one["rate"] for one in with_pruning], "/s")
+    print_figure(f"{name}: ended in a round with pruning", [one["ended"] for one in with_pruning], "jobs")
+    print_figure(f"{name}: kept at most, in the last third of it", [one["last"] for one in with_pruning], "jobs")
     cost = ratios([one["rate"] for one in with_pruning], [one["rate"] for one in without])
     growth = [one["last"] / max(1.0, one["second"]) for one in with_pruning]
-    fine = told(f"{name}: the drain with pruning to the one without", cost, SHARE, "times")
-    return told(f"{name}: kept in the last third to the second", growth, GROWTH, "times", at_most=True) and fine
+    fine = check_floor(f"{name}: the drain with pruning to the one without", cost, SHARE, "times")
+    return check_floor(f"{name}: kept in the last third to the second", growth, GROWTH, "times", at_most=True) and fine
 
 
 def main() -> int:
-    """Measure every store that is named."""
+    """Measure every named store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("urls", nargs="+")
     parser.add_argument("--rounds", type=int, default=3)

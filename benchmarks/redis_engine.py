@@ -1,12 +1,12 @@
-"""How fast jobs go on Redis: submits, draining, steps, a start in another process; memory; a million jobs.
+"""How fast jobs run on Redis: submits, draining, steps, a start in another process; memory; a million jobs.
 
     python -m tests.support.redis_server python benchmarks/redis_engine.py {url}
     python -m tests.support.redis_server python benchmarks/redis_engine.py {url} --peers PYTHON
     python -m tests.support.redis_server python benchmarks/redis_engine.py {url} --million
 
 The peers, taskiq, SAQ, dramatiq and huey, run in an interpreter that has them, on the same server in the same round.
-Rounds are interleaved and medians count, because machines are noisy; a ratio is one of each round. (This is not called
-redis.py: that would hide the driver.)
+Rounds are interleaved and medians count, because machines are noisy; a ratio compares two figures of one round. (This
+file isn't called redis.py, because that would hide the driver.)
 """
 
 import argparse
@@ -34,14 +34,14 @@ HERE = Path(__file__).parent
 CLOCK = StoreClock(settable=False)
 MILLION = 1_000_000
 NOTED_US, SLOW_MS = 500, 5.0
-"""What the server notes, in microseconds, and what is too slow."""
+"""From how many microseconds the server logs a call, and from how many milliseconds a call is too slow."""
 
 NAMES = {
     script(path.stem).sha.encode(): path.stem
     for path in (HERE.parent / "src/holdfast/engines/redis/lua").glob("*.lua")
     if path.stem != "store"
 }
-"""What the server calls each script."""
+"""The server's names of the scripts."""
 
 PLAIN = "plain commands"
 
@@ -58,7 +58,7 @@ async def one(n: int) -> int:
 
 
 def app_on(url: str) -> tuple[App, Any, Any, list[float]]:
-    """An App with the jobs that are measured, and when each no-op ran."""
+    """Return an App with the jobs to measure, and when each no-op ran."""
     app, times = App(url), list[float]()
 
     @app.job
@@ -73,7 +73,7 @@ def app_on(url: str) -> tuple[App, Any, Any, list[float]]:
 
 
 async def raw_sets(url: str, count: int) -> float:
-    """Sets a second of a value as large as a step's record, pipelined a hundred at a time."""
+    """Return SETs per second of a value as large as a step's record, pipelined a hundred at a time."""
     client = redis.asyncio.Redis.from_url(url)
     value = b"d" + b"0" * 12 + b'[1,"one",1790000000000,1790000000000,null,"1"]'
     began = time.perf_counter()
@@ -89,7 +89,7 @@ async def raw_sets(url: str, count: int) -> float:
 
 
 async def used(url: str) -> int:
-    """How much memory the server's data takes."""
+    """Return how much memory the server's data takes."""
     client = redis.asyncio.Redis.from_url(url)
     memory = await client.info("memory")
     await client.aclose()
@@ -97,7 +97,7 @@ async def used(url: str) -> int:
 
 
 async def ours(url: str, server: str, count: int) -> Figures:
-    """Submit in bulk, drain with one worker, run steps; and what is left of each job in memory."""
+    """Submit in bulk, drain with one worker, run steps; and measure the memory that each job leaves."""
     app, noop, spread, times = app_on(url)
     await app.open()
     before = await used(server)
@@ -126,7 +126,7 @@ async def ours(url: str, server: str, count: int) -> Figures:
 
 
 async def worker_elsewhere(url: str) -> None:
-    """A worker in a process of its own, which tells when each no-op ran."""
+    """Run a worker in its own process, which reports when each no-op ran."""
     app, _, _, times = app_on(url)
     async with app.worker(at_once=8):
         print("ready", flush=True)
@@ -140,7 +140,7 @@ async def worker_elsewhere(url: str) -> None:
 
 
 async def starts(url: str, count: int) -> Figures:
-    """Milliseconds from a submit to the start of the job in another process, one at a time."""
+    """Return the milliseconds from a submit to the start of the job in another process, one at a time."""
     elsewhere = await asyncio.create_subprocess_exec(
         sys.executable, __file__, url, "--worker", stdout=asyncio.subprocess.PIPE
     )
@@ -161,7 +161,7 @@ async def starts(url: str, count: int) -> Figures:
 
 
 async def engine_drain(url: str, count: int) -> float:
-    """Claim and complete a hundred at a time on the engine alone."""
+    """Claim and complete a hundred at a time, with the engine alone."""
     engine = RedisEngine(url)
     await engine.open()
     for _ in range(0, count, 1_000):
@@ -179,7 +179,7 @@ async def engine_drain(url: str, count: int) -> float:
 
 
 def peer(python: str, kind: str, count: int, url: str) -> Figures:
-    """What a peer does in its own interpreter."""
+    """Run a peer in its own interpreter."""
     words = [python, str(HERE / "redis_peers.py"), kind, str(count), url]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PEER_SECONDS)
@@ -211,7 +211,7 @@ async def one_round(url: str, python: str | None, count: int) -> Figures:
 
 
 async def million(url: str) -> None:
-    """Every kind of act on a store with a million jobs: how long the server took for the slowest script."""
+    """Do every kind of act on a store with a million jobs, and report how long the slowest script took."""
     store = RedisEngine.scratch(url, Path())
     engine = RedisEngine(store)
     await engine.open()

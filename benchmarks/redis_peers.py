@@ -1,6 +1,6 @@
-"""The same work on other libraries that keep jobs in Redis, run by an interpreter of their own.
+"""The same work with other libraries that keep jobs in Redis, run by their own interpreter.
 
-`python redis_peers.py saq 5000 URL` prints one JSON line: how many no-op jobs a second one process drains, with acks
+`python redis_peers.py saq 5000 URL` prints one JSON line: how many no-op jobs per second one process drains, with acks
 and results as each library has them by default.
 """
 
@@ -16,7 +16,7 @@ AT_ONCE = 100
 
 
 def tell(count: int, seconds: float) -> None:
-    """Print the figure, and end: some of these take long to stop, or don't."""
+    """Print the figure, and exit: some of these libraries take long to stop, or don't."""
     print(json.dumps({"jobs_per_second": count / seconds}), flush=True)
     os._exit(0)
 
@@ -102,7 +102,7 @@ def dramatiq(count: int, url: str) -> None:
 
 
 def huey(count: int, url: str) -> None:
-    """One consumer with eight threads. No acks: a job that is being run when its process dies is gone."""
+    """One consumer with eight threads. No acks: a job that runs when its process dies is lost."""
     from huey import RedisHuey
 
     bench = RedisHuey("bench-huey", url=url)

@@ -1,10 +1,10 @@
-"""How fast jobs run: steps, items, latency, draining, recovery, and what a worker costs, on SQLite.
+"""How fast jobs run: steps, items, latency, draining, recovery, and the cost of a worker, on SQLite.
 
     python benchmarks/running.py                        against the raw store
     python benchmarks/running.py --peers PYTHON         also against DBOS and huey, which that interpreter must have
 
-Rounds are interleaved and medians count, because machines are noisy; the lowest and the highest stand beside them, so
-that the noise is seen. A ratio is one of each round. Exits 1 when a floor is missed.
+Rounds are interleaved and medians count, because machines are noisy; the lowest and the highest values are printed next
+to them, to show the noise. A ratio compares two figures of one round. Exits with 1 if a floor is missed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from killing import recovery
-from measuring import cpu_seconds, noted, peer, ratios, resident_mb, told
+from measuring import check_floor, cpu_seconds, peer, print_figure, ratios, resident_mb
 
 from holdfast import App, step
 from holdfast.core.model import State
@@ -31,7 +31,7 @@ from holdfast.engines.sqlite.store import connect, file_system
 
 
 def work(folder: Path) -> tuple[App, dict[str, Any]]:
-    """An App with the jobs that are measured."""
+    """Return an App with the jobs to measure."""
     app = App(f"sqlite:///{folder}/jobs.db")
 
     @step(name="one")
@@ -67,7 +67,7 @@ def work(folder: Path) -> tuple[App, dict[str, Any]]:
 
 
 async def timed(folder: Path, at_once: int, submit: Callable[[dict[str, Any]], Any]) -> float:
-    """Seconds from the start of a worker with everything submitted to the last result."""
+    """Return the seconds from the start of a worker, with everything submitted, to the last result."""
     app, jobs = work(folder)
     await (await jobs["walk"].submit(1)).status()
     runs = await submit(jobs)
@@ -80,7 +80,7 @@ async def timed(folder: Path, at_once: int, submit: Callable[[dict[str, Any]], A
 
 
 async def drained(folder: Path, count: int) -> float:
-    """Seconds in which a worker drains so many no-op jobs: until the store says that all are completed."""
+    """Return the seconds in which a worker drains this many no-op jobs, until the store says that all are completed."""
     app, jobs = work(folder)
     await jobs["noop"].submit_many(range(count))
     async with app.worker(at_once=100):
@@ -93,7 +93,7 @@ async def drained(folder: Path, count: int) -> float:
 
 
 def raw_commits(path: Path, count: int) -> float:
-    """Seconds for so many durable commits of one small row each."""
+    """Return the seconds for this many durable commits of one small row each."""
     sqlite3.connect(path).close()
     db = connect(path)
     db.execute("pragma journal_mode = wal")
@@ -107,13 +107,13 @@ def raw_commits(path: Path, count: int) -> float:
 
 
 def steps(rounds: int, peers: str | None) -> bool:
-    """Sequential steps, many jobs at once, and a map."""
+    """Measure sequential steps, many jobs at once, and a map."""
     above: list[float] = []
     seen: dict[str, list[float]] = {"sequential": [], "concurrent": [], "map": [], "dbos": [], "dbos at once": []}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
             folder = Path(name)
-            # Once before and once after what it is compared with: a disk that others use is slow in spells.
+            # Once before and once after the compared part: a disk that others use is slow at times.
             raw = raw_commits(folder / "before.db", 1_000)
             walk = asyncio.run(timed(folder, 8, lambda jobs: jobs["walk"].submit_many([1_000])))
             raw = (raw + raw_commits(folder / "after.db", 1_000)) / 2
@@ -127,19 +127,19 @@ def steps(rounds: int, peers: str | None) -> bool:
                 seen["dbos"].append(peer_in_folder(peers, "dbos-steps", 1, 1_000)["steps_per_second"])
                 seen["dbos at once"].append(peer_in_folder(peers, "dbos-steps", 100, 10)["steps_per_second"])
     sequential = seen["sequential"]
-    fine = told("a step above a raw durable commit", above, 0.5, "ms", at_most=True)
-    fine &= told("100 jobs x 10 steps : sequential", ratios(seen["concurrent"], sequential), 3, "times")
-    fine &= told("map of 10,000, 100 at once : sequential", ratios(seen["map"], sequential), 10, "times")
+    fine = check_floor("a step above a raw durable commit", above, 0.5, "ms", at_most=True)
+    fine &= check_floor("100 jobs x 10 steps : sequential", ratios(seen["concurrent"], sequential), 3, "times")
+    fine &= check_floor("map of 10,000, 100 at once : sequential", ratios(seen["map"], sequential), 10, "times")
     for name in ("sequential", "concurrent", "map"):
-        noted(f"steps, {name}", seen[name], "/s")
+        print_figure(f"steps, {name}", seen[name], "/s")
     if peers is not None:
-        fine &= told("1,000 steps : DBOS", ratios(sequential, seen["dbos"]), 4, "times")
-        fine &= told("100 jobs x 10 steps : DBOS", ratios(seen["concurrent"], seen["dbos at once"]), 4, "times")
+        fine &= check_floor("1,000 steps : DBOS", ratios(sequential, seen["dbos"]), 4, "times")
+        fine &= check_floor("100 jobs x 10 steps : DBOS", ratios(seen["concurrent"], seen["dbos at once"]), 4, "times")
     return fine
 
 
 def draining(rounds: int, peers: str | None) -> bool:
-    """10,000 no-op jobs with one worker process."""
+    """Drain 10,000 no-op jobs with one worker process."""
     ours: list[float] = []
     huey: list[float] = []
     for _ in range(rounds):
@@ -147,12 +147,12 @@ def draining(rounds: int, peers: str | None) -> bool:
             ours.append(10_000 / asyncio.run(drained(Path(name), 10_000)))
         if peers is not None:
             huey.append(peer_in_folder(peers, "huey-drain", 10_000, 8)["jobs_per_second"])
-    noted("no-op jobs drained by one worker process", ours, "/s")
-    return peers is None or told("draining no-op jobs : huey", ratios(ours, huey), 3, "times")
+    print_figure("no-op jobs drained by one worker process", ours, "/s")
+    return peers is None or check_floor("draining no-op jobs : huey", ratios(ours, huey), 3, "times")
 
 
 async def latency(folder: Path) -> tuple[float, float]:
-    """Milliseconds from submit to start on an idle worker: in one process, and across two."""
+    """Return the milliseconds from submit to start on an idle worker: in one process, and across two."""
     app, jobs = work(folder)
     near: list[float] = []
     async with app.worker():
@@ -178,18 +178,18 @@ async def latency(folder: Path) -> tuple[float, float]:
 
 
 def latencies(rounds: int) -> bool:
-    """The medians of the medians."""
+    """Print the medians of the medians."""
     seen = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
             seen.append(asyncio.run(latency(Path(name))))
-    fine = told("submit to start, one process, p50", [near for near, _ in seen], 3, "ms", at_most=True)
-    fine &= told("submit to start, two processes, p50", [far for _, far in seen], 10, "ms", at_most=True)
+    fine = check_floor("submit to start, one process, p50", [near for near, _ in seen], 3, "ms", at_most=True)
+    fine &= check_floor("submit to start, two processes, p50", [far for _, far in seen], 10, "ms", at_most=True)
     return fine
 
 
 def idle() -> bool:
-    """What an idle worker process costs, and what 1,000 sleeping jobs add."""
+    """Measure the cost of an idle worker process, and what 1,000 sleeping jobs add."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         worker = subprocess.Popen([sys.executable, __file__, "--serve", name], stdout=subprocess.PIPE)
         assert worker.stdout is not None
@@ -210,14 +210,14 @@ def idle() -> bool:
         worker.send_signal(signal.SIGKILL)
         worker.wait()
         worker.stdout.close()
-    fine = told("idle worker, share of a core", [share], 1, "%", at_most=True)
-    fine &= told("idle worker, memory", [memory], 60, "MB", at_most=True)
-    fine &= told("1,000 sleeping jobs add", [more], 15, "MB", at_most=True)
+    fine = check_floor("idle worker, share of a core", [share], 1, "%", at_most=True)
+    fine &= check_floor("idle worker, memory", [memory], 60, "MB", at_most=True)
+    fine &= check_floor("1,000 sleeping jobs add", [more], 15, "MB", at_most=True)
     return fine
 
 
 def weighing(rounds: int) -> None:
-    """What a worker process grows by in a map of 10,000 items, without the list of results."""
+    """Measure how much a worker process grows in a map of 10,000 items, without the list of results."""
     seen: list[float] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
@@ -225,23 +225,23 @@ def weighing(rounds: int) -> None:
             assert worker.stdout is not None
             worker.stdout.readline()
             app, jobs = work(Path(name))
-            app.sync.submit(jobs["weigh"], 500).result(60)  # what is made once, at the first use
+            app.sync.submit(jobs["weigh"], 500).result(60)  # create everything that is created once
             seen.append(app.sync.submit(jobs["weigh"], 10_000).result(60))
             app.sync.call(app.close())
             worker.send_signal(signal.SIGKILL)
             worker.wait()
             worker.stdout.close()
-    noted("memory of a map of 10,000 beyond its results", seen, "MB")
+    print_figure("memory of a map of 10,000 beyond its results", seen, "MB")
 
 
 def peer_in_folder(python: str, kind: str, *numbers: int) -> dict[str, float]:
-    """A peer's part, with its store in a folder of its own."""
+    """Run a peer's part, with its store in its own folder."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         return peer(python, "peers.py", kind, *numbers, folder)
 
 
 def head(rounds: int) -> str:
-    """Where and on what this is measured."""
+    """Return where and on what this is measured."""
     place = tempfile.gettempdir()
     return (
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, synchronous=FULL, "
@@ -251,7 +251,7 @@ def head(rounds: int) -> str:
 
 
 async def serve(folder: Path) -> None:
-    """A worker in a process of its own, until it is told to stop."""
+    """Run a worker in its own process, until it must stop."""
     app, _ = work(folder)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -261,7 +261,7 @@ async def serve(folder: Path) -> None:
 
 
 def main() -> int:
-    """Run all measures; 1 when a floor was missed."""
+    """Run all benchmarks; return 1 if a floor was missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kills", type=int, default=20)

@@ -4,9 +4,9 @@
     python benchmarks/spine.py --million       also with 1,000,000 finished jobs in the store, and the memory of a
                                                process that submits 1,000,000 jobs
 
-Raw means: the same rows, or the very statements that the engine ran, through the standard library's sqlite3 with the
+Raw means: the same rows, or exactly the statements that the engine ran, through the standard library's sqlite3 with the
 same settings (WAL, synchronous=FULL) and nothing else. Rounds are interleaved, and the median of the ratios counts,
-because machines are noisy. Exits 1 when a floor is not reached.
+because machines are noisy. Exits with 1 if a floor is missed.
 """
 
 import argparse
@@ -58,7 +58,7 @@ SIGNATURE = Signature(draw)
 
 
 def order(n: int) -> JobRequest:
-    """One submission with everything on: the border for values, canonical text, hash."""
+    """Make one submission with everything that belongs to it: checked values, canonical text, hash."""
     scene = Scene(n, "a lighthouse in the rain, seen from the sea", 4.5, ["night", "storm"])
     return JobRequest(type="video.draw", args=SIGNATURE.encode((scene,), {}), encoded=True)
 
@@ -67,7 +67,7 @@ def order(n: int) -> JobRequest:
 
 
 def raw_rows(count: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """The rows of `count` jobs in batches, exactly as the engine writes them: (job and body, entry)."""
+    """Return the rows of `count` jobs in batches, exactly as the engine writes them: (job and body, entry)."""
     now, ids = time.time_ns() // 1_000_000, random_ids()
     jobs = [new_job(order(n), ids(now), now) for n in range(count)]
     batches = []
@@ -80,7 +80,7 @@ def raw_rows(count: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]
 
 
 def raw_inserts(path: Path, batches: Sequence[tuple[list[dict[str, Any]], list[dict[str, Any]]]]) -> float:
-    """Insert the same rows with executemany, a hundred jobs a transaction; jobs a second."""
+    """Insert the same rows with executemany, a hundred jobs per transaction; return jobs per second."""
     db = prepare(path)
     (first,) = db.execute(SQL.next_job).fetchone()
     for jobs, entries in batches:
@@ -102,24 +102,24 @@ def raw_inserts(path: Path, batches: Sequence[tuple[list[dict[str, Any]], list[d
 
 
 class Recorder(sqlite3.Connection):
-    """A connection that notes every statement it runs, so that they can be run again with nothing around them."""
+    """A connection that records every statement it runs, so that they can be run again with nothing around them."""
 
     tape: list[tuple[bool, str, Any]]
 
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
-        """Note it, and do it."""
+        """Record it, and run it."""
         self.tape.append((False, sql, parameters))
         return super().execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Any) -> sqlite3.Cursor:
-        """Note it, and do it."""
+        """Record it, and run it."""
         parameters = list(parameters)
         self.tape.append((True, sql, parameters))
         return super().executemany(sql, parameters)
 
 
 def replay(path: Path, tape: Sequence[tuple[bool, str, Any]], jobs: int) -> float:
-    """Run noted statements again on a store that is as it was before; jobs a second."""
+    """Run recorded statements again on a store in the same initial state; return jobs per second."""
     db = connect(path)
     started = time.perf_counter()
     for many, sql, parameters in tape:
@@ -136,7 +136,7 @@ def replay(path: Path, tape: Sequence[tuple[bool, str, Any]], jobs: int) -> floa
 
 
 async def submits(path: Path, count: int) -> float:
-    """Submit one by one from a hundred concurrent callers; jobs a second."""
+    """Submit one by one from a hundred concurrent callers; return jobs per second."""
     engine = SqliteEngine(path)
     await engine.open()
     jobs = Jobs(engine)
@@ -153,7 +153,7 @@ async def submits(path: Path, count: int) -> float:
 
 
 async def bulk_submits(path: Path, count: int) -> float:
-    """Submit a hundred a call; jobs a second."""
+    """Submit a hundred per call; return jobs per second."""
     engine = SqliteEngine(path)
     await engine.open()
     jobs = Jobs(engine)
@@ -166,7 +166,7 @@ async def bulk_submits(path: Path, count: int) -> float:
 
 
 async def drain(path: Path, count: int, tape: list[tuple[bool, str, Any]] | None = None) -> float:
-    """Claim and complete in batches of a hundred; jobs a second."""
+    """Claim and complete in batches of a hundred; return jobs per second."""
     engine = SqliteEngine(path)
     await engine.open()
     if tape is not None:
@@ -175,7 +175,8 @@ async def drain(path: Path, count: int, tape: list[tuple[bool, str, Any]] | None
         for pragma in ("synchronous = full", "cache_size = -65536", "mmap_size = 268435456"):
             recorder.execute(f"pragma {pragma}")
         recorder.tape = tape
-        # Closing the last connection would remove the log, which the engine notices: so the new one is open by now.
+        # Closing the last connection would remove the log, which the engine would notice, so the new one is already
+        # open.
         assert engine._writer.connection is not None
         engine._writer.connection.close()
         engine._writer.connection = recorder
@@ -195,7 +196,7 @@ async def drain(path: Path, count: int, tape: list[tuple[bool, str, Any]] | None
 
 
 def drain_ratio(folder: Path, count: int) -> tuple[float, float]:
-    """Drain one store with the engine and, from the same beginning, with its own statements raw."""
+    """Drain one store with the engine and, from the same initial state, with its own statements raw."""
     path, copy, again = folder / "drain.db", folder / "copy.db", folder / "again.db"
     asyncio.run(bulk_submits(path, count))
     shutil.copy(path, copy)
@@ -234,7 +235,7 @@ FLOORS = {
 
 
 def spine(rounds: int, count: int) -> bool:
-    """Measure on empty stores; True when every floor is reached."""
+    """Measure on empty stores; return whether every floor is reached."""
     print(f"SQLite {sqlite3.sqlite_version}, synchronous=FULL, {count:,} jobs a round, median of {rounds}\n")
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in FLOORS}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("BENCH_DIR")) as folder:
@@ -256,7 +257,7 @@ def spine(rounds: int, count: int) -> bool:
 
 
 def fill(path: Path, count: int) -> None:
-    """Put `count` completed jobs into a store, as the engine would have left them, by plain SQL."""
+    """Write `count` completed jobs into a store, as the engine would have left them, with plain SQL."""
     db = prepare(path)
     db.execute("pragma synchronous = off")
     now, ids = time.time_ns() // 1_000_000 - 86_400_000, random_ids()
@@ -285,7 +286,7 @@ def fill(path: Path, count: int) -> None:
 
 
 def million(rounds: int, count: int) -> bool:
-    """The same work beside a million finished jobs, against an empty store; opening and counting there."""
+    """Do the same work next to a million finished jobs, and on an empty store; measure opening and counting there."""
     print(f"\nwith {MILLION:,} finished jobs in the store, against an empty one\n")
     rates: dict[str, list[float]] = {"submit, 100 callers": [], "submit, 100 a call": [], "claim + complete": []}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("BENCH_DIR")) as name:
@@ -316,7 +317,7 @@ def million(rounds: int, count: int) -> bool:
 
 
 def looks(path: Path) -> tuple[float, float]:
-    """Seconds to open a store and to count its jobs by state: the median of five, each in a new engine."""
+    """Return the seconds to open a store and to count its jobs by state: the median of five, each in a new engine."""
 
     async def look() -> tuple[float, float]:
         engine = SqliteEngine(path)
@@ -333,7 +334,7 @@ def looks(path: Path) -> tuple[float, float]:
 
 
 def memory(count: int) -> bool:
-    """Whether a process that only submits stays the same size; measured in a process of its own."""
+    """Return whether a process that only submits stays the same size; measured in its own process."""
     command = [sys.executable, __file__, "--submit-only", str(count)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     early, late = (int(line) / 1024 for line in lines)
@@ -342,7 +343,7 @@ def memory(count: int) -> bool:
 
 
 async def submit_only(count: int) -> None:
-    """Submit `count` jobs, a hundred a call; print the resident size after a tenth, and at the end."""
+    """Submit `count` jobs, a hundred per call; print the resident size after a tenth, and at the end."""
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=os.environ.get("BENCH_DIR")) as folder:
         engine = SqliteEngine(Path(folder) / "jobs.db")
         await engine.open()
@@ -356,7 +357,7 @@ async def submit_only(count: int) -> None:
 
 
 def _resident() -> int:
-    """This process's own memory in KiB, without the pages of the database that the kernel maps for it."""
+    """Return this process's own memory in KiB, without the mapped pages of the database."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1])
@@ -364,7 +365,7 @@ def _resident() -> int:
 
 
 def main() -> int:
-    """Run what was asked for; 1 when a floor was missed."""
+    """Run what was asked for; return 1 if a floor was missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=20_000)

@@ -1,13 +1,13 @@
-"""What a status costs: of a job with many large steps, and of a page of jobs among a million; what counting costs.
+"""The cost of a status: of a job with many large steps, and of a page of jobs among a million; and of counting steps.
 
     python benchmarks/status.py sqlite:///jobs.db
     python benchmarks/status.py sqlite:///jobs.db --before PATH
     python -m tests.support.postgres_server --safe python benchmarks/status.py {url} --before PATH
     python -m tests.support.redis_server python benchmarks/status.py {url} --before PATH
 
-PATH is a checkout of a version to compare with: two processes then record tiny steps with one version each, on stores
-of their own, in short turns; the next turn runs them in the other order. The quickest quarter of each one's turns is
-compared, which others on the machine have disturbed least. Exits 1 when a floor is missed.
+PATH is a checkout of a version to compare with: two processes then record tiny steps, each with one version and its own
+store, in short turns; the next turn swaps their order. The fastest quarter of each one's turns is compared, because
+other programs have disturbed it least. Exits with 1 if a floor is missed.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from measuring import HERE, noted, ratios, told
+from measuring import HERE, check_floor, print_figure, ratios
 
 from holdfast.core.keys import digest, new_id
 from holdfast.core.model import Job, State, Step, StepState, Where
@@ -40,25 +40,25 @@ LARGE = 20_000
 
 PAGE = 50
 STEPS_EACH = 30
-"""How many jobs a page has, and how many steps each of them."""
+"""How many jobs a page has, and how many steps each of them has."""
 
 OWN_CLOCK = "this machine's"
-"""What engines without a server go by."""
+"""The clock of engines without a server."""
 
 STAGES = ("analyse", "narrate", "draw", "animate", "assemble")
 LOOKS = 60
 AT_ONCE = 8
-"""How many steps are recorded at the same time, where several are: as many as a map runs."""
+"""How many steps are recorded at the same time, if several are: as many as a map runs."""
 
 STATUS_MS, PAGE_MS = 2.0, 20.0
-"""How many milliseconds a status may take where no server is asked, and a page of jobs with their sentences."""
+"""How many milliseconds a status may take without a server, and a page of jobs with their sentences."""
 
 COSTS = {"sqlite": 1.05, "postgres": 1.2}
-"""What counting may cost: the time to record a tiny step, to that of the version before."""
+"""What counting may cost: the time to record a tiny step, relative to the previous version."""
 
 
 def job_of(now: int, number: int, *, priority: int = 0) -> Job:
-    """An available job; a higher number is a later id."""
+    """Make an available job; a higher number gives a later id."""
     return Job(
         id=new_id(now, number << 20),
         type="bench.video",
@@ -72,7 +72,7 @@ def job_of(now: int, number: int, *, priority: int = 0) -> Job:
 
 
 def step_of(job: Job, nth: int, result: str, name: str = "") -> Step:
-    """A step that is done; without a name, of the next stage in turn."""
+    """Make a step that is done; without a name, of the next stage in turn."""
     name = name or STAGES[nth % len(STAGES)]
     at = job.claimed_at or 0
     return Step(
@@ -88,14 +88,14 @@ def step_of(job: Job, nth: int, result: str, name: str = "") -> Step:
 
 
 async def claimed(engine: Engine, number: int = 0) -> Job:
-    """A job that runs."""
+    """Return a running job."""
     await engine.insert([job_of(await engine.now(), number)])
     [job] = await engine.claim("w-1", ["default"], 1)
     return job
 
 
 async def timed(look: Callable[[], Coroutine[Any, Any, Any]]) -> list[float]:
-    """How many milliseconds each of some looks takes."""
+    """Return the milliseconds of each of several calls."""
     seen: list[float] = []
     for _ in range(LOOKS):
         started = time.perf_counter()
@@ -105,7 +105,7 @@ async def timed(look: Callable[[], Coroutine[Any, Any, Any]]) -> list[float]:
 
 
 async def long_job(url: str, steps: int) -> dict[str, float]:
-    """Milliseconds that the status of a job with so many large steps takes."""
+    """Return the milliseconds that the status of a job with this many large steps takes."""
     engine = engine_for(url)
     await engine.open()
     job, result = await claimed(engine), json.dumps("x" * LARGE)
@@ -119,7 +119,7 @@ async def long_job(url: str, steps: int) -> dict[str, float]:
 
 
 async def page_of(url: str, count: int) -> dict[str, float]:
-    """Milliseconds that the newest jobs among so many take, each with its sentence."""
+    """Return the milliseconds that the newest jobs among this many take, each with its sentence."""
     engine = engine_for(url)
     await engine.open()
     now = await engine.now()
@@ -143,7 +143,7 @@ async def page_of(url: str, count: int) -> dict[str, float]:
 
 
 async def record(url: str, steps: int) -> None:
-    """Record so many tiny steps whenever a line says how many at once, and tell how many seconds that took."""
+    """Record this many tiny steps whenever a line says how many at once, and print the seconds it took."""
     engine = engine_for(url)
     await engine.open()
     for number in itertools.count():
@@ -163,7 +163,7 @@ async def record(url: str, steps: int) -> None:
 
 
 class Side:
-    """One version of the code that records, in a process and a store of its own."""
+    """One version of the code that records, in its own process and store."""
 
     def __init__(self, code: Path, url: str, folder: Path, steps: int) -> None:
         self._engine = engine_class(url)
@@ -191,12 +191,12 @@ class Side:
 
 
 def env_of(code: Path) -> dict[str, str]:
-    """What a process that runs this checkout's code is given."""
+    """Return the environment of a process that runs this checkout's code."""
     return os.environ | {"PYTHONPATH": f"{code / 'src'}{os.pathsep}{HERE}"}
 
 
 def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
-    """Run one part in a process of its own, with the code of this checkout, on a store of its own."""
+    """Run one part in its own process, with the code of this checkout, on its own store."""
     engine = engine_class(url)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         store = engine.scratch(url, Path(folder))
@@ -214,7 +214,7 @@ def part(code: Path, url: str, *words: str | int) -> dict[str, float]:
 
 
 def compared(url: str, before: Path, rounds: int, steps: int) -> bool:
-    """Recording with both versions, in short turns: what slows one of them down for a while slows both."""
+    """Record with both versions, in short turns: what slows one of them down for a while slows both."""
     fine, most = True, COSTS.get(engine_class(url).guarantees.name)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         sides = {
@@ -223,24 +223,24 @@ def compared(url: str, before: Path, rounds: int, steps: int) -> bool:
         }
         for at_once in (1, AT_ONCE):
             seen: dict[str, list[float]] = {"before": [], "after": []}
-            for nth in range(-1, rounds):  # the first one warms up
+            for nth in range(-1, rounds):  # the first turn warms up
                 for name in sorted(sides, reverse=bool(nth % 2)):
                     seen[name].append(sides[name].seconds(at_once))
             quick = {name: sorted(times[1:])[: max(1, rounds // 4)] for name, times in seen.items()}
-            noted(f"tiny steps, {at_once} at once", [steps / one for one in quick["after"]], "/s")
+            print_figure(f"tiny steps, {at_once} at once", [steps / one for one in quick["after"]], "/s")
             costs = ratios(quick["after"], quick["before"])
             what = f"the time of tiny steps, {at_once} at once : before"
             if most is None:
-                noted(what, costs, "times")
+                print_figure(what, costs, "times")
             else:
-                fine &= told(what, costs, most, "times", at_most=True)
+                fine &= check_floor(what, costs, most, "times", at_most=True)
         for side in sides.values():
             side.close()
     return fine
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, or be one part of it."""
+    """Measure, or run one part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("url")
     parser.add_argument("--before", type=Path, help="a checkout of the version to compare with")
@@ -263,12 +263,14 @@ def main(words: Sequence[str] | None = None) -> int:
         what = f"status of a job with {given.steps:,} steps of {LARGE // 1_000} kB"
         seen = [part(HERE.parent, given.url, "long", given.steps)["status"]]
         if engine_class(given.url).guarantees.clock == OWN_CLOCK:
-            fine &= told(what, seen, STATUS_MS, "ms", at_most=True)
-        else:  # each of its reads is a way to the server and back
-            noted(what, seen, "ms")
+            fine &= check_floor(what, seen, STATUS_MS, "ms", at_most=True)
+        else:  # each of its reads is a round trip to the server
+            print_figure(what, seen, "ms")
     if given.jobs:
         what = f"a page of {PAGE} jobs with their sentences, of {given.jobs:,}"
-        fine &= told(what, [part(HERE.parent, given.url, "page", given.jobs)["page"]], PAGE_MS, "ms", at_most=True)
+        fine &= check_floor(
+            what, [part(HERE.parent, given.url, "page", given.jobs)["page"]], PAGE_MS, "ms", at_most=True
+        )
     return 0 if fine else 1
 
 

@@ -1,8 +1,8 @@
 """Submitting one by one: `python benchmarks/submit.py URL [--peers PYTHON] [--rounds 5] [--count 2000]`.
 
-Each measure runs in a process of its own, and the rounds are interleaved: what slows one down slows all of them. The
-CPU is that of the whole submitting process, its threads included. The raw store writes one row, or one list element,
-for each submit, as durably as the engine does. Peers: huey on SQLite, pgqueuer on Postgres, dramatiq on Redis.
+Each measurement runs in its own process, and the rounds are interleaved: what slows one down slows all of them. The CPU
+is that of the whole submitting process, including its threads. The raw store writes one row, or one list element, for
+each submit, as durably as the engine does. Peers: huey on SQLite, pgqueuer on Postgres, dramatiq on Redis.
 
 A map over quick jobs is measured with `at_once=8` and without it, from outside a job and from inside one.
 """
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from measuring import noted, peer, ratios, told
+from measuring import check_floor, peer, print_figure, ratios
 
 from holdfast import App
 from holdfast.engines import engine_class
@@ -26,21 +26,22 @@ CPU_MICROSECONDS = 200.0
 """How much CPU one submit may cost the caller."""
 
 PEERS = {"sqlite": ("huey", 0.8), "postgresql": ("pgqueuer", 1.0), "redis": ("dramatiq", 0.9)}
-"""The peer on each store, and which part of its rate is wanted."""
+"""The peer on each store, and the part of its rate that we want to reach."""
 
 WARM_UP = 200
 MAP_ITEMS = 1_000
 MAP_FLOORS = {"0 ms": 0.25, "10 ms": 0.5}
-"""What a map with `at_once=8` reaches of one without, for jobs that take so long, on a worker with eight slots. Then
-no more than eight jobs are under way, from submit to result: where jobs are quick, the store's ways count.
+"""The part of an unbounded map's rate that a map with `at_once=8` must reach, for jobs of this length, on a worker with
+eight slots. Then at most eight jobs are in progress, from submit to result: for quick jobs, the store's round trips
+count.
 """
 
 
-# One measure, in a process of its own.
+# One measurement, in its own process.
 
 
 def measure_sync(store: str, count: int) -> dict[str, float]:
-    """`app.sync.submit`, one after another."""
+    """`app.sync.submit`, one call after another."""
     app, noop = app_on(store)
     for n in range(WARM_UP):
         app.sync.submit(noop, n)
@@ -51,13 +52,13 @@ def measure_sync(store: str, count: int) -> dict[str, float]:
 
 
 def measure_async(store: str, count: int) -> dict[str, float]:
-    """`await job.submit(…)`, one after another."""
+    """`await job.submit(…)`, one call after another."""
     app, noop = app_on(store)
     return asyncio.run(each(count, noop.submit, app.close))
 
 
 def app_on(store: str) -> tuple[App, Any]:
-    """An App with one job that does nothing."""
+    """Return an App with one no-op job."""
     app = App(store)
 
     @app.job
@@ -69,7 +70,7 @@ def app_on(store: str) -> tuple[App, Any]:
 async def each(
     count: int, submit: Callable[[int], Awaitable[Any]], close: Callable[[], Awaitable[Any]]
 ) -> dict[str, float]:
-    """So many submits, one after another."""
+    """Submit this many jobs, one after another."""
     for n in range(WARM_UP):
         await submit(n)
     cpu, began = time.process_time(), time.perf_counter()
@@ -81,7 +82,7 @@ async def each(
 
 
 def figures(count: int, began: float, cpu: float) -> dict[str, float]:
-    """Submits a second, and microseconds of CPU for each."""
+    """Return submits per second, and the CPU microseconds of each."""
     cpu_seconds, seconds = time.process_time() - cpu, time.perf_counter() - began
     return {"rate": count / seconds, "cpu": cpu_seconds / count * 1_000_000}
 
@@ -94,7 +95,7 @@ def measure_raw(store: str, count: int) -> dict[str, float]:
 
 
 def raw_sqlite(store: str, count: int) -> dict[str, float]:
-    """One insert and one commit for each, synced as the engine syncs."""
+    """One insert and one commit per submit, synced as the engine syncs."""
     import sqlite3
 
     db = sqlite3.connect(store.removeprefix("sqlite:///"), isolation_level=None)
@@ -115,7 +116,7 @@ def raw_sqlite(store: str, count: int) -> dict[str, float]:
 
 
 async def raw_postgres(store: str, count: int) -> dict[str, float]:
-    """One insert for each, by asyncpg."""
+    """One insert per submit, with asyncpg."""
     from postgres_stores import asking
 
     async with asking(store) as db:
@@ -129,7 +130,7 @@ async def raw_postgres(store: str, count: int) -> dict[str, float]:
 
 
 async def raw_redis(store: str, count: int) -> dict[str, float]:
-    """One element of a list for each, by redis-py."""
+    """One list element per submit, with redis-py."""
     import redis.asyncio
 
     client: Any = redis.asyncio.Redis.from_url(store.partition("?")[0])
@@ -137,12 +138,12 @@ async def raw_redis(store: str, count: int) -> dict[str, float]:
 
 
 def measure_map(store: str, count: int) -> dict[str, float]:
-    """Seconds for a map over quick jobs, with a worker in this process: bounded and not, from outside and inside."""
+    """Return the seconds for maps over quick jobs, with a worker here: bounded and not, outside and inside a job."""
     return asyncio.run(maps(store, count))
 
 
 async def maps(store: str, count: int) -> dict[str, float]:
-    """Each kind once, after a warm-up."""
+    """Run each kind once, after a warm-up."""
     app = App(store)
 
     @app.job(name="quick")
@@ -178,13 +179,13 @@ async def maps(store: str, count: int) -> dict[str, float]:
     return found
 
 
-# All of them, interleaved.
+# All measurements, interleaved.
 
 
 def one_round(
     url: str, folder: Path, count: int, python: str | None, seen: dict[str, list[float]], cpu: dict[str, list[float]]
 ) -> None:
-    """Every measure once, each on a store of its own."""
+    """Run every measurement once, each on its own store."""
     engine = engine_class(url)
     for kind in ("async", "sync", "raw"):
         store = engine.scratch(url, folder)
@@ -208,24 +209,24 @@ def one_round(
 
 
 def report(scheme: str, seen: dict[str, list[float]], cpu: dict[str, list[float]]) -> bool:
-    """Print all lines; whether every floor is reached."""
+    """Print all lines; return whether every floor is reached."""
     fine = True
     name, floor = PEERS[scheme]
     for kind in ("async", "sync"):
-        noted(f"{scheme}: submits one by one, {kind}", seen[kind], "/s")
-        fine &= told(f"{scheme}: CPU of one submit, {kind}", cpu[kind], CPU_MICROSECONDS, "µs", at_most=True)
-        noted(f"{scheme}: {kind} to the raw store", ratios(seen[kind], seen["raw"]), "")
-    noted(f"{scheme}: CPU of one write to the raw store", cpu["raw"], "µs")
+        print_figure(f"{scheme}: submits one by one, {kind}", seen[kind], "/s")
+        fine &= check_floor(f"{scheme}: CPU of one submit, {kind}", cpu[kind], CPU_MICROSECONDS, "µs", at_most=True)
+        print_figure(f"{scheme}: {kind} to the raw store", ratios(seen[kind], seen["raw"]), "")
+    print_figure(f"{scheme}: CPU of one write to the raw store", cpu["raw"], "µs")
     if len(seen.get(name, ())) == len(seen["async"]):
-        noted(f"{scheme}: CPU of one submit, {name}", cpu[name], "µs")
+        print_figure(f"{scheme}: CPU of one submit, {name}", cpu[name], "µs")
         best = [max(pair) for pair in zip(seen["async"], seen["sync"], strict=True)]
-        noted(f"{scheme}: the faster of our two to {name}", ratios(best, seen[name]), "")
-        fine &= told(f"{scheme}: async to {name}", ratios(seen["async"], seen[name]), floor, "")
+        print_figure(f"{scheme}: the faster of our two to {name}", ratios(best, seen[name]), "")
+        fine &= check_floor(f"{scheme}: async to {name}", ratios(seen["async"], seen[name]), floor, "")
     for where in ("outside", "inside"):
         for length, least in MAP_FLOORS.items():
             bounded, unbounded = seen[f"{where} {length} 8"], seen[f"{where} {length} unbounded"]
-            noted(f"{scheme}: a map over jobs of {length} from {where} a job, items", unbounded, "/s")
-            fine &= told(f"{scheme}: the same with at_once=8", ratios(bounded, unbounded), least, "")
+            print_figure(f"{scheme}: a map over jobs of {length} from {where} a job, items", unbounded, "/s")
+            fine &= check_floor(f"{scheme}: the same with at_once=8", ratios(bounded, unbounded), least, "")
     return fine
 
 

@@ -1,6 +1,6 @@
-"""Submits one by one on other libraries, run by an interpreter of their own: `submit_peers.py huey URL 2000 FOLDER`.
+"""Submits one by one with other libraries, run by their own interpreter: `submit_peers.py huey URL 2000 FOLDER`.
 
-Prints one JSON line: submits a second, and microseconds of CPU for each. Stores are as durable as ours.
+Prints one JSON line: submits per second, and the CPU microseconds of each. Stores are as durable as ours.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ WARM_UP = 200
 
 
 def figures(count: int, began: float, cpu: float) -> dict[str, float]:
-    """Submits a second, and microseconds of CPU for each."""
+    """Return submits per second, and the CPU microseconds of each."""
     cpu_seconds, seconds = time.process_time() - cpu, time.perf_counter() - began
     return {"rate": count / seconds, "cpu": cpu_seconds / count * 1_000_000}
 
 
 def one_by_one(submit: Any, count: int) -> dict[str, float]:
-    """So many calls, one after another."""
+    """Make this many calls, one after another."""
     for n in range(WARM_UP):
         submit(n)
     cpu, began = time.process_time(), time.perf_counter()
@@ -61,7 +61,7 @@ def dramatiq(url: str, count: int, folder: Path) -> dict[str, float]:
 
 
 def pgqueuer(url: str, count: int, folder: Path) -> dict[str, float]:
-    """By asyncpg, on the same server."""
+    """With asyncpg, on the same server."""
     return asyncio.run(_pgqueuer(url, count))
 
 

@@ -1,11 +1,11 @@
-"""A research agent: it plans, lets others look things up, asks a person, and sends one mail.
+"""A research agent: it plans, lets child jobs look things up, asks a person, and sends one mail.
 
     python examples/agent.py                     # runs it, and answers its question itself
 
-In earnest the worker and the person are elsewhere, and the answer may come two days later:
+In production the worker and the person are elsewhere, and the answer may come two days later:
 
     holdfast worker examples/agent.py:app
-    holdfast ask                                 # what is asked, and by which job
+    holdfast ask                                 # lists the open questions, and which job asks them
     holdfast ask ID --answer '{"send": true, "to": "ada@example.org"}'
 """
 
@@ -35,7 +35,7 @@ class Mail(BaseModel):
 
 @step(retries=3, timeout="2m")
 async def plan(topic: str) -> list[str]:
-    """Which questions to look into. The model is asked once, so that every later run has the same plan."""
+    """Decide which questions to look into. The model is asked once, so every later run has the same plan."""
     return await model("plan", topic)
 
 
@@ -51,20 +51,20 @@ async def summarise(question: str, found: str) -> str:
 
 @app.job(retries=2)
 async def look_up(question: str) -> str:
-    """A child for each question: any worker may take it, and it has retries of its own."""
+    """Look up one question. Each is a child job: any worker may run it, and it has its own retries."""
     return await summarise(question, await search(question))
 
 
 @step(effect="once", key=lambda mail: mail.to)
 async def send_mail(mail: Mail) -> str:
-    """Never sent twice by itself: if it is cut off, a person is asked whether it went out."""
+    """Send the mail. It is never sent twice: if it is cut off, a person is asked whether it went out."""
     return await mail_service(mail)
 
 
 @app.job(timeout="1h", stages=[plan, send_mail])
 async def research(topic: str) -> str:
     questions = await plan(topic)
-    findings: list[str] = await look_up.map(questions)  # it has no slot while they run
+    findings: list[str] = await look_up.map(questions)  # this job holds no slot while they run
     report = "\n".join(f"- {finding}" for finding in findings)
 
     try:
@@ -77,7 +77,7 @@ async def research(topic: str) -> str:
     return f"sent to {verdict.to}: {receipt}"
 
 
-# Pretend providers: no network, and every call that they answer stands in agent.log.
+# Pretend providers: no network. Every call that they answer is written to agent.log.
 
 
 async def model(task: str, prompt: str) -> list[str]:
@@ -89,7 +89,7 @@ async def model(task: str, prompt: str) -> list[str]:
 
 
 async def mail_service(mail: Mail) -> str:
-    """It takes no idempotency key: what it is given twice, it sends twice."""
+    """It takes no idempotency key: a mail that it gets twice, it sends twice."""
     await asyncio.sleep(0.1)
     note(f"mail\t{mail.to}")
     return f"{len(mail.text)} characters"

@@ -1,9 +1,9 @@
-"""A book, chapter by chapter: nothing but a list and a function.
+"""A book, chapter by chapter, with nothing but a list and a function.
 
     python examples/ebook.py
 
-Stop it with Ctrl-C or kill -9 and start it again: finished chapters are not written again. Open book.json to see how
-each one stands; set the "status" of one that needs review back to PENDING to have it written again.
+Stop it with Ctrl-C or kill -9 and start it again: finished chapters aren't written again. Open book.json to see the
+status of each chapter. To write one that needs review again, set its "status" back to PENDING.
 """
 
 import random
@@ -15,7 +15,7 @@ CHAPTERS = ["Dawn", "The Lamp", "Fog", "A Ship", "The Storm", "Rope and Stone", 
 
 
 def write_chapter(title: str) -> tuple[bool, str | None]:
-    time.sleep(0.3)  # here a model is asked, for a minute and for money
+    time.sleep(0.3)  # a real model would take a minute and cost money
     if random.random() < 0.2:
         return False, "the model lost its thread"
     with open("book.md", "a") as book:

@@ -1,8 +1,8 @@
 """A film in seven stages: a script becomes a voice, 30 images, 30 clips and a film.
 
-Start it, kill it with Ctrl-C or kill -9 wherever you like, and start it again: it goes on at the next item.
+Start it, kill it with Ctrl-C or kill -9 whenever you like, and start it again: it continues with the next item.
 
-    python examples/video.py                     # submits the film, works on it, and shows how far it is
+    python examples/video.py                     # submits the film, runs a worker, and shows the progress
     holdfast worker examples/video.py:app        # or: more workers, in other terminals
 """
 
@@ -73,7 +73,7 @@ async def make_video(title: str) -> str:
 
 
 async def provider(stage: str, item: str, seconds: float) -> str:
-    """A pretend provider: slow, sometimes down, and every call it answers stands in calls.log."""
+    """A pretend provider: slow, sometimes down. Every call that it answers is written to calls.log."""
     await asyncio.sleep(seconds * random.uniform(0.7, 1.3))
     if random.random() < 0.05:
         raise ConnectionError(f"{stage} is down for a moment")

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Header, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from holdfast import App, JobCancelled, JobFailed, KeyConflict, NotFound, step
+from holdfast import App, BadValue, JobCancelled, JobFailed, KeyConflict, NotFound, step
 
 app = App()  # $HOLDFAST_URL, or holdfast.db in the working directory: the same for web and worker
 
@@ -66,6 +66,7 @@ async def result(id: str, response: Response) -> Any:
 @web.exception_handler(KeyConflict)
 @web.exception_handler(JobCancelled)
 @web.exception_handler(JobFailed)
+@web.exception_handler(BadValue)
 async def refuse(_: Request, error: Exception) -> JSONResponse:
-    codes = {NotFound: 404, KeyConflict: 409, JobCancelled: 410, JobFailed: 500}
+    codes = {NotFound: 404, KeyConflict: 409, JobCancelled: 410, JobFailed: 500, BadValue: 400}
     return JSONResponse({"error": str(error)}, codes[type(error)])

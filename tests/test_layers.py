@@ -23,7 +23,10 @@ MAY = {
     "worker": {"core", "forking", *OF_ALL_ENGINES, "jobs", "safe_text", "tracebacks", "background"},
     "upkeep": {"core", *OF_ALL_ENGINES, "jobs", "safe_text", "background"},
     "conformance": {"core", "engines", "jobs"},
-    "app": {"core", "forking", "engines", "jobs", "worker", "upkeep", "safe_console"},
+    "app": {
+        *("core", "forking", "engines", "jobs", "worker", "upkeep"),
+        *("safe_console", "safe_text", "background", "tracebacks"),
+    },
     "testing": {"core", "engines", "jobs", "worker", "upkeep", "app"},
     "demo": {"core", "engines", "jobs", "app"},
     "cli": {

@@ -184,8 +184,8 @@ tools/docs_pages.py. -->
 # The life of a job
 
 A job is always in one of {state_count} states. Only the {event_count} events below move it to another state. The code
-runs on these two tables: a change that has no row here can't happen. `holdfast lifecycle` prints them in your
-terminal; `--format mermaid`, `svg` or `json` prints them for other tools.
+runs on these two tables: if a change has no row here, it can't happen. `holdfast lifecycle` prints both tables in your
+terminal. For other tools, use `--format mermaid`, `svg` or `json`.
 
 Most jobs pass through three states: a new job is *available*, a worker claims it and it is *active*, and then it is
 *completed*. A job that fails is *retryable* until its backoff is over. A job that sleeps is *scheduled*. A job that
@@ -214,7 +214,7 @@ A worker that claims a job gets a lease: the right to write for that job, as lon
 {rules}
 
 So only two things change an active job: its owner, with the current epoch, or an event that breaks the lease. If a
-worker was away for too long, its epoch is outdated: the store refuses its write and stores no part of it.
+worker was away for too long, its epoch is outdated, and the store refuses its write as a whole.
 
 ## What is counted
 
@@ -224,16 +224,16 @@ worker was away for too long, its epoch is outdated: the store refuses its write
   distinguishes the current owner from every earlier one.
 - **`recoveries`** is the number of workers lost in a row. A newly recorded step resets the count, because it shows
   progress. After the first loss the job is available at once. After the second it waits {recovery_seconds} seconds, and
-  after each further loss twice as long. After more than {recovery_limit} in a row it needs a person, because the job
-  itself may be killing its workers.
+  after each further loss twice as long. After more than {recovery_limit} losses in a row the job needs a person,
+  because the job itself may be killing its workers.
 
 A replay resets `attempt` and `recoveries`, and keeps the recorded steps.
 
 ## Settled
 
 A job is *settled* when nothing more happens to it by itself: its state is {settled}.
-A caller or job that waits for it waits until it is settled, and review counts as a failure. If the job is replayed
-later, that wait doesn't end a second time.
+`run.result()` waits until the job is settled. For the caller, review counts as a failure. If a person replays the job
+later, the caller isn't told again.
 """
 
 ENGINES = """\
@@ -251,7 +251,7 @@ pytest --pyargs holdfast.conformance --engine sqlite:///test.db
 Every engine guarantees that:
 
 - a job has one owner at a time;
-- a write with an old epoch is refused, and no part of it is stored;
+- the store refuses a write with an old epoch as a whole;
 - a change and its history entry are stored together, or not at all;
 - the record of a finished step is never overwritten.
 
@@ -259,7 +259,7 @@ The table shows where they differ. [Choosing a store](../guides/choosing-a-store
 
 {table}
 
-- *Durable*: what acknowledged work survives.
+- *Durable*: what the store survives without losing acknowledged work.
 - *Atomic children*: whether a change and the new jobs in it are stored together, or not at all.
 - *Transactional*: which steps can write to the store's own database in the transaction of their record, with
   [`effect="transaction"`](../guides/effects.md).
@@ -277,7 +277,7 @@ because a store is just a URL: in `App(url)`, `--url` or `$HOLDFAST_URL`.
 
 {table}
 
-- *Survives*: what acknowledged work survives.
+- *Survives*: what the store survives without losing acknowledged work.
 - *Transactional*: which steps can write to your own tables in the transaction of their record ([Effects](effects.md)).
 - *`holdfast move`*: whether you can move jobs from and to this store. If not, let them end there.
 
@@ -290,12 +290,15 @@ because a store is just a URL: in `App(url)`, `--url` or `$HOLDFAST_URL`.
 | tests | `memory:`, through [`in_memory`](testing.md) |
 | one script and a list, and you want to read and edit the results | `file:`, see [Lists](lists.md) |
 | one machine, with as many processes as you like | `sqlite:` on a local disk, not on a network share |
+| several users on one machine | `sqlite:`, [shared by a group](operating.md#share-a-sqlite-store-between-users) |
 | several machines, or one machine that must not be the only one | `postgresql:`, see [Postgres](postgres.md) |
 | your own data in Postgres that changes together with a job | `postgresql:`, in the same database |
-| many short jobs, a Redis server, and no harm in losing a second | `redis:`, see [Redis](redis.md) |
+| many short jobs, a Redis server, and no harm if a power cut loses a second | `redis:`, see [Redis](redis.md) |
 
-If a power cut loses the last second, a step that finished in it runs again, and a job that was submitted in it is gone.
-So if steps cost money or jobs must not be lost, use a store that survives a power cut.
+What does losing a second mean? A step that finished in that second runs again, and a job that was submitted in it is
+gone. If steps cost money or jobs must not be lost, use a store that survives a power cut.
+
+Arguments and results can be up to 1 MiB of JSON on every store: see [Limits](../reference/limits.md).
 
 **SQLite or Postgres?** Use SQLite as long as one machine does the work: a backup is one file, and nobody has to run a
 server. Use Postgres as soon as a second machine runs workers.
@@ -308,11 +311,11 @@ Changing the store takes one command, and your jobs pause while it runs:
 holdfast move --from sqlite:///jobs.db --to postgresql://user@host/database
 ```
 
-- Workers stop during the move, and a submit to the old store gets an error that names the new one. 20,000 jobs took 8
+- Workers pause during the move, and a submit to the old store gets an error that names the new one. 20,000 jobs took 8
   to 24 seconds ([details](moving.md#how-long-it-takes)).
 - Jobs keep their ids, history, recorded steps, waits, signals and keys, and continue with their next item.
-- Your own tables stay where they are. Transactional steps use the SQL of that database through `tx()`, so you have to
-  move those tables, and perhaps rewrite the SQL.
+- Your own tables stay where they are. If transactional steps write to them, move these tables too, and perhaps rewrite
+  the SQL.
 - Times don't change. From then on, the clock of the new store counts.
 
 [Moving to another store](moving.md) says in which order to do this, and how to go back.
@@ -324,22 +327,24 @@ tools/docs_pages.py. -->
 
 # Limits
 
-These limits are the same on every store, in Python and on the command line. A value that is too large is refused with a
-one-line error before anything is written. Texts that only people read are cut instead. KiB and MiB count bytes of
-UTF-8.
+These limits are the same on every store, in Python and on the command line. Holdfast refuses a value that is too large
+with a one-line error, before it writes anything. It cuts texts that only people read. KiB and MiB count bytes of UTF-8.
+
+The limit that you meet first is 1 MiB for arguments and results. Save images, audio and long texts in a file or a
+bucket, and pass the path or URL.
 
 {limits}
 
 The inbox counts the signals that the job has not yet taken with `wait_for`. It never holds more than its limit, even
-if many callers send at the same time. A full inbox still accepts the signal that the job waits for: the first signal of
-that name for each wait, whether or not the job has given up its slot. A wait that keeps its slot counts as soon as it
-is recorded. That happens at once inside an asyncio timeout with more than a second left, and otherwise after a second.
+if many callers send at the same time. A full inbox still accepts the first signal for each wait of the job, so that the
+job can continue. If the job [keeps its slot](../guides/waiting.md#use-asyncio-timers-around-a-wait) while it waits,
+this applies from the moment when the wait is recorded, after a second at most.
 
 These have no limit of their own:
 
-- **Children of a job and items of a `map`.** Each is a separate row, and they are read page by page.
-- **Recorded steps of a job.** Each is a separate row. A job that continues after a wait or a crash reads all of them,
-  so split more than about 100,000 items over several jobs.
+- **Children of a job and items of a `map`.** Each is a separate row, and Holdfast reads them page by page.
+- **Recorded steps of a job.** Each is a separate row. A job that continues after a wait or a crash reads all of them.
+  If you have more than about 100,000 items, split them over several jobs.
 - **History of a job and records of its waits.** A job that loops over `wait_for` writes an entry and a record for each
   signal, and reads all its records when it continues. After about 10,000, let the job end and submit a new one.
 - **Jobs in a store.** Only a `file:` store has a limit; see [engines](engines.md).

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import UnknownOption as UnknownOption
     from holdfast.core.errors import WrongColour as WrongColour
     from holdfast.core.model import Retry as Retry
+    from holdfast.jobs.job_events import JobEvent as JobEvent
     from holdfast.jobs.status import Status as Status
     from holdfast.worker.context import current as current
     from holdfast.worker.context import progress as progress
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Names are looked up when they are asked for, so that the command line starts without loading all of it.
+# Names are imported on first use, so that the command line starts quickly.
 _HOMES = {
     "App": "holdfast.app.app",
     "BadValue": "holdfast.core.errors",
@@ -84,6 +85,7 @@ _HOMES = {
     "Retry": "holdfast.core.model",
     "run_items": "holdfast.app.items.run_items",
     "run_items_async": "holdfast.app.items.run_items",
+    "JobEvent": "holdfast.jobs.job_events",
     "Status": "holdfast.jobs.status",
     "Run": "holdfast.app.run",
     "Settings": "holdfast.app.settings",

@@ -50,7 +50,7 @@ class LogOnce:
         self._log = log
         self._what, self._over = what, over
         self._clock = clock
-        self._told: dict[type[Exception], float] = {}
+        self._told: dict[type[BaseException], float] = {}
         self._began: float | None = None
         self._has_spoken = False
         self._last: tuple[float, str] | None = None
@@ -60,14 +60,17 @@ class LogOnce:
         last = self._last
         return "" if last is None or self._clock() - last[0] > STANDING_SECONDS else last[1]
 
-    def say(self, error: Exception) -> None:
-        """Report a failure. Each kind of error is logged once a minute, even if it comes and goes."""
+    def say(self, error: BaseException, text: str | None = None) -> None:
+        """Report a failure, in its own words or in these. Each kind of error is logged once a minute, even if it comes
+        and goes.
+        """
         now, kind = self._clock(), type(error)
-        self._last = (now, f"{kind.__name__}: {error}")
+        text = str(error) if text is None else text
+        self._last = (now, f"{kind.__name__}: {text}")
         if self._began is None:
             self._began = now
         if kind not in self._told or now - self._told[kind] >= REPEAT_SECONDS:
-            self._log.warning("%s: %s: %s", self._what, kind.__name__, error)
+            self._log.warning("%s: %s: %s", self._what, kind.__name__, text)
             self._told[kind] = now
             self._has_spoken = True
 

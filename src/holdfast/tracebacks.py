@@ -1,6 +1,7 @@
-"""Tracebacks that show the user's frames: ours and asyncio's are folded. Also where in the user's code an error arose.
+"""Tracebacks that show the user's frames and fold ours and asyncio's. Also finds where in the user's code an error
+arose.
 
-Must not know anything of ours, and must not hide a bug of ours: frames that failed by accident are shown.
+Must not know anything of ours, and must not hide our own bugs: our frames that failed by accident are shown.
 """
 
 import asyncio
@@ -20,22 +21,22 @@ LIBRARIES = {
     os.path.dirname(asyncio.__file__) + os.sep: "asyncio",
     STANDARD_LIBRARY + os.path.join("concurrent", "futures") + os.sep: "asyncio",
 }
-"""The folders whose frames are folded, and what the fold calls them."""
+"""The folders whose frames are folded, and their names in the fold."""
 
 USERS_OWN = tuple(HOLDFAST + name + os.sep for name in ("demo", "conformance"))
-"""Folders of ours that hold jobs, as a user's code does."""
+"""Our folders that contain jobs, like a user's code."""
 
 INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
-"""An installed package, by the path of one of its files."""
+"""Matches an installed package in the path of one of its files."""
 
 FOLD = "…"
-"""The file name of a frame that stands for several. No file is called this."""
+"""The file name of a frame that replaces several. No real file has this name."""
 
 
 def format_folded(error: BaseException) -> str:
-    """Return an error's traceback, with those of its causes, in which the frames of libraries are folded."""
-    told = TracebackException.from_exception(error)
-    found: list[tuple[TracebackException, BaseException | None]] = [(told, error)]
+    """Return an error's traceback and those of its causes, with the frames of libraries folded."""
+    report = TracebackException.from_exception(error)
+    found: list[tuple[TracebackException, BaseException | None]] = [(report, error)]
     seen: set[int] = set()
     while found:
         one, raised = found.pop()
@@ -47,11 +48,11 @@ def format_folded(error: BaseException) -> str:
         inner = [*zip(one.exceptions or (), group, strict=False)]
         causes = [(one.__cause__, raised and raised.__cause__), (one.__context__, raised and raised.__context__)]
         found += [(part, its) for part, its in (*inner, *causes) if part is not None]
-    return "".join(told.format())
+    return "".join(report.format())
 
 
 class _Folded(StackSummary):
-    """A stack in which a frame may stand for several."""
+    """A stack in which one frame may replace several."""
 
     def format_frame_summary(self, frame_summary: FrameSummary, **more: Any) -> str:
         if frame_summary.filename == FOLD:
@@ -60,7 +61,7 @@ class _Folded(StackSummary):
 
 
 def _fold(frames: list[FrameSummary], *, is_cancel: bool) -> Iterator[FrameSummary]:
-    """The frames without those of libraries. The first ones, which called the user's code, leave no mark."""
+    """Yield the frames without those of libraries. The first ones, which called the user's code, leave no mark."""
     tail = _bug_length(frames) if not is_cancel else 0
     visible = len(frames) - tail
     is_first = True
@@ -77,7 +78,7 @@ def _fold(frames: list[FrameSummary], *, is_cancel: bool) -> Iterator[FrameSumma
 
 
 def _bug_length(frames: list[FrameSummary]) -> int:
-    """How many of the last frames show a failure of ours: code of ours that failed, and did not raise on purpose."""
+    """Return how many of the last frames show a bug of ours: our code that failed and didn't raise on purpose."""
     tail = 0
     while tail < len(frames) and _is_python_or_ours(frames[-1 - tail].filename):
         tail += 1
@@ -93,7 +94,7 @@ def _is_python_or_ours(filename: str) -> bool:
 
 
 def _library(filename: str) -> str | None:
-    """The library whose frames are folded that a file belongs to, or None."""
+    """Return the library of a file if its frames are folded, or None."""
     if filename.startswith(USERS_OWN):
         return None
     return next((name for folder, name in LIBRARIES.items() if filename.startswith(folder)), None)
@@ -117,12 +118,13 @@ FRAME = re.compile(r'^[ |]*File "([^"\n]+)", line (\d+)(,?) in (\S+)', re.MULTIL
 """A frame in the text of a traceback, also in a group. `faulthandler` writes no comma, and the deepest frame first."""
 
 START = re.compile(r"^[ |+]*(?:Exception Group )?Traceback \(most recent call last\):|in the step's own process:", re.M)
-"""Where the traceback of one error begins among those of its causes."""
+"""Where the traceback of one error starts, among those of its causes."""
 
 
 def place_in(traceback: str, *, of_cause: bool = False) -> Place | None:
-    """Find the deepest frame of the user's own code in the text of a traceback: in that of the error itself, or of its
-    first cause.
+    """Find the deepest frame of the user's own code in the text of a traceback.
+
+    Searches the traceback of the error itself, or of its first cause.
     """
     found = [place for part in START.split(traceback) if (place := own_place(_frames_in(part))) is not None]
     return found[0 if of_cause else -1] if found else None
@@ -135,7 +137,7 @@ def _frames_in(text: str) -> list[Place]:
 
 
 def own_place(frames: Iterable[Place]) -> Place | None:
-    """The deepest frame in the user's own code. If that is installed as a package, in the package that was called."""
+    """Return the deepest frame in the user's own code. If that is an installed package, the one that was called."""
     others = [one for one in frames if _library(one.filename) is None and not one.filename.startswith("<frozen")]
     own = [frame for frame in others if not _is_installed(frame.filename)]
     if not own:
@@ -154,6 +156,6 @@ def _package(filename: str) -> str:
 
 
 def shown_path(filename: str) -> str:
-    """A file as the user would name it here."""
+    """Return a file as the user would name it here."""
     here = os.getcwd() + os.sep
     return filename.removeprefix(here)

@@ -193,11 +193,11 @@ async def test_wrong_colours_in_a_job_name_the_view(app):
 
     await finished(app, await app.job(job).submit())
     await finished(app, await app.job(def_job).submit())
-    assert [text.split(": ", 1)[1] for text in told] == [
-        "in an async job call await narrate.aio(…)",
-        "in an async job call await narrate.aio.map(…)",
-        "in async code call await draw(…)",
-        "in a def job call draw.sync(…)",
+    assert [text.split("; ", 1)[1] for text in told] == [
+        "in an async job, call await narrate.aio(…)",
+        "in an async job, call await narrate.aio.map(…)",
+        "in async code, call await draw(…)",
+        "in a def job, call draw.sync(…)",
     ]
 
 
@@ -575,6 +575,6 @@ async def test_who_waited_in_vain_is_told_in_time_also_when_the_store_does_not_a
 
     engine.before = hang
     began = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"has not settled within 0.05 s, and goes on"):
+    with pytest.raises(TimeoutError, match=r"has not settled within 0.05 s; the job continues"):
         await run.result(timeout=0.05)
     assert time.monotonic() - began < 10

@@ -86,7 +86,7 @@ def test_a_signal_that_is_waited_for_is_no_question(cli: Cli, ids: dict[State, s
     assert cli.ok("ask") == "no open questions\n"
     result = cli("ask", ids[State.PENDING])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "has no open question: it is pending; holdfast ask lists them" in result.stderr
+    assert "has no open question: it is pending; to list all, run holdfast ask" in result.stderr
 
 
 def test_the_form_of_anything_is_told_and_has_a_sample():
@@ -148,7 +148,7 @@ def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(answer: s
     result = cli("ask", id, "--answer", answer)
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and it waits on\n"
+    assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and the job still waits\n"
     assert len(cli.json("ask")["questions"]) == 1
 
 
@@ -220,7 +220,7 @@ def test_a_terminal_is_asked_field_by_field(cli: Cli, id: str, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "type yes or no" in result.stderr
     assert "type one of warm, cold" in result.stderr
-    assert "type JSON; a text has quotes of its own" in result.stderr
+    assert "type JSON; put a text in quotes" in result.stderr
     assert "takes (whole number, at most 5, or nothing): few\n  type a whole number\n" in result.stderr
     assert signals(cli, id) == [{"ok": True, "tone": "cold", "note": "shorter", "tags": ["a"]}]
 
@@ -257,7 +257,7 @@ def test_who_leaves_or_types_nonsense_leaves_the_question_open(cli: Cli, id: str
     assert at_terminal(cli, monkeypatch, id, "y").exit_code == 1  # the input ended
     nonsense = at_terminal(cli, monkeypatch, id, *["what?"] * 9)
     assert nonsense.exit_code == 2
-    assert "not understood 5 times; give the whole answer as JSON, with --answer" in nonsense.stderr
+    assert "no valid input after 5 tries; pass the whole answer as JSON with --answer" in nonsense.stderr
     assert len(cli.json("ask")["questions"]) == 1
 
 
@@ -291,7 +291,7 @@ def test_a_signal_that_does_not_fit_is_refused_with_the_reason(cli: Cli):
         "signal approved: ok: must be of type boolean, but is 'maybe'; "
         "it takes ok (yes or no), note (text, may be left out)"
     )
-    assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and it waits on\n"
+    assert result.stderr == f"holdfast: job {id}: {why}; nothing was sent, and the job still waits\n"
     assert cli.json("status", id)["state"] == "pending"
     assert signals(cli, id) == []
     assert "it continues" in cli.ok("signal", id, "approved", "--json", '{"ok": true}')
@@ -302,7 +302,7 @@ def test_a_signal_that_a_job_does_not_wait_for_is_kept_and_told_with_what_it_wai
 
     told = cli.ok("signal", id, "aproved")
 
-    assert told == f"sent aproved to {id[-8:]}: it is pending; it waits for approved, priced; it keeps it\n"
+    assert told == f"sent aproved to {id[-8:]}: it is pending; it waits for approved, priced; kept in its inbox\n"
     assert "it continues" in cli.ok("signal", id, "approved")
 
 

@@ -75,7 +75,7 @@ def test_a_natural_word_for_a_state_is_answered_with_ours(word: str, cli: Cli):
 
 def test_a_state_that_a_verb_does_not_take_is_not_offered_by_it(cli: Cli):
     assert cli("cancel", "--state", "done").stderr == (
-        "holdfast: cancel --state: 'done' is called completed here, and it is none of scheduled, available, pending, "
+        "holdfast: cancel --state: 'done' is called completed here, which is not one of scheduled, available, pending, "
         "active, retryable, review; see holdfast cancel --help\n"
     )
 

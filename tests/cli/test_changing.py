@@ -68,7 +68,7 @@ def test_many_are_not_cancelled_without_a_yes(cli: Cli, ids: dict[State, str]):
     assert result.exit_code == 2
     assert result.stderr == (
         "holdfast: cancel 3 jobs, with their children, and undo what they made, where the code says how? "
-        "say so with --yes: there is no terminal to ask on\n"
+        "there is no terminal to ask on; pass --yes\n"
     )
     assert states(cli) == before
 
@@ -194,7 +194,7 @@ def test_a_signal_wakes_who_waits_for_it(cli: Cli, ids: dict[State, str]):
 
 
 def test_another_signal_waits_in_the_inbox(cli: Cli, ids: dict[State, str]):
-    assert "it is pending; it waits for approved; it keeps it" in cli.ok("signal", ids[State.PENDING], "other")
+    assert "it is pending; it waits for approved; kept in its inbox" in cli.ok("signal", ids[State.PENDING], "other")
     assert cli.json("status", ids[State.PENDING])["state"] == "pending"
 
 

@@ -26,7 +26,7 @@ def test_a_store_that_is_kept_is_told_with_how_to_look_at_it(cli: Cli, tmp_path:
     said = cli.ok("demo", "--db", "my films.db")
 
     *_, url = shlex.split(said)
-    assert said == f" look at the store: holdfast show {ID[-8:]} --url {url}\n"
+    assert said == f" inspect the store: holdfast show {ID[-8:]} --url {url}\n"
     assert url == f"sqlite:///{tmp_path}/my%20films.db"
 
 

@@ -99,4 +99,4 @@ def test_a_role_of_few_rights_counts_the_same_and_says_what_it_can_not_see(postg
 
     asyncio.run(made(postgres_store))
     found = asyncio.run(live())
-    assert "those of others can't be seen without the role pg_read_all_stats" in found["transactions"][1]
+    assert "to see those of others, grant the role pg_read_all_stats" in found["transactions"][1]

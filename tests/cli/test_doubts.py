@@ -121,9 +121,9 @@ def test_a_step_that_did_not_happen_is_done_again(cli: Cli, id: str):
         (["--again"], "--again is for a step in doubt: name it with --step"),
         (
             ["--step", SEND, "--again", "--result", "1"],
-            "--again says that it did not happen and --result that it did: give one of them",
+            "--again means that the step didn't happen, --result that it did; give one of them",
         ),
-        (["--step", SEND], "say of the step --result JSON if it happened, or --again if it did not"),
+        (["--step", SEND], "add --result JSON if the step happened, or --again if it didn't"),
     ],
 )
 def test_a_contradiction_is_told_in_one_line(words: list[str], line: str, cli: Cli, id: str):

@@ -59,7 +59,7 @@ def test_every_edge_of_the_table_has_a_way_and_no_way_is_left_over() -> None:
 def test_a_state_without_a_place_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(PLACES, State.REVIEW)
 
-    with pytest.raises(AssertionError, match="no place for the state review"):
+    with pytest.raises(AssertionError, match="no position for the state review"):
         as_svg()
 
 
@@ -67,7 +67,7 @@ def test_an_edge_without_a_way_is_an_error_that_names_it(monkeypatch: pytest.Mon
     row = replace(EVENT_ROWS[Event.REPLAY], targets=(State.SCHEDULED,))
     monkeypatch.setattr(drawing, "EVENTS", (*EVENTS, row))
 
-    with pytest.raises(AssertionError, match="no way for replay from review to scheduled"):
+    with pytest.raises(AssertionError, match="no path for replay from review to scheduled"):
         as_svg()
 
 

@@ -19,7 +19,10 @@ BROKEN = {
     "ours": ("step(lambda x: x)\n", "Invalid: @step on a lambda"),
     "module": ("import nowhere_at_all\n", "No module named 'nowhere_at_all'; install it, or correct the import"),
     "syntax": ("def (\n", "SyntaxError: invalid syntax; correct it and start again"),
-    "exit": ("raise SystemExit(3)\n", "SystemExit: 3; it ends the program: put that under if __name__ == '__main__'"),
+    "exit": (
+        "raise SystemExit(3)\n",
+        "SystemExit: 3; the import ends the program; put that code under if __name__ == '__main__'",
+    ),
     "silent": ("raise RuntimeError\n", "RuntimeError; correct it and start again"),
 }
 

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from holdfast.cli.log_format import JsonLines, TextLines
+from holdfast.cli.log_format import JsonLines, TextLines, log_level_option
 from holdfast.safe_text import UNSAFE
 
 HOSTILE = "\x1b[31mred\x07 \u202e\x9b"
@@ -126,3 +128,13 @@ def test_a_worker_that_logs_json_prints_nothing_else(tmp_path: Path):
     assert "holdfast/worker" not in own["traceback"] + ended["traceback"]
     assert told[-1]["message"] == "stopped"
     assert "hunter2" not in err
+
+
+@pytest.mark.parametrize("word", ["warning", "WARNING", "Warning"])
+def test_a_level_is_taken_in_any_case(word: str):
+    @click.command
+    @log_level_option
+    def say(log_level: str) -> None:
+        click.echo(log_level)
+
+    assert CliRunner().invoke(say, ["--log-level", word]).output == "warning\n"

@@ -288,7 +288,7 @@ def test_workers_tells_who_lives_and_who_is_gone(cli: Cli, ids: dict[State, str]
     alive, as_json = with_live_worker(cli, ("workers",), ("workers", "--json"))
 
     assert "w-live  alive  1 of 8 slots in use" in alive
-    assert "process 42 on here, last beat" in alive
+    assert "process 42 on here, last heartbeat" in alive
     assert f"{ids[State.ACTIVE][-8:]}  draw, 12 of 30" in alive
     assert '"state": "alive"' in as_json
 

@@ -37,21 +37,21 @@ def state(cli: Cli, ids: dict[State, str]) -> str:
     [
         (
             ["resolve", "ID", "--result", "hello"],
-            "--result hello: not JSON; a text has quotes of its own: --result '\"hello\"'",
+            "--result hello: not JSON; put the text in quotes: --result '\"hello\"'",
         ),
         (
             ["resolve", "ID", "--result", "it's done"],
-            "--result it's done: not JSON; a text has quotes of its own: --result '\"it'\"'\"'s done\"'",
+            "--result it's done: not JSON; put the text in quotes: --result '\"it'\"'\"'s done\"'",
         ),
         (
             ["resolve", "ID", "--result", "{film: 1}"],
             "--result: not JSON: Expecting property name enclosed in double quotes at line 1, column 2; "
             """put it in single quotes, for the shell: --result '{"name": "value"}'""",
         ),
-        (["resolve", "ID", "--result", "None"], "--result None: not JSON; say null, true or false"),
+        (["resolve", "ID", "--result", "None"], "--result None: not JSON; write null, true or false"),
         (
             ["replay", "ID", "--args", "hello"],
-            "--args hello: not JSON; a text has quotes of its own: --args '[\"hello\"]'",
+            "--args hello: not JSON; put the text in quotes: --args '[\"hello\"]'",
         ),
         (
             ["replay", "ID", "--args", '{"title": "The Pier"}'],
@@ -60,7 +60,7 @@ def state(cli: Cli, ids: dict[State, str]) -> str:
         ),
         (
             ["signal", "ID", "go", "--json", "now"],
-            "--json now: not JSON; a text has quotes of its own: --json '\"now\"'",
+            "--json now: not JSON; put the text in quotes: --json '\"now\"'",
         ),
     ],
     ids=lambda value: " ".join(value[2:]) if isinstance(value, list) else "",

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import App
-from holdfast.app.items.words import Counts, Teller
+from holdfast.app.items.words import Counts, Reporter
 from holdfast.core.codec import canonical
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, Options, Presence, Running, Step, StepState
@@ -150,9 +150,9 @@ def test_no_change_and_no_error_shows_what_a_terminal_obeys(call: tuple[str, ...
 
 
 def test_the_progress_of_run_items_shows_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]):
-    teller = Teller(quiet=False)
-    teller.begin(HOSTILE, Counts(done=0, failed=0, pending=1, running=0, recovered=0))
-    teller.say(HOSTILE)
+    reporter = Reporter(quiet=False)
+    reporter.begin(HOSTILE, Counts(done=0, failed=0, pending=1, running=0, recovered=0))
+    reporter.say(HOSTILE)
 
     out = capsys.readouterr().out
 

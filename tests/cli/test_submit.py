@@ -61,6 +61,24 @@ def test_it_stores_the_job_and_says_its_id_and_what_to_type_next(cli: Cli, app: 
     assert (job["args"], job["queue"], job["state"]) == ([{"due": None, "title": "Sea"}, 5], "video", "available")
 
 
+def test_the_next_command_names_a_store_that_is_not_the_usual_one(cli: Cli, app: str, tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    said = cli.ok("submit", app, "nothing_to_give", "--url", url).splitlines()
+
+    words = said[1].removeprefix("next: holdfast ").split()
+    assert words[-2:] == ["--url", url]
+    assert cli(*words[:2], *words[-2:]).exit_code == 0
+
+
+def test_a_queue_that_nobody_uses_gets_a_hint(cli: Cli, app: str):
+    mistyped = cli("submit", app, "nothing_to_give", "--queue", "vidoe")
+
+    assert mistyped.exit_code == 0, "a new queue is allowed"
+    assert "no job of this App uses the queue vidoe" in mistyped.stderr
+    assert "did you mean video?" in mistyped.stderr
+    assert cli("submit", app, "nothing_to_give", "--queue", "video").stderr == ""
+
+
 def test_arguments_are_a_list_or_an_object(cli: Cli, app: str):
     listed = job_of(cli, app, "make_film", "--args", '[{"title": "Sea"}, 5, 6]')
     named = job_of(cli, app, "make_film", "--args", '{"scenes": 5, "brief": {"title": "Sea"}, "takes": 2}')
@@ -95,7 +113,7 @@ def test_arguments_come_from_a_file_or_from_standard_input(cli: Cli, app: str, t
         (["fail", "--args", '{"wy": "x"}'], "fail takes no argument 'wy'; did you mean why?"),
         (["fail", "--args", "[1]"], "argument 'why' of fail: Input should be a valid string"),
         (["make_film", "--args", '[{"titel": "Sea"}]'], "argument 'brief' of make_film: .title: Field required"),
-        (["fail", "--args", "hello"], """--args hello: not JSON; a text has quotes of its own: --args '["hello"]'"""),
+        (["fail", "--args", "hello"], """--args hello: not JSON; put the text in quotes: --args '["hello"]'"""),
         (["fail", "--args", "7"], """--args: give a list or an object: --args '["first", 2]' or --args '{{"name":"""),
         (["fail", "--args", "@none.json"], "--args @none.json: can't read the file: No such file or directory"),
         (["fail", "--delay", "soon"], "--delay 'soon': not a duration; write it like 90s, 10m, 2h or 7d"),
@@ -141,7 +159,7 @@ def test_another_store_is_named_with_the_url(cli: Cli, app: str, tmp_path: Path)
     assert len(cli.json("jobs", "--url", f"sqlite:///{tmp_path}/other.db")["jobs"]) == 1
     in_memory = cli("submit", app, "nothing_to_give", "--url", "memory:")
     assert in_memory.exit_code == 2
-    assert "a store in memory ends with this command; name another with --url" in in_memory.stderr
+    assert "a store in memory is lost when this command ends; name another with --url" in in_memory.stderr
 
 
 @contextmanager

@@ -265,7 +265,9 @@ def test_two_sigterms_end_a_worker_whose_store_does_not_answer(store: str, start
     running.terminate()
 
     assert running.wait(GONE_SECONDS) == 1
-    assert "still running 1 s after it was told to stop at once: ended at once" in (tmp_path / "said").read_text()
+    assert (
+        "still running 1 s after the signal to stop at once: ending the process now" in (tmp_path / "said").read_text()
+    )
 
 
 # What its jobs fork.

@@ -103,7 +103,7 @@ def test_a_demo_that_is_interrupted_cleans_up(tmp_path: Path, number: signal.Sig
     out, err = process.communicate(timeout=30)
 
     assert process.returncode == 130, err
-    assert "stopped; all processes of the demo are ended" in out
+    assert "stopped; all processes of the demo have ended" in out
     assert err == ""
     assert left_behind(tmp_path) == []
     assert list(tmp_path.iterdir()) == []

@@ -152,10 +152,10 @@ def test_of_several_answers_the_one_that_came_the_shortest_way_counts(run: Any):
     clock = ServerClock(lambda: there.here)
 
     async def body() -> None:
-        clock.heard(NOW)
-        clock.heard(NOW - 100)  # was on its way for longer
+        clock.note(NOW)
+        clock.note(NOW - 100)  # was on its way for longer
         assert await clock.now(there.ask) == NOW
-        clock.heard(NOW + 3)  # a shorter way than the first
+        clock.note(NOW + 3)  # a shorter way than the first
         assert await clock.now(there.ask) == NOW + 3
         assert not there.asked
 
@@ -167,8 +167,8 @@ def test_a_clock_that_was_set_back_is_believed(run: Any):
     clock = ServerClock(lambda: there.here)
 
     async def body() -> None:
-        clock.heard(NOW)
-        clock.heard(NOW - CLOCK_SET_MS)
+        clock.note(NOW)
+        clock.note(NOW - CLOCK_SET_MS)
         assert await clock.now(there.ask) == NOW - CLOCK_SET_MS
         there.there = 7
         clock.forget()
@@ -234,6 +234,6 @@ def test_a_close_on_a_silent_network_answers_who_waits(
             async with asyncio.timeout(5):
                 told = await asyncio.gather(*asked, return_exceptions=True)
             assert {type(one) for one in told} == {StoreClosed}
-            assert "was closed; what was under way may or may not be there" in str(told[0])
+            assert "was closed; writes in progress may or may not have been stored" in str(told[0])
 
     asyncio.run(live())

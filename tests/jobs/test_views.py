@@ -11,7 +11,7 @@ from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.job import JobView, facts_of, view_job
 from holdfast.jobs.views.overview import Overview, view_store
 from holdfast.jobs.views.review import ReviewView, view_reviews
-from holdfast.jobs.views.story import tell_entry
+from holdfast.jobs.views.story import describe_entry
 from tests.cli.stores import every_state, in_store, presence
 
 
@@ -37,7 +37,7 @@ def test_a_job_is_one_frozen_value_with_all_that_is_kept_of_it(path: Path, ids: 
 
     assert [step.path for step in found.steps] == ["draw#1", "draw#2", "draw#3"]
     assert found.log == ("drawing 1", "drawing 2 \x1b[2J")
-    assert [tell_entry(entry, found.now).words for entry in found.history] == [
+    assert [describe_entry(entry, found.now).words for entry in found.history] == [
         "submitted",
         "claimed",
         "failed, needs a person",
@@ -49,7 +49,7 @@ def test_a_job_is_one_frozen_value_with_all_that_is_kept_of_it(path: Path, ids: 
 def test_what_a_person_reads_holds_nothing_that_a_terminal_obeys(path: Path, ids: dict[State, str]):
     found = view(path, ids[State.REVIEW])
 
-    told = [*facts_of(found.job, found.now).values(), *tell_entry(found.history[-1], found.now).notes]
+    told = [*facts_of(found.job, found.now).values(), *describe_entry(found.history[-1], found.now).notes]
     assert told
     assert "\x1b" not in "".join(told)
 

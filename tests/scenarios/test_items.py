@@ -199,7 +199,10 @@ def test_two_functions_in_one_store_are_two_lists(kept: str, desk: Desk, capsys:
     assert run_items(kept, ["a"], draft) == Counts(done=1)
 
     assert desk.calls == ["outline a", "draft a"]
-    assert "a new list beside outline; if it is the same list, call it by name=…" in capsys.readouterr().out
+    assert (
+        "this is a new list, next to outline; if it is the same list, pass its name with name=…"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_renamed_function_goes_on_under_the_lists_name(kept: str, desk: Desk):
@@ -230,7 +233,7 @@ def test_an_interrupted_list_goes_on_and_so_do_items_that_have_left_it(
             await work
 
     asyncio.run(interrupted())
-    assert "stopped: 0 done, 2 to do; start it again to go on" in capsys.readouterr().out
+    assert "stopped: 0 done, 2 to do; start it again to continue" in capsys.readouterr().out
 
     counts = run_items(tmp_path / "book.json", ["two"], write)
 
@@ -276,7 +279,7 @@ def test_a_value_that_cant_be_stored_doesnt_undo_the_work(where: str, capsys: py
 
     out = capsys.readouterr().out
     assert counts == Counts(done=2)
-    assert out.count("what write returns is not kept") == 1
+    assert out.count("the results of write can't be stored") == 1
 
 
 def test_what_is_returned_is_in_the_file(tmp_path: Path):
@@ -356,7 +359,7 @@ def test_async_code_awaits_it_and_is_told_so(tmp_path: Path, desk: Desk):
         ({"where": 7}, "where=7: give a file"),
         ({"where": ""}, "give a file"),
         ({"where": "ftp://x/y"}, "is not the URL of a store"),
-        ({"items": [1, 2], "key": lambda item: "same"}, "item 2: an item before it has the same key same"),
+        ({"items": [1, 2], "key": lambda item: "same"}, "item 2: an earlier item has the same key same"),
     ],
 )
 def test_a_wrong_call_is_one_clear_error_and_writes_nothing(

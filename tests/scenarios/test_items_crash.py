@@ -151,8 +151,8 @@ def test_after_ctrl_c_what_is_under_way_may_finish(book: Path, where: str):
 
     assert process.returncode == -signal.SIGINT, err  # 130 for a shell
     assert err == "", "the summary has told of it"
-    assert "stopping: what is under way may finish within 10 s; Ctrl-C again stops now" in out
-    assert "stopped: 3 done, 1 to do; start it again to go on" in out
+    assert "stopping: running items have 10 s to finish; Ctrl-C again stops now" in out
+    assert "stopped: 3 done, 1 to do; start it again to continue" in out
     lines = again(book, where, "sync")
     assert not any("recovered" in line for line in lines), "it was no crash"
     assert lines[-1] == "{'PENDING': 0, 'RUNNING': 0, 'NEEDS_REVIEW': 0, 'DONE': 4} 0"

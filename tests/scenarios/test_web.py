@@ -112,6 +112,15 @@ def test_a_value_of_the_wrong_type_is_the_client_s_error(site):
     assert client.post("/books", json={"title": "Kelp", "chapters": "many"}).status_code in (400, 422)
 
 
+def test_a_value_that_is_too_large_is_the_client_s_error(site):
+    client, _, _ = site
+
+    answer = client.post("/books", json={"title": "x" * 2**20, "chapters": 3})
+
+    assert answer.status_code == 400
+    assert "larger than 1 MiB" in answer.json()["error"]
+
+
 @pytest.mark.parametrize("name", list(SERVERS))
 def test_the_guide_shows_the_example_as_it_is(name: str):
     assert (ROOT / "examples" / f"{name}.py").read_text() in (ROOT / "docs/guides/web.md").read_text()

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from holdfast import App, ask, step, wait_for
+from holdfast import App, JobEvent, ask, step, wait_for
 
 app = App("memory:")
 
@@ -108,3 +108,26 @@ async def answers() -> None:
     paid: int = await wait_for("paid", as_=Literal["card", "cash"])  # bad
     blocking: int = ask.sync("a draft", form=Literal["publish", "rewrite"])  # bad
     print(number, other, text, paid, blocking)
+
+
+@app.hook("fialed")  # bad
+def misspelt_event(event: JobEvent) -> None: ...
+
+
+@app.hook  # bad
+def no_event(event: JobEvent) -> None: ...
+
+
+@app.hook("failed")  # bad
+def takes_text(event: str) -> None: ...
+
+
+@app.hook("failed")  # bad
+async def takes_nothing() -> None: ...
+
+
+@app.hook("failed")
+def reads(event: JobEvent) -> None:
+    text: str = event.error  # bad
+    event.attempt = 3  # bad
+    print(text, event.result)  # bad

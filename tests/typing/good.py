@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, assert_type
 
-from holdfast import App, Retry, ask, current, progress, step, wait_for
+from holdfast import App, JobEvent, Retry, ask, current, progress, step, wait_for
 
 app = App("memory:")
 
@@ -118,3 +118,26 @@ def waiting_in_blocking_code() -> None:
     assert_type(ask.sync("a draft", form=Scene), Scene)
     assert_type(wait_for.sync("paid", as_=Literal["card", "cash"]), Literal["card", "cash"])
     assert_type(wait_for.sync("paid", as_=Scene | None), Scene | None)
+
+
+@app.hook("failed", "review")
+def report(event: JobEvent) -> None:
+    assert_type(event.job_id, str)
+    assert_type(event.duration_seconds, float | None)
+    if event.error is not None:
+        assert_type(event.error.traceback, str)
+    if event.next_at is not None:
+        assert_type(event.next_at - event.at, timedelta)
+
+
+@app.hook("completed")
+async def count(event: JobEvent) -> int:
+    return event.attempt
+
+
+def hooks_stay_functions(event: JobEvent) -> None:
+    assert_type(report(event), None)
+
+
+async def async_hooks_stay_functions(event: JobEvent) -> None:
+    assert_type(await count(event), int)

@@ -640,7 +640,7 @@ async def test_what_a_def_job_can_not_await_is_told_with_what_to_write(app, what
     job = await finished(app, run)
     assert job.state is State.REVIEW
     assert job.error is not None
-    assert f"in a def job call app.sync.{what}(child, …)" in job.error.message
+    assert f"in a def job, call app.sync.{what}(child, …)" in job.error.message
 
 
 async def test_a_def_job_maps_over_children(app):

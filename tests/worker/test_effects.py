@@ -215,7 +215,7 @@ def test_what_makes_no_sense_is_refused_at_decoration():
 
     with pytest.raises(Invalid, match="needs key="):
         step(name="mail", effect="once")(mail)
-    with pytest.raises(Invalid, match="never tried again by itself"):
+    with pytest.raises(Invalid, match="never retried automatically"):
         step(name="mail", effect="once", key="k", retries=2)(mail)
     with pytest.raises(Invalid, match="effect='twice' is unknown"):
         step(name="mail", effect="twice", key="k")(mail)  # type: ignore[call-overload]

@@ -422,7 +422,7 @@ def test_what_can_be_no_old_name_is_refused_at_decoration(was):
 
 
 def test_a_step_was_not_what_it_is():
-    with pytest.raises(Invalid, match="step paint: was='paint' is the name that it has now"):
+    with pytest.raises(Invalid, match="step paint: was='paint' is the step's present name"):
         drawing("paint", was="paint")
 
 

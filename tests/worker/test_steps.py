@@ -258,7 +258,7 @@ async def test_to_thread_and_bind_carry_the_job_and_a_stray_thread_is_told(app):
     await finished(app, run)
     carried, bound, stray, told = await run.result()
     assert (carried, bound, stray) == (f"CARRIED{run.id}", "BOUND", "STRAY")
-    assert "step narrate was called with no job" in told
+    assert "step narrate was called outside a job" in told
     assert "current().bind(fn)" in told
     assert len(await paths(app, run)) == 2
 

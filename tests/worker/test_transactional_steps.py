@@ -496,12 +496,12 @@ async def test_a_store_without_transactions_says_what_to_use_instead(url, tmp_pa
 def test_what_does_not_go_together_is_refused_at_decoration():
     with pytest.raises(Invalid, match="leave out isolate"):
         step(effect="transaction", isolate="process")(plain.spec.function)
-    with pytest.raises(Invalid, match="there are 'once' and 'transaction'"):
+    with pytest.raises(Invalid, match="use 'once' or 'transaction'"):
         step(effect="twice")(plain.spec.function)  # type: ignore[call-overload]
 
     async def late(value: int | None) -> None: ...
 
-    with pytest.raises(Invalid, match="give it the step's colour"):
+    with pytest.raises(Invalid, match="both must be def or both async def"):
         step(effect="transaction", undo=late)(plain.spec.function)
 
 

@@ -466,7 +466,7 @@ async def test_a_wait_inside_a_step_is_refused(app):
 
 
 async def test_wrong_colours_and_plain_calls_are_told(app):
-    with pytest.raises(NoJob, match="nobody can answer a plain call"):
+    with pytest.raises(NoJob, match="nobody can answer outside a job"):
         await wait_for("x")
     with pytest.raises(WrongColour, match=r"await sleep\(…\)"):
         sleep.sync(1)
@@ -479,7 +479,7 @@ async def test_wrong_colours_and_plain_calls_are_told(app):
     run = await film.submit()
     async with app.worker():
         job = await in_state(app, run, State.REVIEW)
-    assert "in a def job call sleep.sync(…)" in job.error.message
+    assert "in a def job, call sleep.sync(…)" in job.error.message
 
 
 # Questions.

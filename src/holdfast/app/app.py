@@ -1,6 +1,6 @@
-"""`App`: jobs by decorator, submitting, runs, and a worker inside your own process. The composition root.
+"""`App`: declares jobs, submits them, finds runs, and runs a worker inside your own process.
 
-Must not run jobs or keep them: it brings the engine, the worker and the upkeep together.
+The composition root. Must not run jobs or keep them: it connects the engine, the worker and the upkeep.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast import forking
+from holdfast.app.hooks import AppHooks, check_hook, check_hook_names
 from holdfast.app.job import AsyncJob, SyncJob
 from holdfast.app.options import (
     JOB_OPTIONS,
@@ -36,6 +37,7 @@ from holdfast.core.model import Options, Retry, State, Where
 from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine
 from holdfast.engines.urls import masked
+from holdfast.jobs.job_events import HookName, JobEvent
 from holdfast.jobs.service import Jobs, Status
 from holdfast.jobs.transfer.move import check_here
 from holdfast.upkeep.keeper import Keeper
@@ -47,16 +49,21 @@ from holdfast.worker.worker import Worker
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+H = TypeVar("H", bound=Callable[[JobEvent], object])
 
 LOOK_PART = 0.2
-"""However much a look costs, there are several of them in a lease: silence counts only for who has looked all along."""
+"""The longest wait between two checks for dead workers, as a part of a lease.
+
+A worker counts as dead only for an observer that has checked several times within the lease.
+"""
 
 
 class App:
-    """Jobs and the store they are kept in.
+    """Your jobs, and the store that keeps them.
 
-    `url` names the store: by default $HOLDFAST_URL, else `sqlite:///holdfast.db` in the working directory. An App
-    belongs to no event loop: it opens at first use, from any loop or thread, and opens anew after a fork.
+    `url` names the store. Without it, the App uses $HOLDFAST_URL, or else `sqlite:///holdfast.db` in the working
+    directory. An App isn't bound to an event loop: it opens the store at first use, from any loop or thread, and opens
+    it again after a fork.
     """
 
     def __init__(
@@ -66,33 +73,36 @@ class App:
         self.url = store_url(url)
         self.engine = engine or engine_for(self.url)
         self.registry = Registry()
+        self.hooks = AppHooks()
         self.sync = SyncApp(self)
         self._jobs = Jobs(self.engine)
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[bool] | None = None
         self._is_open = False
-        self._in_child = forking.InChild(self._forked)
+        self._in_child = forking.InChild(self._start_over)
 
     def __repr__(self) -> str:
         return f"<App {self.place()}>"
 
     def use(self, url: str) -> None:
-        """Keep the jobs in another store than this App was made for. Only before it was first used."""
+        """Keep the jobs in another store. Call this before the App is first used."""
         if self._opening is not None:
-            raise Invalid(f"{self!r} is open already; choose its store before its first use")
+            raise Invalid(f"{self!r} is open already, so it can't change its store; call use(url) before its first use")
         self.url = url
         self.engine = engine_for(url)
         self._jobs = Jobs(self.engine)
+        if self.hooks:
+            self.engine.observe(self.hooks)
 
     def place(self) -> str:
-        """Where the jobs are kept, for a person: a file's absolute path, or a URL without its password."""
+        """Return where the jobs are kept, for people: a file's absolute path, or a URL without its password."""
         path = getattr(self.engine, "path", None)
         return str(path) if path is not None else masked(self.url)
 
     async def open(self) -> Jobs:
-        """Open the store, unless it is open. Called by everything that needs it."""
+        """Open the store if it isn't open, and return its jobs. Every call that needs the store does this by itself."""
         check_loaded()
-        if (jobs := self._from_afar()) is not None:
+        if (jobs := self._worker_store()) is not None:
             return jobs
         if self._is_open:
             return self._jobs
@@ -112,7 +122,10 @@ class App:
                 return self._jobs
 
     async def _open(self, opening: "concurrent.futures.Future[bool]") -> None:
-        """Open the store for all who wait for `opening`. They hear what went wrong; after an interrupt they try."""
+        """Open the store for all callers that wait for `opening`.
+
+        If it fails, they get the same error. If this caller is interrupted, another caller tries.
+        """
         try:
             await self.engine.open()
             await self._check_here()
@@ -129,15 +142,18 @@ class App:
         opening.set_result(True)
 
     async def _check_here(self) -> None:
-        """Refuse a store whose jobs were moved: else a worker would wait there for ever."""
+        """Refuse a store whose jobs were moved away: a worker would wait there for ever."""
         try:
             await check_here(self.engine)
         except Moved:
             await self.engine.close()
             raise
 
-    def _from_afar(self) -> Jobs | None:
-        """In the process of an isolated job of this app: the worker's store, which may be open to no other process."""
+    def _worker_store(self) -> Jobs | None:
+        """Return the worker's store if this is the process of an isolated job of this app, else None.
+
+        That store may not allow a second process to open it.
+        """
         attempt = attempt_here()
         if attempt is None or attempt.engine is self.engine:
             return None
@@ -145,7 +161,8 @@ class App:
         return Jobs(attempt.engine) if spec is not None and spec.function is attempt.spec.function else None
 
     async def close(self) -> None:
-        """Close the store. Not needed before the process ends."""
+        """Close the store. You don't need to before the process ends."""
+        await self.hooks.drain()
         with self._lock:
             self._opening, self._is_open = None, False
         await self.engine.close()
@@ -174,14 +191,15 @@ class App:
     ) -> "JobDecorator": ...
 
     def job(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
-        """Make a job of a function, so that it can be submitted and run by a worker.
+        """Turn a function into a job: you can submit it, and a worker runs it.
 
-        Its type is the function's name unless `name` says otherwise. `retries=3` means up to four attempts. `stages`
-        tells everybody the steps that the job will go through, and `keep` how long it is kept after its end. `cleanup`
-        is called with the job's arguments after a cancel, an expiry or a discard, when all its steps are undone.
+        The job's type is the function's name, unless you give `name`. `retries=3` means up to four attempts. `stages`
+        lists the steps that the job will go through, so that people see how far it is. `keep` is how long the job is
+        kept after it ends. `cleanup` is called with the job's arguments after a cancel, an expiry or a discard, once
+        all steps are undone.
 
-        `isolate="process"` runs it in a process of its own: a crash there is one failed attempt and nothing else, and a
-        timeout, or a cancel that it doesn't heed, kills it; `memory_mb` limits what it may take there.
+        `isolate="process"` runs the job in a separate process. A crash there costs only this one attempt. A timeout
+        kills the process, and so does a cancel that the job ignores. `memory_mb` limits its memory.
         """
         check_options("@app.job", options, JOB_OPTIONS)
         return JobDecorator(self, options) if function is None else self._make_job(function, **options)
@@ -224,53 +242,79 @@ class App:
         kind: Any = AsyncJob if spec.is_async else SyncJob
         return kind(self.open, spec, self._may_block)
 
+    def hook(self, *events: HookName) -> Callable[[H], H]:
+        """Let a function be told what happens to jobs: `@app.hook("failed", "review")`. It gets a `JobEvent`.
+
+        A hook runs beside the jobs, in the process where the event happens: `submitted` where the job is submitted, the
+        others in a worker's process. Hooks are best effort: one that fails, hangs or can't keep up harms no job, and if
+        a process is killed, its events are not repeated.
+        """
+        check_hook_names(events)
+
+        def decorate(function: H) -> H:
+            check_hook(function)
+            self.hooks.add(events, function)
+            self.engine.observe(self.hooks)
+            return function
+
+        return decorate
+
     def _may_block(self) -> bool:
-        """Whether the store is open and can be asked in this thread, without an event loop."""
+        """Return whether the store is open and this thread can call it without an event loop."""
         return self._is_open and self.engine.may_block
 
-    # Asking.
+    # Asking about jobs.
 
     async def run(self, id: str) -> "Run[Any]":
-        """The run with this id, or NotFound. A job that was told what became of it has it also after it was pruned."""
+        """Return the run with this id, or raise NotFound.
+
+        Inside a job that has recorded the outcome of this run, it is found even after the run was pruned.
+        """
         spec = self.registry.get(await self._type_of(id))
         return Run(self.open, id, None if spec is None else spec.signature)
 
     async def _type_of(self, id: str) -> str:
-        """The type of a job. Inside a job a store that is away for a while is waited for."""
+        """Return the type of a job. Inside a job, wait while the store can't be reached."""
 
-        async def look() -> str:
+        async def read_type() -> str:
             return (await (await self.open()).get(id)).type
 
         attempt = attempt_here()
         if attempt is None:
-            return await look()
+            return await read_type()
         try:
             with attempt.activity():
-                return await attempt.persist(look)
+                return await attempt.persist(read_type)
         except NotFound:
-            told = recorded_type(attempt, id)
-            if told is None:
+            type = recorded_type(attempt, id)
+            if type is None:
                 raise
-            return told
+            return type
 
     async def review(self) -> "list[Status]":
-        """The jobs that need a person, oldest first: replay, resolve or discard each by `await app.run(id)`."""
+        """Return the jobs that need a person, oldest first.
+
+        Take each with `await app.run(id)` and replay, resolve or discard it.
+        """
         jobs = await self.open()
         return await jobs.statuses([job async for job in jobs.walk(Where(states=(State.REVIEW,)))])
 
     @property
     def jobs(self) -> Jobs:
-        """What else can be asked of the store's jobs, once it is open (`await app.open()` gives the same)."""
-        return self._from_afar() or self._jobs
+        """Everything else you can ask about the jobs of an open store. `await app.open()` returns the same."""
+        return self._worker_store() or self._jobs
 
-    # Working.
+    # Running jobs.
 
     @options_checked("app.worker")
     @asynccontextmanager
     async def worker(
         self, *, at_once: int = 8, queues: Sequence[str] | None = None, name: str | None = None
     ) -> AsyncIterator[Worker]:
-        """A worker inside your own process, for as long as the block lasts. It stops in peace at its end."""
+        """Run a worker inside your own process until the `async with` block ends.
+
+        At the end, running jobs have `Settings.grace_seconds` to finish; the rest are handed over to other workers.
+        """
         await self.open()
         settings = self.settings
         worker = Worker(
@@ -282,6 +326,7 @@ class App:
             lease_seconds=settings.lease_seconds,
             poll_seconds=settings.poll_seconds,
             name=name,
+            hooks=self.hooks,
         )
         seldom = min(self.engine.look_seconds, settings.lease_seconds * LOOK_PART)
         keeper = Keeper(
@@ -300,19 +345,20 @@ class App:
                 await worker.stop(settings.grace_seconds)
             finally:
                 await keeper.stop()
+                await self.hooks.drain()
 
     def _queues(self) -> tuple[str, ...]:
-        """The queues of all jobs that are known here."""
+        """Return the queues of all jobs of this app."""
         specs = [self.registry.get(type) for type in self.registry.types()]
         return tuple(dict.fromkeys(spec.queue for spec in specs if spec is not None)) or ("default",)
 
-    def _forked(self) -> None:
-        """In a forked child: the store is opened anew, and nobody holds the lock."""
+    def _start_over(self) -> None:
+        """Run in a forked child: the store must be opened again there, and nobody holds the lock."""
         self._lock, self._opening, self._is_open = threading.Lock(), None, False
 
 
 class JobDecorator:
-    """`@app.job(…)` with its options, waiting for the function."""
+    """`@app.job(…)` with options: called with the function, it makes the job."""
 
     def __init__(self, app: App, options: dict[str, Any]) -> None:
         self._app = app
@@ -327,5 +373,5 @@ class JobDecorator:
     def __call__(self, function: Callable[P, R]) -> "SyncJob[P, R]": ...
 
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """Make a job of the function."""
+        """Turn the function into a job."""
         return self._app._make_job(function, **self._options)

@@ -1,6 +1,6 @@
 """What a decorated job offers: plain calls, `submit`, `submit_many` and `map`.
 
-Must not know the App, only that it opens its store. Inside a job, what is submitted is its child (`worker.child_jobs`).
+Must not know the App, only how to open its store. A job submitted inside a job is its child (`worker.child_jobs`).
 """
 
 import functools
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class DecoratedJob(AwaitedMap, Generic[P, R]):
-    """A function that `@app.job` decorates. Holds what jobs of both colours share: submitting."""
+    """A function that `@app.job` decorates. Has what async and `def` jobs share: submitting."""
 
     def __init__(
         self, open: Callable[[], Awaitable[Jobs]], spec: JobSpec, may_block: Callable[[], bool] = lambda: False
@@ -90,27 +90,27 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
     def submit(self, *args: Any, connection: Any, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
 
     def submit(self, *args: Any, **given: Any) -> Coroutine[Any, Any, Run[R]]:
-        """Submit the job with its own arguments, so that a worker runs it.
+        """Submit the job with these arguments. A worker runs it.
 
-        `key` is an idempotency key: the same key gives the same run (for `key_for`, or as long as the run is kept). The
-        same key with other arguments is a KeyConflict. `delay` or `at` say when to run the job, and `expires` until
-        when it is still worth running. `priority` goes from -100 to 100, higher first.
+        `key` is an idempotency key: a second submit with the same key returns the same run, for `key_for` or as long as
+        the run is kept. The same key with other arguments raises KeyConflict. `delay` or `at` says when to run the job.
+        A job that isn't running when `expires` passes is discarded. `priority` is -100 to 100; higher runs first.
 
-        Inside a job, a submit is recorded: the child is submitted once, however often the job runs. With `connection`,
-        a connection of asyncpg, psycopg or SQLAlchemy to the store's own database, the job is part of the transaction
-        that you have begun there: it is committed or rolled back with it.
+        Inside a job, a submit is recorded: the child is submitted once, however often the job runs. Pass `connection`
+        (asyncpg, psycopg or SQLAlchemy, connected to the store's own database) to submit the job in the transaction
+        that you have begun there: the job is committed or rolled back with it.
 
-        A type checker checks the job's arguments in a call without options. In a call with options it can't tell the
-        two apart: there, `job.with_options(key="order-42").submit(…)` has its arguments checked too.
+        Without options in the call, a type checker checks the job's arguments. With options it can't tell the two
+        apart; write `job.with_options(key="order-42").submit(…)` to have the arguments checked.
         """
         options = {name: given.pop(name) for name in SUBMIT_OPTIONS if name in given}
         return self._submit(args, given, options)
 
     def with_options(self, **options: Unpack[SubmitOptions]) -> "JobWithOptions[P, R]":
-        """Return the job with these options of `submit`. Its `submit` takes the job's own arguments and nothing else.
+        """Return the job with these options for `submit`. Its `submit` takes only the job's own arguments.
 
-        `await film.with_options(key="order-42", queue="video").submit(brief)` submits what `film.submit(brief,
-        key="order-42", queue="video")` submits, and a type checker checks `brief`.
+        `await film.with_options(key="order-42", queue="video").submit(brief)` does the same as `film.submit(brief,
+        key="order-42", queue="video")`, and a type checker checks `brief`.
         """
         check_options(f"{self.type}.with_options", options, SUBMIT_OPTIONS)
         return JobWithOptions(self, options)
@@ -157,15 +157,15 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         ]
 
     def may_submit_here(self) -> bool:
-        """Whether `submit` runs to its end in this thread, without an event loop and without suspending."""
+        """Return whether `submit` can finish in this thread, without an event loop and without suspending."""
         return self._may_block() and attempt_here() is None and not loop_here()
 
     def submit_many(self, calls: Iterable[Any], **options: Unpack[BatchOptions]) -> Coroutine[Any, Any, list[Run[R]]]:
-        """Submit the job once for each element: its one argument, or a tuple of arguments. Return the runs in order.
+        """Submit the job once for each element: a single argument, or a tuple of arguments. Return the runs in order.
 
-        The options are those of `submit`, without `key`, and hold for all of the jobs. A thousand jobs go to the store
-        in one act (on Redis forty), and a few acts may be under way. If one act fails, the jobs of the acts before it
-        are in the store, and those of the next ones may be.
+        The options are those of `submit` except `key`, and apply to every job. Jobs go to the store in batches of a
+        thousand (of forty on Redis), and a few batches may be sent at the same time. If a batch fails, all jobs of the
+        batches before it are in the store, and jobs of the batches after it may be.
         """
         check_options(f"{self.type}.submit_many", options, SUBMIT_MANY_OPTIONS)
         return self._submit_many(calls, options)
@@ -210,7 +210,7 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
     def _parts(
         self, calls: Iterable[Any], size: int, refused: dict[str, BadValue] | None = None
     ) -> Iterator[list[str]]:
-        """The calls as text, so many at a time. With `refused`, calls that JSON would change are noted there."""
+        """Yield the calls as text, a batch at a time. `refused` collects the calls that JSON would change."""
         texts: list[str] = []
         for call in calls:
             changes: list[Changed] | None = None if refused is None else []
@@ -269,8 +269,10 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
     def _request_inside(
         self, request: JobRequest, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[JobRequest, BadValue | None]:
-        """The request with these arguments, inside a job. Arguments that JSON would change come with the refusal: the
-        child may have been submitted already, by a version of the job that gave others.
+        """Return the request with these arguments, inside a job.
+
+        If JSON would change the arguments, the refusal comes with the request: an earlier version of the job may have
+        submitted the child already, with other arguments.
         """
         changes: list[Changed] = []
         text = self.spec.signature.encode(args, kwargs, changes)
@@ -279,18 +281,18 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
     def _check_no_connection(self, connection: Any) -> None:
         if connection is not None:
             raise Invalid(
-                f"{self.type}.submit: connection= is for code outside a job; inside one, what is submitted is recorded"
+                f"{self.type}.submit: connection= works only outside jobs; inside a job, submits are recorded"
             )
 
     def _check_colour(self, what: str) -> None:
-        """Refuse a submit in a `def` job, where nobody would await it: nothing would be submitted, in silence."""
+        """Refuse a submit in a `def` job: without an await, it would silently submit nothing."""
         check_no_tx("submitting a job")
         if not loop_here() and attempt_here() is not None:
-            raise WrongColour(f"{self.type}.{what}(…) is awaited: in a def job call app.sync.{what}({self.type}, …)")
+            raise WrongColour(f"{self.type}.{what}(…) is async; in a def job, call app.sync.{what}({self.type}, …)")
 
 
 class JobWithOptions(Generic[P, R]):
-    """A job with options of `submit`, ready to be submitted: what `job.with_options(…)` returns."""
+    """A job with options for `submit`. `job.with_options(…)` returns it."""
 
     def __init__(self, job: DecoratedJob[P, R], options: Mapping[str, Any]) -> None:
         self._job = job
@@ -300,11 +302,11 @@ class JobWithOptions(Generic[P, R]):
         return f"<job {self._job.type} with {', '.join(self._options) or 'no options'}>"
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Run[R]]:
-        """Submit the job with its own arguments and these options."""
+        """Submit the job with these arguments and the chosen options."""
         return self._job._submit(args, kwargs, self._options)
 
     def submit_many(self, calls: Iterable[Any]) -> Coroutine[Any, Any, list[Run[R]]]:
-        """Submit the job once for each element, with these options. See the job's own `submit_many`."""
+        """Submit the job once for each element, with the chosen options. See the job's own `submit_many`."""
         check_options(f"{self._job.type}.with_options(…).submit_many", self._options, SUBMIT_MANY_OPTIONS)
         return self._job._submit_many(calls, self._options)
 
@@ -321,7 +323,7 @@ class JobWithOptions(Generic[P, R]):
     def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
     ) -> Coroutine[Any, Any, list[Any]]:
-        """Submit the job once for each item, with these options, and wait for all. See the job's own `map`."""
+        """Submit the job once for each item, with the chosen options, and wait for all. See the job's own `map`."""
         check_options(f"{self._job.type}.with_options(…).map", self._options, MAP_OPTIONS)
         results: Coroutine[Any, Any, list[Any]] = self._job._map_with(self._options, items, at_once, key, need)
         return results
@@ -332,7 +334,7 @@ class JobWithOptions(Generic[P, R]):
 
 
 class SubmitsOne(Protocol[Takes, S]):
-    """Something that submits a job for one item. As `self` of `map` it ties the items' type to that parameter."""
+    """Anything that submits a job for one item. As `self` of `map`, it ties the items' type to that parameter."""
 
     def submit(self, item: Takes, /) -> Coroutine[Any, Any, Run[S]]: ...
 
@@ -341,9 +343,9 @@ class AsyncJob(DecoratedJob[P, R]):
     """A job that is an `async def` function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Call the function; nothing is submitted. Inside another job, its steps belong to that job's run."""
+        """Call the function directly; nothing is submitted. Inside another job, its steps belong to that job."""
         if not loop_here() and attempt_here() is not None:
-            raise WrongColour(f"{self.type} is an async job: a def job can submit it, and can't call it")
+            raise WrongColour(f"{self.type} is an async job, so a def job can't call it; use app.sync.submit")
         called: Coroutine[Any, Any, R] = self.spec.function(*args, **kwargs)
         return called if attempt_here() is not None else _call_plainly(called)
 
@@ -352,7 +354,7 @@ class SyncJob(DecoratedJob[P, R]):
     """A job that is a `def` function. A worker runs it in a thread."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function; nothing is submitted. Inside another job, its steps belong to that job's run."""
+        """Call the function directly; nothing is submitted. Inside another job, its steps belong to that job."""
         with nullcontext() if attempt_here() is not None else plain_call(""):
             value: R = self.spec.function(*args, **kwargs)
         return value

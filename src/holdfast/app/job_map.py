@@ -1,6 +1,6 @@
-"""A job for each item of a list, from outside a job: submitted in batches, waited for together.
+"""Submits a job for each item of a list, from code outside a job, and waits for all of them.
 
-Must not know what is inside a job: there they are its children (`worker.child_jobs`).
+Must not handle calls inside a job: there the jobs are children (`worker.child_jobs`).
 """
 
 import time
@@ -17,23 +17,23 @@ from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.worker.maps import BATCH_SECONDS, LOOK_FIRST, Taken, Tally, map_window
 
 UNBOUND = 1_000
-"""How many jobs of a map are submitted and unsettled at once, unless told otherwise."""
+"""How many jobs of a map may be submitted and unsettled at the same time, by default."""
 
 LOOK_SECONDS = 5.0
-"""How long to wait for news before looking again."""
+"""How long to wait for a wake-up before checking again."""
 
 
 async def map_jobs(
     jobs: Jobs, signature: Signature, tally: Tally[Any], prepare: Callable[[Any], JobRequest], at_once: int | None
 ) -> list[Any]:
-    """Submit a job for each item, at most `at_once` unsettled at a time; wait for all; then the outcome."""
+    """Submit a job for each item, with at most `at_once` unsettled, wait for all, and return the outcome."""
     window = _Window(jobs, signature, tally, prepare)
     refill_at = None if at_once is not None else UNBOUND // 2
     return await map_window(tally, at_once or UNBOUND, window.items, window.submit, window.settle, refill_at=refill_at)
 
 
 class _Window:
-    """The items whose jobs are submitted and not settled, by the job's id. Equal keys give equal ids."""
+    """The items whose jobs are submitted and not settled, by job id. Equal keys give equal ids."""
 
     def __init__(
         self, jobs: Jobs, signature: Signature, tally: Tally[Any], prepare: Callable[[Any], JobRequest]
@@ -62,7 +62,7 @@ class _Window:
         try:
             accepted = await self._jobs.submit([request for _, request in ready])
         except KeyConflict as error:
-            if len(ready) > 1:  # nothing was inserted: only the item whose key it is may fail
+            if len(ready) > 1:  # nothing was inserted: retry one by one, so that only the conflicting item fails
                 for alone in ready:
                     await self._submit_part([alone])
                 return
@@ -76,7 +76,7 @@ class _Window:
                 self.items.setdefault(answer.id, []).append(one)
 
     async def settle(self) -> None:
-        """Wait until at least one of the jobs has settled. Quick ones are collected for a moment."""
+        """Wait until at least one job has settled, and a moment longer to collect quick ones."""
         engine, enough = self._jobs.engine, len(self.items) // 2
         collect_until = time.monotonic() + BATCH_SECONDS
         has_settled = False
@@ -94,13 +94,13 @@ class _Window:
                     self._fail(id, error)
 
     async def _look(self, ids: Sequence[str]) -> bool:
-        """Settle the items whose jobs have settled; whether there are any."""
+        """Settle the items whose jobs have settled. Return whether there were any."""
         found = False
         for start in range(0, len(ids), PAGE_LIMIT):
             page = ids[start : start + PAGE_LIMIT]
             for id, job in zip(page, await self._jobs.engine.get(page), strict=True):
                 if job is None:
-                    self._fail(id, NotFound(f"there is no job {id} in this store any more; it may have been pruned"))
+                    self._fail(id, NotFound(f"job {id} is no longer in this store; it may have been pruned"))
                 elif job.state in SETTLED:
                     await self._end(job)
                 else:

@@ -1,6 +1,6 @@
-"""`map`, typed once for each colour: the items' type is tied to the first parameter of what is mapped.
+"""`map`, with one type for async and one for blocking code: items must fit the function's first parameter.
 
-Must not run anything: what inherits `map` from here says in `_map` what is done for the items.
+Must not run anything: a class that inherits `map` implements `_map`.
 """
 
 from collections.abc import Callable, Coroutine, Iterable
@@ -14,23 +14,23 @@ Takes = TypeVar("Takes", contravariant=True)
 Gives = TypeVar("Gives", covariant=True)
 
 Key = Callable[..., object] | str | int | None
-"""What names a call or an item: a value, or a function of its arguments."""
+"""Names a call or an item: a value, or a function of the arguments."""
 
 
 class TakesOne(Protocol[Takes, Gives]):
-    """Something that can be called with one item. As `self` of `map` it ties the items' type to that parameter."""
+    """Anything that can be called with one item. As `self` of `map`, it ties the items' type to that parameter."""
 
     def __call__(self, item: Takes, /) -> Gives: ...
 
 
 class AwaitsOne(Protocol[Takes, Gives]):
-    """The same for something whose call is awaited."""
+    """The same for a call that is awaited."""
 
     def __call__(self, item: Takes, /) -> Coroutine[Any, Any, Gives]: ...
 
 
 class AwaitedMap:
-    """`await draw.map(scenes)`: for async steps, for the async view of `def` steps, and for jobs of both colours."""
+    """`await draw.map(scenes)`: for async steps, for the async view of `def` steps, and for all jobs."""
 
     @overload
     async def map(
@@ -56,15 +56,16 @@ class AwaitedMap:
     def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
     ) -> Coroutine[Any, Any, list[Any]]:
-        """Run a step, or submit a job, once for each item; wait for all; return the results in the items' order.
+        """Run a step, or submit a job, once for each item. Wait for all and return the results in order.
 
-        A step runs `at_once` items at a time (default: 8) inside this job, and records each item on its own.
+        A step runs `at_once` items at a time (default: 8) inside this job, and records each item separately.
 
-        A job is submitted for each item and runs on any worker. `at_once` limits how many are submitted and not yet
-        settled (default: all of them). Inside a job they are its children: the job gives up its slot while it waits.
+        A job is submitted for each item and runs on any worker. `at_once` limits how many jobs are submitted and not
+        yet settled (default: no limit). Inside a job they are its children, and the job gives up its slot while it
+        waits.
 
-        `key` names an item by a value of its own instead of by its arguments. All items settle. If fewer than `need`
-        of them succeeded (default: all), ItemsFailed is raised; otherwise the failed places hold None.
+        `key` names an item by a value instead of by its arguments. Every item runs, even if others fail. If fewer than
+        `need` items succeed (default: all), map raises ItemsFailed; otherwise the result of a failed item is None.
         """
         results: Coroutine[Any, Any, list[Any]] = self._map(items, at_once, key, need)
         return results
@@ -87,9 +88,9 @@ class BlockingMap:
     def map(
         self: Any, items: Iterable[Any], *, at_once: int | None = None, key: Key = None, need: int | None = None
     ) -> list[Any]:
-        """Run the step for each item in threads, `at_once` at a time (default: 8), and wait for all of them here.
+        """Run the step for each item in threads, `at_once` at a time (default: 8), and wait for all of them.
 
-        Each item is recorded on its own. For `key` and `need`, see `AwaitedMap.map`.
+        Each item is recorded separately. For `key` and `need`, see `AwaitedMap.map`.
         """
         results: list[Any] = self._map(items, at_once, key, need)
         return results

@@ -1,4 +1,4 @@
-"""The options of `@step`, `@app.job`, `map` and `app.worker`: each is checked here, where it is given.
+"""Checks the options of `@step`, `@app.job`, `map` and `app.worker`.
 
 Must not make a step or a job.
 """
@@ -21,26 +21,26 @@ from holdfast.worker.registry import NO_GENERATOR, StepSpec, is_generator, place
 F = TypeVar("F", bound=Callable[..., Any])
 
 STEP_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb", "was")
-"""What `@step` takes."""
+"""The options of `@step`."""
 
 JOB_OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb")
-"""What `@app.job` takes."""
+"""The options of `@app.job`."""
 
 SUBMIT_OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires", "connection")
-"""What `submit` takes besides the job's own arguments."""
+"""The options of `submit`, besides the job's own arguments."""
 
 SUBMIT_MANY_OPTIONS = tuple(name for name in SUBMIT_OPTIONS if name != "key")
-"""What `submit_many` takes: a key would stand for one of the jobs only."""
+"""The options of `submit_many`. A key would belong to only one of the jobs."""
 
 MAP_OPTIONS = tuple(name for name in SUBMIT_MANY_OPTIONS if name != "connection")
-"""What a job's `map` takes through `with_options`: it waits for the jobs, which an open transaction would hide."""
+"""The options of a job's `map` through `with_options`. It waits for jobs, which an open transaction would hide."""
 
 RESERVED = frozenset({*SUBMIT_OPTIONS, "unique"})
-"""Names that a job's parameter can't have: the options of `submit`, and one that is kept for it."""
+"""Names that a job's parameter can't have: the options of `submit`, and one that is reserved for it."""
 
 
 def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse an unknown option by its name, with the option that was probably meant."""
+    """Refuse an unknown option, and suggest the one that was probably meant."""
     for name in options:
         if name not in known:
             hint = suggest(name, known) or f"; it takes {', '.join(known)}"
@@ -48,14 +48,14 @@ def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> No
 
 
 def check_submit_names(type: str, kwargs: Mapping[str, Any], signature: Signature) -> None:
-    """Refuse a mistyped option of `submit`, which would otherwise count as an argument of the job."""
+    """Refuse a misspelt option of `submit`, which would otherwise be taken for an argument of the job."""
     for name in signature.unknown_names(kwargs):
         if hint := suggest(name, [*signature.names, *SUBMIT_OPTIONS]):
             raise UnknownOption(f"{type}.submit takes no {name!r}{hint}")
 
 
 def options_checked(what: str) -> Callable[[F], F]:
-    """Make a function refuse an unknown keyword argument with the one that was probably meant."""
+    """Make a function refuse an unknown keyword argument and suggest the one that was probably meant."""
 
     def decorate(function: F) -> F:
         known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -81,21 +81,21 @@ def check_parameters(function: Any) -> None:
 
 
 def check_step_name(name: str | None) -> None:
-    """Refuse a step's name that its records could not begin with."""
+    """Refuse a step name that its records can't start with."""
     if name is not None and not _is_step_name(name):
-        raise Invalid(f"{name!r} can't be a step's name: give it a word that doesn't begin with '~'")
+        raise Invalid(f"{name!r} can't be a step's name; give a name that doesn't start with '~'")
 
 
 def check_step_key(name: str, key: Any, function: Any) -> None:
-    """Refuse a key that names a parameter as text: it would be the same for every call."""
+    """Refuse a key that is a parameter's name as text: it would be the same for every call."""
     if isinstance(key, str) and key in inspect.signature(function).parameters:
         raise Invalid(f"step {name}: key={key!r} is the same for every call; write key=lambda …: {key}")
 
 
 def check_callback(what: str, function: Any) -> Any:
-    """Return the function that undoes or cleans up, or None. Refuse anything else."""
+    """Return the undo or cleanup function, or None. Refuse anything else."""
     if _is_step(function):
-        raise Invalid(f"{what}={function!r}: give a plain function; it is recorded without being a step")
+        raise Invalid(f"{what}={function!r}: give a plain function, not a step; Holdfast records it anyway")
     if function is not None and not callable(function):
         raise Invalid(f"{what}={function!r}: give a function")
     if is_generator(function):
@@ -104,22 +104,22 @@ def check_callback(what: str, function: Any) -> Any:
 
 
 def check_map(name: str, at_once: int, need: int | None) -> None:
-    """Refuse a map that could not begin or end."""
+    """Refuse a map that could never start or never succeed."""
     if type(at_once) is not int or at_once < 1:
-        raise Invalid(f"{name}.map(at_once={at_once!r}): give how many items run at once, at least one item")
+        raise Invalid(f"{name}.map(at_once={at_once!r}): give how many items may run at once, at least 1")
     if need is not None and (type(need) is not int or need < 0):
         raise Invalid(f"{name}.map(need={need!r}): give how many items must succeed, 0 or more")
 
 
 def parse_retries(retries: int | Retry) -> Retry:
-    """Return the whole retry policy that a number of retries stands for."""
+    """Return the retry policy that a number of retries means."""
     if not isinstance(retries, Retry) and type(retries) is not int:
-        raise Invalid(f"retries={retries!r}: give how often to try again, or a holdfast.Retry")
+        raise Invalid(f"retries={retries!r}: give the number of retries, or a holdfast.Retry")
     return check_retry(retries if isinstance(retries, Retry) else Retry(retries=retries))
 
 
 def parse_limit(name: str, duration: Duration | None) -> int | None:
-    """Return a time limit in milliseconds; None is no limit. A limit of 0 would be over before it begins."""
+    """Return a time limit in milliseconds, or None for no limit. Refuse 0: it would be over before it starts."""
     if duration is None:
         return None
     limit = milliseconds(duration)
@@ -129,10 +129,10 @@ def parse_limit(name: str, duration: Duration | None) -> int | None:
 
 
 def parse_isolation(kind: str, function: Any, isolate: Any, memory_mb: Any) -> bool:
-    """Return whether a step or job runs in a process of its own. Refuse a function that can't run there."""
+    """Return whether a step or job runs in a separate process. Refuse a function that can't run there."""
     what = f"{kind} {function.__name__}"
     if isolate not in (None, "process"):
-        raise Invalid(f"{what}: isolate={isolate!r} is unknown; there is isolate='process'")
+        raise Invalid(f"{what}: isolate={isolate!r} is unknown; use isolate='process' or leave it out")
     if memory_mb is not None and (isolate is None or type(memory_mb) is not int or memory_mb < 1):
         raise Invalid(f"{what}: memory_mb={memory_mb!r}: give megabytes, together with isolate='process'")
     if isolate is not None:
@@ -141,41 +141,41 @@ def parse_isolation(kind: str, function: Any, isolate: Any, memory_mb: Any) -> b
 
 
 def parse_effect(name: str, effect: Any, key: Any, retries: Any, isolate: Any) -> str | None:
-    """Return a step's effect, if the step's other options go with it."""
+    """Return a step's effect. Refuse one that doesn't go with the step's other options."""
     if effect is None:
         return None
     if effect == TRANSACTION:
         if isolate is not None:
-            raise Invalid(f"step {name}: a transaction can't cross into a process of its own; leave out isolate")
+            raise Invalid(f"step {name}: a transaction can't cross into another process; leave out isolate")
         return TRANSACTION
     if effect != "once":
-        raise Invalid(f"step {name}: effect={effect!r} is unknown; there are 'once' and 'transaction'")
+        raise Invalid(f"step {name}: effect={effect!r} is unknown; use 'once' or 'transaction'")
     if key is None:
-        raise Invalid(f"step {name}: effect='once' needs key=, so that a person can say which effect is meant")
+        raise Invalid(f"step {name}: effect='once' needs key=, so that a person can tell which effect it is")
     if retries != 0:
-        raise Invalid(f"step {name}: effect='once' is never tried again by itself; leave out retries")
+        raise Invalid(f"step {name}: effect='once' is never retried automatically; leave out retries")
     return "once"
 
 
 def parse_old_names(name: str, was: Any) -> tuple[str, ...]:
-    """Return the names that a step had before, oldest first."""
+    """Return the earlier names of a step, oldest first."""
     if was is None:
         return ()
     names = (was,) if isinstance(was, str) else tuple(was) if isinstance(was, tuple | list) else ()
     if not names or not all(map(_is_step_name, names)) or len(set(names)) < len(names):
-        raise Invalid(f"step {name}: was={was!r}: give the name that it had before, or a tuple of them, oldest first")
+        raise Invalid(f"step {name}: was={was!r}: give the step's earlier name, or a tuple of names, oldest first")
     if name in names:
-        raise Invalid(f"step {name}: was={was!r} is the name that it has now; give the one that it had before")
+        raise Invalid(f"step {name}: was={was!r} is the step's present name; give its earlier name")
     return names
 
 
 def parse_stages(stages: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of a job's stages, which are given as steps or as names."""
+    """Return the names of a job's stages. Each is given as a step or as a name."""
     return tuple(_stage_name(stage) for stage in stages)
 
 
 def parse_queues(queues: Sequence[str]) -> tuple[str, ...]:
-    """Return the queues that a worker is told to take jobs from."""
+    """Return the queues that a worker takes jobs from. Refuse a plain string."""
     if isinstance(queues, str) or not queues:
         raise Invalid(f"queues={queues!r}: give a list of queues, for example ['video'], or leave it out for all")
     return tuple(check_queue(queue) for queue in queues)
@@ -195,4 +195,4 @@ def _stage_name(stage: Any) -> str:
         return name
     if isinstance(stage, str) and stage:
         return stage
-    raise Invalid(f"stages: {stage!r} is no stage; give steps, or their names")
+    raise Invalid(f"stages: {stage!r} is not a stage; give steps or their names")

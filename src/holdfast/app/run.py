@@ -1,6 +1,6 @@
-"""`Run`: a submitted job as its caller sees it. Must not know apps.
+"""`Run`: a submitted job, as its caller sees it. Must not know apps.
 
-Inside a job of the same store, waiting for a run's result suspends that job; outside it waits for news of the run.
+Inside a job of the same store, waiting for a run's result suspends that job. Elsewhere the caller waits for a wake-up.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from holdfast.worker.suspension import Suspension
 R = TypeVar("R")
 
 FOLLOW_SECONDS = 5.0
-"""How long a waiting caller waits for news before it looks by itself."""
+"""How long a caller waits for a wake-up before it checks the job anyway."""
 
-TELL_SECONDS = 1.0
-"""How long to ask in what state a job is that did not settle in time."""
+STATE_SECONDS = 1.0
+"""How long to spend on reading the state of a job that didn't settle in time."""
 
 PROGRESS_SECONDS = 0.5
-"""How long to wait while the job runs: what its worker's beat tells rings no bell."""
+"""The same while the job runs: progress in a worker's heartbeat causes no wake-up."""
 
 
 class Run(Generic[R]):
@@ -47,7 +47,7 @@ class Run(Generic[R]):
         self._open = open
         self._signature = signature
         self._parent = parent
-        """The attempt that submitted it as its child. Any other attempt waits for it as for somebody else's job."""
+        """The attempt that submitted the job as its child. Other attempts wait for it as for an unrelated job."""
 
     @property
     def _codec(self) -> Codec[Any]:
@@ -57,14 +57,14 @@ class Run(Generic[R]):
         return f"<Run {self.id}>"
 
     async def status(self) -> Status:
-        """Where it stands, for a person: state, stage, how far, for how long."""
+        """Return the job's status, for a person: its state, its stage, its progress, and since when."""
         return await (await self._open()).status(self.id)
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the value that the job returns.
+        """Wait until the job settles, and return its result.
 
-        Raises JobFailed when it needs a person or was given up, JobCancelled when it was cancelled, and TimeoutError
-        when it has not settled within `timeout`.
+        Raises JobFailed if the job needs a person or was given up, JobCancelled if it was cancelled, and TimeoutError
+        if it hasn't settled within `timeout`.
         """
         attempt = attempt_here()
         if attempt is not None and await self._is_in_store_of(attempt):
@@ -72,11 +72,11 @@ class Run(Generic[R]):
         limit = None if timeout is None else milliseconds(timeout) / 1_000
         try:
             async with asyncio.timeout(limit):
-                job = await self._settled()
+                job = await self._wait_until_settled()
         except TimeoutError:
             if limit is None:
                 raise
-            raise TimeoutError(await self._unsettled(limit)) from None
+            raise TimeoutError(await self._timeout_message(limit)) from None
         if job.state is State.COMPLETED:
             value: R = self._codec.decode(job.result or "null")
             return value
@@ -93,21 +93,24 @@ class Run(Generic[R]):
         return value
 
     async def _is_in_store_of(self, attempt: Attempt) -> bool:
-        """Whether it is in the store of the job that waits for it: nobody wakes a job for the end of one elsewhere."""
+        """Return whether the run is in the store of the job that waits for it. A job in another store would never wake
+        it.
+        """
         return attempt is self._parent or (await attempt.persist(self._open)).engine is attempt.engine
 
     async def cancel(self, reason: str = "") -> None:
-        """Stop the job for good; it loses its lease at once. Raises NotAllowed when it has ended."""
+        """Cancel the job. It loses its lease at once. Raises NotAllowed if it has ended already."""
         await (await self._open()).cancel(self.id, reason=reason)
 
     async def signal(self, name: str, value: object = None) -> None:
-        """Send it a named value. It wakes a job that waits for it, and else waits in its inbox."""
+        """Send the job a named value. If the job waits for it, it wakes up; otherwise the value stays in its inbox."""
         await (await self._open()).signal(self.id, name, value)
 
     async def replay(self, *, args: Sequence[Any] | str | None = None, reason: str = "") -> None:
-        """Run it again from what it has recorded, when it is in review.
+        """Run a job in review again. Recorded steps keep their results.
 
-        With its own arguments, or with edited ones: a sequence of them, or the JSON text of one. They must fit the job.
+        By default it keeps its arguments. `args` replaces them: a sequence of arguments, or their JSON text. They must
+        fit.
         """
         text = args if isinstance(args, str) else None
         if args is not None and text is None:
@@ -117,24 +120,24 @@ class Run(Generic[R]):
         await (await self._open()).replay(self.id, args=text, reason=reason)
 
     async def resolve(self, result: object = None, *, reason: str = "") -> None:
-        """Complete it with this result, when it is in review. It must be what the job promises to return."""
+        """Complete a job in review with this result, which must fit the job's return type."""
         text = self._codec.encode(result)
         await (await self._open()).resolve(self.id, parse(text), reason=reason)
 
     async def resolve_step(self, path: str, result: object = None, *, again: bool = False, reason: str = "") -> None:
-        """Say of a step in doubt that it happened, with its result, or that it shall be done again."""
+        """Decide a step in doubt: it happened, with this result; or, with `again=True`, it must run again."""
         await (await self._open()).resolve_step(self.id, path, result, again=again, reason=reason)
 
     async def discard(self, *, reason: str = "") -> None:
-        """Give it up for good, when it is in review."""
+        """Give up a job in review. It never runs again."""
         await (await self._open()).discard(self.id, reason=reason)
 
     async def history(self) -> list[Entry]:
-        """All that happened to it."""
+        """Return everything that happened to the job, oldest first."""
         return await (await self._open()).history(self.id)
 
     async def follow(self) -> AsyncIterator[Entry | Status]:
-        """Its history and its progress, live, until it settles."""
+        """Yield the job's history entries and, while it runs, its progress, until it settles."""
         attempt = attempt_here()
         if attempt is not None:
             check_other(attempt, self.id)
@@ -155,17 +158,17 @@ class Run(Generic[R]):
                 yield status
             mark = await jobs.engine.wait([job_topic(self.id)], PROGRESS_SECONDS if active else FOLLOW_SECONDS, mark)
 
-    async def _unsettled(self, seconds: float) -> str:
-        """What to say to who waited in vain. A store that doesn't answer must not make them wait on."""
+    async def _timeout_message(self, seconds: float) -> str:
+        """Return the message of a TimeoutError. A store that doesn't answer must not make the caller wait longer."""
         state = ""
         with suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(TELL_SECONDS):
+            async with asyncio.timeout(STATE_SECONDS):
                 job = await (await self._open()).get(self.id)
             failed = "" if job.error is None else f" after {job.error.type}: {job.error.message}"
             state = f": it is {standing(job.state)}{failed}"
-        return f"job {self.id} has not settled within {seconds:g} s{state}, and goes on"
+        return f"job {self.id} has not settled within {seconds:g} s{state}; the job continues"
 
-    async def _settled(self) -> Job:
+    async def _wait_until_settled(self) -> Job:
         jobs = await self._open()
         mark = 0
         while True:

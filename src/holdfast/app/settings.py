@@ -1,4 +1,4 @@
-"""All settings in one frozen value, read at the edge. Must not be read by anybody but app and cli."""
+"""All settings in one frozen value. Must be read only by app and cli, which pass them on."""
 
 import os
 from collections.abc import Mapping
@@ -11,34 +11,34 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a worker and its upkeep behave. The defaults suit jobs of seconds to hours on one machine."""
+    """How a worker and its upkeep behave. The defaults suit jobs of seconds to hours."""
 
     beat_seconds: float = 2.0
-    """How often a worker shows that it lives."""
+    """Seconds between a worker's heartbeats."""
     lease_seconds: float = 15.0
-    """A worker that has not been heard of for so long is taken for dead, even if nobody saw it die."""
+    """A worker whose heartbeats stop for this long counts as dead, even if nobody saw it die."""
     look_seconds: float = 0.4
-    """How often a worker looks whether another one died."""
+    """Seconds between a worker's checks for dead workers."""
     poll_seconds: float = 15.0
-    """How long an idle worker waits for news before it looks by itself."""
+    """How long an idle worker waits for a wake-up before it polls."""
     grace_seconds: float = 10.0
-    """How long running work may take to finish when the worker is told to stop; the rest is handed over."""
+    """How long running jobs may take to finish when a worker stops; the rest are handed over to other workers."""
     upkeep_seconds: float = 5.0
-    """How often the leader tidies up: expires, overruns, prunes."""
+    """Seconds between rounds of upkeep by the leader: it discards expired jobs, stops overdue ones, prunes old ones."""
     keep_days: float = 30.0
-    """How long ended jobs are kept when they don't say otherwise."""
+    """How many days a job is kept after it ends, unless it sets `keep`."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if not getattr(self, name) > 0:
-                raise Invalid(f"setting {name}={getattr(self, name)}: must be above 0")
+                raise Invalid(f"setting {name}={getattr(self, name)}: give a number above 0")
         if self.lease_seconds < 3 * self.beat_seconds:
             raise Invalid(
                 f"lease_seconds={self.lease_seconds} with beat_seconds={self.beat_seconds}: "
-                "a lease must outlast three beats, so that two may be lost"
+                "a lease must last at least three heartbeats, so that two may be lost"
             )
 
 
 def store_url(url: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The store to use: the one given, else $HOLDFAST_URL, else a SQLite file in the working directory."""
+    """Return the store's URL: the one given, else $HOLDFAST_URL, else a SQLite file in the working directory."""
     return url or environment.get("HOLDFAST_URL") or DEFAULT_URL

@@ -1,7 +1,7 @@
-"""`@step`: what users put on the functions whose results are to be recorded. Must not run a step (`worker.steps`).
+"""`@step`, for functions whose results are recorded. Must not run a step (`worker.steps`).
 
-A step keeps its function's colour: calling an `async def` step gives an awaitable, calling a `def` step gives the
-value. From a job of the other colour there is a view: `narrate.aio(x)`, `draw.sync(x)`.
+A step is async if its function is: calling an `async def` step returns an awaitable, calling a `def` step returns the
+value. A job of the other kind uses a view: `narrate.aio(x)`, `draw.sync(x)`.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 AT_ONCE = 8
-"""How many items of a map run at once unless told otherwise."""
+"""How many items of a map run at the same time, by default."""
 
 
 class DecoratedStep(Generic[P, R]):
-    """A function that `@step` decorates. Holds what steps of both colours share."""
+    """A function that `@step` decorates. Has what async and `def` steps share."""
 
     def __init__(self, spec: StepSpec) -> None:
         self.spec = spec
@@ -69,7 +69,9 @@ class DecoratedStep(Generic[P, R]):
         item: Watch | None = None,
         calls: list[Call] | None = None,
     ) -> Callable[[], Awaitable[Any]]:
-        """What to await for one call, whatever the step's colour. Its identity is settled here; `calls` notes it."""
+        """Return what to await for one call of an async or `def` step. The call's identity is fixed here; `calls` notes
+        it.
+        """
         attempt = attempt_here()
         if attempt is not None:
             if is_away(attempt):
@@ -78,7 +80,7 @@ class DecoratedStep(Generic[P, R]):
             if calls is not None:
                 calls.append(call)
             return lambda: run_async(call)
-        plain = self._plain(args, kwargs)
+        plain = self._call_outside(args, kwargs)
         if self.spec.is_async:
             return plain
         return lambda: run_in_thread(contextvars.copy_context(), plain)
@@ -86,7 +88,7 @@ class DecoratedStep(Generic[P, R]):
     def _for_sync(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Key, calls: list[Call] | None = None
     ) -> Callable[[], Any]:
-        """What to call for one call in blocking code, whatever the step's colour."""
+        """Return what blocking code calls for one call of an async or `def` step."""
         attempt = attempt_here()
         if attempt is not None:
             call = make_call(attempt, self.spec, args, kwargs, key)
@@ -95,11 +97,14 @@ class DecoratedStep(Generic[P, R]):
             if self.spec.is_async or self.spec.effect == TRANSACTION:
                 return lambda: run_on_loop(attempt, run_async(call))
             return lambda: run_sync(call)
-        plain = self._plain(args, kwargs)
+        plain = self._call_outside(args, kwargs)
         return (lambda: asyncio.run(plain())) if self.spec.is_async else plain
 
-    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-        """A call outside any job, in the function's own colour. A stray one has no `current()`: its key would lie."""
+    def _call_outside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+        """Return a call outside any job, async or not as the function is.
+
+        In a stray call, `current()` raises: an idempotency key would be wrong.
+        """
         function = self.spec.function
         if _is_stray(self.name):
             return lambda: function(*args, **kwargs)
@@ -135,37 +140,37 @@ class DecoratedStep(Generic[P, R]):
 
         tally = Tally(attempt, self.name, items, need, prepare)
         results = await map_async(tally, at_once, caller)
-        _overlook(attempt, calls)
+        _mark_unseen(attempt, calls)
         return results
 
     def _map_sync(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
         at_once = AT_ONCE if at_once is None else at_once
         attempt = attempt_here()
         if attempt is not None and self.spec.is_async:
-            # The items are read here: they may call steps themselves, which the loop's thread must not wait for.
+            # Read the items here: they may call steps themselves, and the loop's thread must not wait for those.
             return run_on_loop(attempt, self._map_aio(list(items), at_once, key, need))
         check_map(self.name, at_once, need)
         key = self.spec.key if key is None else key
         calls: list[Call] | None = None if attempt is None or need is None else []
         tally = Tally(attempt, self.name, items, need, lambda item: self._for_sync((item,), {}, key, calls))
         results = map_sync(tally, at_once, Watch(attempt))
-        _overlook(attempt, calls)
+        _mark_unseen(attempt, calls)
         return results
 
 
-def _overlook(attempt: Attempt | None, calls: Sequence[Call] | None) -> None:
-    """A map has returned: whatever failed in it, its caller was not told. With `need=` that may be an effect."""
+def _mark_unseen(attempt: Attempt | None, calls: Sequence[Call] | None) -> None:
+    """Mark the failed calls of a finished map as unseen by the job's code. With `need=`, that may hide an effect."""
     if attempt is not None and calls:
         attempt.journal.effects.forget_heard(call.path for call in calls)
 
 
 class AsyncStep(DecoratedStep[P, R], AwaitedMap):
-    """An `async def` step. `draw(x)` is awaited; from a `def` job use `draw.sync(x)`."""
+    """An `async def` step: `await draw(x)`. From a `def` job, use `draw.sync(x)`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Run the step, or answer from its record."""
+        """Run the step, or return its recorded result."""
         if not loop_here() and attempt_here() is not None:
-            raise WrongColour(f"{self.name} is an async step: in a def job call {self.name}.sync(…)")
+            raise WrongColour(f"{self.name} is an async step; in a def job, call {self.name}.sync(…)")
         return self._aio(args, kwargs)
 
     def _map(
@@ -175,28 +180,28 @@ class AsyncStep(DecoratedStep[P, R], AwaitedMap):
 
     @property
     def sync(self) -> "SyncView[P, R]":
-        """This step for blocking code."""
+        """This step, for blocking code."""
         return SyncView(self)
 
 
 class SyncStep(DecoratedStep[P, R], BlockingMap):
-    """A `def` step. `narrate(x)` gives the value; from an async job use `await narrate.aio(x)`."""
+    """A `def` step: `narrate(x)`. From an async job, use `await narrate.aio(x)`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the step, or answer from its record."""
+        """Run the step, or return its recorded result."""
         if loop_here() and attempt_here() is not None:
-            raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio(…)")
+            raise WrongColour(f"{self.name} is a def step; in an async job, call await {self.name}.aio(…)")
         value: R = self._sync(args, kwargs)
         return value
 
     def _map(self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None) -> list[Any]:
         if loop_here() and attempt_here() is not None:
-            raise WrongColour(f"{self.name} is a def step: in an async job call await {self.name}.aio.map(…)")
+            raise WrongColour(f"{self.name} is a def step; in an async job, call await {self.name}.aio.map(…)")
         return self._map_sync(items, at_once, key, need)
 
     @property
     def aio(self) -> "AioView[P, R]":
-        """This step for async code: its body runs in a thread."""
+        """This step, for async code. Its body runs in a thread."""
         return AioView(self)
 
 
@@ -207,7 +212,7 @@ class AioView(Generic[P, R], AwaitedMap):
         self._step = step
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the step in a thread, or answer from its record."""
+        """Run the step in a thread, or return its recorded result."""
         value: R = await self._step._aio(args, kwargs)
         return value
 
@@ -224,7 +229,7 @@ class SyncView(Generic[P, R], BlockingMap):
         self._step = step
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the step and wait for it here."""
+        """Run the step, or return its recorded result. Blocks until it has finished."""
         self._check()
         value: R = self._step._sync(args, kwargs)
         return value
@@ -236,11 +241,11 @@ class SyncView(Generic[P, R], BlockingMap):
     def _check(self) -> None:
         if loop_here():
             name = self._step.name
-            raise WrongColour(f"{name}.sync(…) would block the event loop: in async code call await {name}(…)")
+            raise WrongColour(f"{name}.sync(…) would block the event loop; in async code, call await {name}(…)")
 
 
 class StepDecorator:
-    """`@step(…)` with its options, waiting for the function."""
+    """`@step(…)` with options: called with the function, it makes the step."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -254,7 +259,7 @@ class StepDecorator:
     def __call__(self, function: Callable[P, R]) -> SyncStep[P, R]: ...
 
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """Make a step of the function."""
+        """Turn the function into a step."""
         return _make_step(function, **self._options)
 
 
@@ -285,24 +290,25 @@ def step(
 
 
 def step(function: Any = None, /, **options: Any) -> Any:
-    """Record what this function returns, once for each call; after that, return it from the record.
+    """Record what this function returns, once for each call. Later calls return the recorded result.
 
-    `key` names a call by a value or a function of its arguments, instead of by a hash of them. `retries` is how often
-    to try again (or a whole Retry policy), `timeout` how long one try may take, and `stale_after` how long it may show
-    no progress before it is stopped and recovered.
+    A call is identified by its arguments, or by `key`: a value, or a function of the arguments. `retries` is how often
+    to retry (a number, or a Retry policy). `timeout` is how long one try may take. A try that shows no progress for
+    `stale_after` is stopped and recovered.
 
-    `effect="once"` never runs a call again by itself: if it was begun and not recorded, a person is asked whether it
-    happened. It needs `key`. `effect="transaction"` gives the body the store's own connection, `tx()`: what it writes
-    and the step's record are one transaction, so it happens exactly once. That needs an engine that is an SQL database.
+    `effect="once"` never runs a call a second time by itself: if the call was started but not recorded, a person is
+    asked whether it happened. It needs `key`. `effect="transaction"` gives the function a connection to the store's own
+    database, `tx()`. What it writes and the step's record are one transaction, so it happens exactly once. It needs an
+    engine with an SQL database.
 
-    `undo` takes back what the step made when its job is cancelled, expired or discarded; it is given the step's result,
-    or None when the step may have happened.
+    `undo` takes back what the step made, after its job was cancelled, expired or was discarded. It gets the step's
+    result, or None if nobody knows whether the step happened.
 
-    `isolate="process"` runs it in a process of its own, which a timeout or a cancel kills and whose crash is only this
-    step's failure; `memory_mb` limits what it may take there.
+    `isolate="process"` runs the step in a separate process, which a timeout or a cancel kills. A crash there fails only
+    this step. `memory_mb` limits its memory.
 
-    `was` is the name that the step had before, or a tuple of several, oldest first: what was recorded under it is found
-    again, and `current().idempotency_key` stays what it was.
+    `was` is an earlier name of the step, or a tuple of several, oldest first. Results recorded under that name are
+    found again, and `current().idempotency_key` doesn't change.
     """
     check_options("@step", options, STEP_OPTIONS)
     return StepDecorator(**options) if function is None else _make_step(function, **options)
@@ -343,7 +349,7 @@ def _make_step(
         was=parse_old_names(called, was),
     )
     if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
-        raise Invalid(f"step {spec.name}: its undo is a transaction too; give it the step's colour, def or async def")
+        raise Invalid(f"step {spec.name}: its undo is a transaction too, so both must be def or both async def")
     for known in (STEPS, *([] if undo is None else [UNDOABLE])):
         known.setdefault(spec.name, {})[function.__module__] = spec
         for old in spec.was:
@@ -352,12 +358,12 @@ def _make_step(
 
 
 def _is_stray(name: str) -> bool:
-    """Whether a step is called from a thread that lost its job: it would silently not be recorded, so this warns."""
+    """Return whether a step is called from a thread that lost its job, and warn: the call would not be recorded."""
     stray = attempts_anywhere() and threading.current_thread() is not threading.main_thread() and not loop_here()
     if stray:
         warnings.warn(
-            f"step {name} was called with no job, from a thread of a process that runs jobs: it is not recorded. "
-            "Hand functions to threads with asyncio.to_thread or current().bind(fn)",
+            f"step {name} was called outside a job, from a thread of a process that runs jobs, so it is not recorded. "
+            "To keep the job, start the thread's function with asyncio.to_thread or current().bind(fn)",
             RuntimeWarning,
             stacklevel=4,
         )

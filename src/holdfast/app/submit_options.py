@@ -1,4 +1,4 @@
-"""The options of `submit`, as a type checker sees them, and the request that they make. Must not submit anything."""
+"""The options of `submit`, typed, and the request they make. Must not submit anything."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -46,7 +46,7 @@ def request_with(
     meta: dict[str, str] | None = None,
     expires: Duration | datetime | None = None,
 ) -> JobRequest:
-    """Return the job's plain request with these options. The caller adds the arguments."""
+    """Return the job's plain request with these options added. The caller adds the arguments."""
     if delay is not None and at is not None:
         raise Invalid(f"{plain.type}.submit: give delay or at, not both")
     if isinstance(tags, str):
@@ -67,7 +67,7 @@ def request_with(
 
 
 def _moment(when: Duration | datetime | None, now: Time) -> Time | None:
-    """Return a time in the store's milliseconds. Refuse a datetime without a time zone, which is ambiguous."""
+    """Return a time in the store's milliseconds. Refuse a datetime without a time zone: it is ambiguous."""
     if when is None:
         return None
     if isinstance(when, datetime):

@@ -1,6 +1,6 @@
-"""For blocking code: `app.sync`, its runs, and the thread on which their coroutines run.
+"""`app.sync` for blocking code, its runs, and the thread that runs their coroutines.
 
-Must not do anything itself: each method is the async one of the same name, waited for.
+Must not do anything itself: each method calls the async method of the same name and waits for it.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class AsyncApp(Protocol):
-    """What `app.sync` asks of its App."""
+    """What `app.sync` needs from its App."""
 
     async def run(self, id: str) -> Run[Any]:
         """See App.run."""
@@ -87,16 +87,16 @@ class SyncApp:
     def submit(self, job: Any, /, *args: Any, **given: Any) -> "SyncRun[Any]":
         """Submit a job and wait until the store has it: `app.sync.submit(film, brief)`. See the job's own `submit`.
 
-        Give options here, or with the job, so that a type checker checks its arguments:
+        Give options here, or with the job. With the job, a type checker checks the arguments:
         `app.sync.submit(film.with_options(key="order-42"), brief)`.
         """
         if not isinstance(job, DecoratedJob | JobWithOptions):
             is_step = isinstance(job, DecoratedStep)
-            what = f"{job!r} is a step, which runs inside a job" if is_step else f"{job!r} is no job"
-            raise Invalid(f"app.sync.submit: {what}; give a function that @app.job decorates")
+            what = f"{job!r} is a step, which runs inside a job" if is_step else f"{job!r} is not a job"
+            raise Invalid(f"app.sync.submit: {what}; pass a function decorated with @app.job")
         if job.may_submit_here() and given.get("connection") is None:
             return SyncRun(self.call, run_here(job.submit(*args, **given)))
-        return SyncRun(self.call, self._called(job.submit, *args, **given))
+        return SyncRun(self.call, self._call(job.submit, *args, **given))
 
     @overload
     def submit_many(
@@ -108,42 +108,42 @@ class SyncApp:
 
     def submit_many(self, job: Any, calls: Iterable[Any], /, **options: Any) -> "list[SyncRun[Any]]":
         """Submit a job once for each element. See the job's own `submit_many`."""
-        return [SyncRun(self.call, run) for run in self._called(job.submit_many, calls, **options)]
+        return [SyncRun(self.call, run) for run in self._call(job.submit_many, calls, **options)]
 
     def map(self, job: Any, items: Iterable[Any], /, **options: Any) -> list[Any]:
-        """Submit a job once for each item, and wait for all of them here. See the job's own `map`."""
-        results: list[Any] = self._called(job.map, list(items), **options)
+        """Submit a job once for each item, and wait for all of them. See the job's own `map`."""
+        results: list[Any] = self._call(job.map, list(items), **options)
         return results
 
     def run(self, id: str) -> "SyncRun[Any]":
-        """The run with this id, or NotFound."""
+        """Return the run with this id, or raise NotFound."""
         return SyncRun(self.call, self.call(self._app.run(id)))
 
     def review(self) -> list[Status]:
         """See App.review."""
         return self.call(self._app.review())
 
-    def _called(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
+    def _call(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **options: Any) -> T:
         async def call() -> T:
             return await function(*args, **options)
 
         return self.call(call())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run any coroutine of this app's, and wait for it here. In a `def` job it runs on its worker's loop."""
+        """Run any coroutine of this app and wait for it. In a `def` job it runs on the worker's loop."""
         attempt = attempt_here()
         return self._portal.call(work) if attempt is None or loop_here() else run_on_loop(attempt, work)
 
 
 def run_here(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, in this thread: no other thread and no loop have to wake up for it."""
+    """Run a coroutine that never suspends in this thread, so that no other thread or loop has to wake up."""
     try:
         work.send(None)
     except StopIteration as end:
         value: T = end.value
         return value
     work.close()
-    raise RuntimeError("a submit in blocking code has suspended, though its engine said that it would not")
+    raise RuntimeError("submit suspended in blocking code, though the engine's may_block is true")
 
 
 class SyncRun(Generic[R]):
@@ -198,7 +198,7 @@ class SyncRun(Generic[R]):
 
 
 class Portal(forking.Forkable):
-    """A thread with an event loop, for blocking code to call into. Starts at first use, and anew after a fork."""
+    """A thread with an event loop that blocking code calls into. It starts at first use, and again after a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -206,10 +206,10 @@ class Portal(forking.Forkable):
         forking.watch(self)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine over there, and wait for it here. Who is interrupted here ends it there."""
+        """Run a coroutine on that thread and wait for it. An interrupt here cancels it there."""
         if loop_here():
             work.close()
-            raise WrongColour("app.sync would block the event loop that runs here: await the async call instead")
+            raise WrongColour("app.sync would block the event loop of this thread; await the async call instead")
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -222,5 +222,5 @@ class Portal(forking.Forkable):
             raise
 
     def leave_behind(self) -> None:
-        """See Forkable. The thread is not here."""
+        """See Forkable. The thread doesn't exist in the child."""
         self._lock, self._loop = threading.Lock(), None

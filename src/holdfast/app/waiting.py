@@ -1,7 +1,7 @@
-"""Waiting inside a job, as users write it: `sleep`, `wait_for`, `ask`, each with a `.sync` for `def` jobs.
+"""Waiting inside a job: `sleep`, `wait_for` and `ask`, each with a `.sync` for `def` jobs.
 
-Must not know how a job is parked (`worker.parking`). A wait costs no slot: the job gives it up and goes on later, from
-the top, answered by its records; so `finally` blocks run at every wait.
+Must not know how a job is suspended (`worker.suspension`). A waiting job holds no slot. Later it continues from the
+top, and its records answer what it did before; so `finally` blocks run at every wait.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ class Sleep:
     """`await sleep("2h")`: a durable pause. In a `def` job: `sleep.sync("2h")`."""
 
     def __call__(self, duration: Duration, *, key: str | None = None) -> Coroutine[Any, Any, None]:
-        """Go on after this time, wherever and by whichever worker. `key` tells it from other sleeps as long as it."""
+        """Continue after this time, on whichever worker. `key` tells apart sleeps of the same length."""
         attempt = _async_attempt("sleep")
         if attempt is None:
             return asyncio.sleep(milliseconds(duration) / 1_000)
-        return Suspension.of(attempt).wait(self._parked(attempt, duration, key))
+        return Suspension.of(attempt).wait(self._make_wait(attempt, duration, key))
 
     def sync(self, duration: Duration, *, key: str | None = None) -> None:
         """The same in a `def` job."""
@@ -46,15 +46,15 @@ class Sleep:
         if attempt is None:
             time.sleep(milliseconds(duration) / 1_000)
         else:
-            _blocked(attempt, self._parked(attempt, duration, key))
+            _block_until(attempt, self._make_wait(attempt, duration, key))
 
-    def _parked(self, attempt: Attempt, duration: Duration, key: str | None) -> PendingWait[None]:
+    def _make_wait(self, attempt: Attempt, duration: Duration, key: str | None) -> PendingWait[None]:
         span = milliseconds(duration)
         return time_wait(attempt, _path(attempt, f"sleep:{key or in_words(span)}"), span)
 
 
 class WaitFor:
-    """`await wait_for("approved", as_=Decision, within="2d")`: a named value from outside."""
+    """`await wait_for("approved", as_=Decision, within="2d")`: wait for a named value from outside."""
 
     @overload
     def __call__(self, name: str, *, as_: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
@@ -66,13 +66,13 @@ class WaitFor:
     def __call__(self, name: str, *, within: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
 
     def __call__(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
-        """Wait for a signal of this name, sent by `run.signal(…)` or `holdfast signal`.
+        """Wait for a signal with this name, sent by `run.signal(…)` or `holdfast signal`.
 
-        One that came before is taken at once, the oldest first, each by one wait. It must fit the type `as_`. Raises
-        TimeoutError when it has not come `within` this time.
+        A signal that arrived earlier is taken at once, the oldest first. Each signal answers one wait. Its value must
+        fit the type `as_`. Raises TimeoutError if no signal arrives `within` this time.
         """
-        attempt = _needed(_async_attempt("wait_for"), "wait_for")
-        return Suspension.of(attempt).wait(_for_signal(attempt, name, as_, within))
+        attempt = _require(_async_attempt("wait_for"), "wait_for")
+        return Suspension.of(attempt).wait(_wait_for_signal(attempt, name, as_, within))
 
     @overload
     def sync(self, name: str, *, as_: type[T], within: Duration | None = None) -> T: ...
@@ -85,12 +85,12 @@ class WaitFor:
 
     def sync(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
-        attempt = _needed(_sync_attempt("wait_for"), "wait_for")
-        return _blocked(attempt, _for_signal(attempt, name, as_, within))
+        attempt = _require(_sync_attempt("wait_for"), "wait_for")
+        return _block_until(attempt, _wait_for_signal(attempt, name, as_, within))
 
 
 class Ask:
-    """`await ask(draft, form=Verdict, within="2d")`: a person answers a typed form."""
+    """`await ask(draft, form=Verdict, within="2d")`: ask a person, who answers with a typed form."""
 
     @overload
     def __call__(self, value: object, *, form: type[T], within: Duration | None = None) -> Coroutine[Any, Any, T]: ...
@@ -101,12 +101,12 @@ class Ask:
     ) -> Coroutine[Any, Any, T]: ...
 
     def __call__(self, value: object, *, form: Any, within: Duration | None = None) -> Coroutine[Any, Any, Any]:
-        """Show `value` to a person and wait for an answer of the type `form`; see `holdfast ask`.
+        """Show `value` to a person and wait for an answer of the type `form`. See `holdfast ask`.
 
-        Raises TimeoutError when nobody has answered `within` this time.
+        Raises TimeoutError if nobody answers `within` this time.
         """
-        attempt = _needed(_async_attempt("ask"), "ask")
-        return Suspension.of(attempt).wait(_question(attempt, value, form, within))
+        attempt = _require(_async_attempt("ask"), "ask")
+        return Suspension.of(attempt).wait(_wait_for_answer(attempt, value, form, within))
 
     @overload
     def sync(self, value: object, *, form: type[T], within: Duration | None = None) -> T: ...
@@ -116,8 +116,8 @@ class Ask:
 
     def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
-        attempt = _needed(_sync_attempt("ask"), "ask")
-        return _blocked(attempt, _question(attempt, value, form, within))
+        attempt = _require(_sync_attempt("ask"), "ask")
+        return _block_until(attempt, _wait_for_answer(attempt, value, form, within))
 
 
 sleep = Sleep()
@@ -125,22 +125,22 @@ wait_for = WaitFor()
 ask = Ask()
 
 
-def _for_signal(attempt: Attempt, name: str, as_: Any, within: Duration | None) -> PendingWait[Any]:
+def _wait_for_signal(attempt: Attempt, name: str, as_: Any, within: Duration | None) -> PendingWait[Any]:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT:
-        raise Invalid(f"wait_for({name!r}): give the signal's name, a text of 1 to {NAME_LIMIT} characters")
+        raise Invalid(f"wait_for({name!r}): the signal's name must have 1 to {NAME_LIMIT} characters")
     codec = Codec[Any](as_, f"signal {name}")
-    return _signalled(attempt, name, codec, within, {})
+    return _make_signal_wait(attempt, name, codec, within, {})
 
 
-def _question(attempt: Attempt, value: object, form: Any, within: Duration | None) -> PendingWait[Any]:
+def _wait_for_answer(attempt: Attempt, value: object, form: Any, within: Duration | None) -> PendingWait[Any]:
     text = canonical(value)
     codec = Codec[Any](form, "the answer")
     nth = attempt.journal.calls.number(f"{ASK}{text}")
     name = f"{ASK}{digest(text)[:8]}" + (f".{nth}" if nth > 1 else "")
-    return _signalled(attempt, name, codec, within, {"question": text})
+    return _make_signal_wait(attempt, name, codec, within, {"question": text})
 
 
-def _signalled(
+def _make_signal_wait(
     attempt: Attempt, name: str, codec: Codec[Any], within: Duration | None, info: dict[str, Any]
 ) -> PendingWait[Any]:
     path = _path(attempt, name)
@@ -150,7 +150,7 @@ def _signalled(
 
 
 def _path(attempt: Attempt, name: str) -> str:
-    """Where a wait is recorded: by its name, and which of the equal ones it is."""
+    """Return the path of a wait's record: the wait's name, and a number if the name repeats."""
     nth = attempt.journal.calls.number(f"{WAIT_PATH}{name}")
     return f"{WAIT_PATH}{quote(name, safe=' :')}" + (f"#{nth}" if nth > 1 else "")
 
@@ -158,21 +158,21 @@ def _path(attempt: Attempt, name: str) -> str:
 def _async_attempt(what: str) -> Attempt | None:
     attempt = attempt_here()
     if attempt is not None and not loop_here():
-        raise WrongColour(f"{what}(…) is for async jobs: in a def job call {what}.sync(…)")
+        raise WrongColour(f"{what}(…) is for async jobs; in a def job, call {what}.sync(…)")
     return attempt
 
 
 def _sync_attempt(what: str) -> Attempt | None:
     if loop_here():
-        raise WrongColour(f"{what}.sync(…) would block the event loop: in async code call await {what}(…)")
+        raise WrongColour(f"{what}.sync(…) would block the event loop; in async code, call await {what}(…)")
     return attempt_here()
 
 
-def _needed(attempt: Attempt | None, what: str) -> Attempt:
+def _require(attempt: Attempt | None, what: str) -> Attempt:
     if attempt is None:
-        raise NoJob(f"{what}: nobody can answer a plain call; submit the job, or try it with holdfast.testing")
+        raise NoJob(f"{what}: nobody can answer outside a job; submit the job, or test it with holdfast.testing")
     return attempt
 
 
-def _blocked(attempt: Attempt, parked: PendingWait[T]) -> T:
+def _block_until(attempt: Attempt, parked: PendingWait[T]) -> T:
     return run_on_loop(attempt, Suspension.of(attempt).wait(parked))

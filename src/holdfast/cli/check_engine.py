@@ -1,6 +1,6 @@
-"""What the doctor asks one kind of engine: SQLite about its file, a server about its settings and how full it is.
+"""The doctor's checks for one kind of engine: SQLite's file, a server's settings and how full it is.
 
-Must not read jobs. Only the command line may name concrete engines; what holds for all is in `jobs.checkup`.
+Must not read jobs. Only the command line may name concrete engines; checks for all engines are in `jobs.checkup`.
 """
 
 import sqlite3
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from holdfast.engines.redis import store as redis
 
 CHECKED_BYTES = 500_000_000
-"""A database up to this size is read through for damage; a larger one takes too long to wait for."""
+"""The largest database that is checked for damage; a larger one would take too long."""
 
 WAL_BYTES = 256 * 1024 * 1024
-"""A log larger than this has not been folded into the database for long: a reader holds it open."""
+"""A larger log means that it hasn't been checkpointed for long: some reader holds it open."""
 
 CROWDED = 0.8
-"""A server that uses more than this part of its memory or connections is a warning: full, it refuses."""
+"""Warn when a server uses more than this part of its memory or connections. A full server refuses work."""
 
 OLD_SECONDS = 600.0
-"""A transaction that is open for longer in the same database keeps the server from clearing away what is gone."""
+"""Warn about a transaction that is open for longer: it stops the server from removing dead rows."""
 
-LOSS_TOLD_MS = 24 * 3_600_000
-"""For how long it is told that files of a store were removed under its processes."""
+LOSS_SHOWN_MS = 24 * 3_600_000
+"""How long to report that files of a store were removed while processes used them."""
 
 
 def check_file_system(path: Path | None) -> list[Finding]:
-    """Which file system a store's file lies on, where that can be told."""
+    """Return which file system holds the store's file, if that is known."""
     kind = file_system(path) if path is not None else ""
     return [Finding("file system", Level.OK, kind)] if kind else []
 
 
 def check_file(engine: Engine) -> list[Finding]:
-    """What SQLite says of its file. For other engines nothing."""
+    """Return what SQLite reports about its file. Other engines have no such checks."""
     if not isinstance(engine, SqliteEngine):
         return []
     path = engine.path
@@ -61,20 +61,20 @@ def check_file(engine: Engine) -> list[Finding]:
 
 
 def _losses(engine: SqliteEngine) -> list[Finding]:
-    told = recent_loss(engine)
-    return [Finding("files", Level.WARN, told)] if told else []
+    loss = recent_loss(engine)
+    return [Finding("files", Level.WARN, loss)] if loss else []
 
 
 def recent_loss(engine: Engine) -> str:
-    """What processes of a store found missing of its files within a day; "" if nothing."""
+    """Return which files of the store its processes found missing within the last day, or ""."""
     loss = engine.last_loss() if isinstance(engine, SqliteEngine) else None
-    since = LOSS_TOLD_MS if loss is None else system_clock() - loss.at
-    return "" if loss is None or since >= LOSS_TOLD_MS else f"{in_words(max(0, since))} ago: {loss.text}"
+    since = LOSS_SHOWN_MS if loss is None else system_clock() - loss.at
+    return "" if loss is None or since >= LOSS_SHOWN_MS else f"{in_words(max(0, since))} ago: {loss.text}"
 
 
 async def check_server(engine: Engine) -> list[Finding]:
-    """What a server says of itself: what its settings can lose, and how full it is. For other engines nothing."""
-    match engine.guarantees.name:  # the driver of an engine that is not asked for may not be installed
+    """Return what a server reports about itself: what its settings can lose, and how full it is."""
+    match engine.guarantees.name:  # the other engines' drivers may not be installed
         case "redis":
             from holdfast.engines.redis import RedisEngine
 
@@ -123,12 +123,10 @@ def _connections(taken: int, limit: int) -> Finding:
 
 def _transactions(oldest: float | None, *, sees_all: bool) -> Finding:
     if oldest is not None and oldest > OLD_SECONDS:
-        text = (
-            f"one has been open for {in_words(int(oldest * 1_000))}: rows that are gone can't be cleared away; end it"
-        )
+        text = f"one has been open for {in_words(int(oldest * 1_000))}: the server can't remove dead rows; end it"
         return Finding("transactions", Level.WARN, f"{text} (pg_stat_activity.xact_start)")
     if not sees_all:
-        text = "none of ours is open for long; those of others can't be seen without the role pg_read_all_stats"
+        text = "none of ours is open for long; to see those of others, grant the role pg_read_all_stats"
         return Finding("transactions", Level.OK, text)
     return Finding("transactions", Level.OK, "none is open for long")
 
@@ -138,7 +136,7 @@ def _memory(used: int, limit: int) -> Finding:
         return Finding("memory", Level.OK, f"{size_words(used)} used; the server has no maxmemory")
     text = f"{size_words(used)} of {size_words(limit)} used ({100 * used // limit} %)"
     if used >= limit:
-        return Finding("memory", Level.FAIL, f"{text}: writes are refused; raise maxmemory, or let jobs leave sooner")
+        return Finding("memory", Level.FAIL, f"{text}: writes are refused; raise maxmemory, or lower the jobs' keep=")
     if used > CROWDED * limit:
         return Finding("memory", Level.WARN, f"{text}: full, it refuses writes; raise maxmemory soon")
     return Finding("memory", Level.OK, text)

@@ -1,6 +1,6 @@
-"""Errors as the command line tells them: one line on stderr, and an exit code. Must not know a verb.
+"""How the command line reports errors: one line on stderr, and an exit code. Must not know a verb.
 
-A wrong call is told with what was probably meant, and with where to look.
+For a wrong call, the line suggests what was probably meant and where to find help.
 """
 
 from collections.abc import Iterator
@@ -14,23 +14,23 @@ from holdfast.core.suggestions import listed, suggest
 from holdfast.safe_text import clean
 
 FAILED = 1
-"""The exit code of "the thing asked for failed"."""
+"""The exit code if what was asked for failed."""
 
 CALLED_WRONGLY = 2
-"""The exit code of "the call was wrong"."""
+"""The exit code if the call was wrong."""
 
 STORE_LOST = 3
-"""The exit code of a worker whose store lost what was acknowledged: a person decides what to do before the next."""
+"""The exit code of a worker whose store lost acknowledged writes. A person must decide before it starts again."""
 
 FEW_VERBS = 5
-"""A group with no more verbs than this names them all to who mistyped one."""
+"""A group with at most this many verbs lists them all when a verb is mistyped."""
 
-# Newer versions of click answer a call without a verb by raising the help. It stays what it is.
+# Newer versions of click raise the help for a call without a verb. It must still be shown as help.
 _HELP = tuple(kind for kind in [getattr(click.exceptions, "NoArgsIsHelpError", None)] if kind is not None)
 
 
 class OneLine(click.ClickException):
-    """An error as one line, and an exit code."""
+    """An error that is shown as one line, with an exit code."""
 
     exit_code = FAILED
 
@@ -38,30 +38,30 @@ class OneLine(click.ClickException):
         super().__init__(clean(" ".join(line.split())))
 
     def show(self, file: Any = None) -> None:
-        """Print the line to stderr, or to the file given."""
+        """Print the line to stderr, or to the given file."""
         click.echo(f"holdfast: {self.message}", file=file, err=file is None)
 
 
 class WrongCall(OneLine):
-    """The same for what was given and can't be right."""
+    """The same for a call with wrong arguments."""
 
     exit_code = CALLED_WRONGLY
 
 
 class LostStore(OneLine):
-    """The same for a store that was emptied or went back under a worker."""
+    """The same for a store that was emptied or restored to an older state while a worker used it."""
 
     exit_code = STORE_LOST
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a line that may hold what users wrote."""
+    """Print a line that may contain text written by users."""
     click.echo(clean(text), err=err)
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Errors of ours, and wrong calls, leave this block as one line and an exit code."""
+    """Turn our errors and wrong calls inside the block into one line and an exit code."""
     try:
         yield
     except _HELP:
@@ -75,7 +75,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 class VerbGroup(click.Group):
-    """A group that answers a mistyped verb with the one that was meant."""
+    """A group that answers a mistyped verb with a suggestion."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -87,7 +87,7 @@ class VerbGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; click leaves out with some errors which verb they are about."""
+        """Run the verb. Some of click's errors don't say which verb they are about; this adds it."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -108,7 +108,7 @@ class NoSuchVerb(click.UsageError):
 
 
 def usage_line(error: click.UsageError) -> str:
-    """A wrong call in one line: what, which, and where to look."""
+    """Return a wrong call as one line: what is wrong, with which option, and where to find help."""
     if error.ctx is None:
         return error.format_message()
     what = _what(error, " ".join(_verb_of(error.ctx)), error.ctx)
@@ -131,12 +131,12 @@ def _what(error: click.UsageError, verb: str, ctx: click.Context) -> str:
 
 
 def _verb_of(ctx: click.Context) -> list[str]:
-    """The words of a call behind the program's name."""
+    """Return the words of a call after the program's name."""
     return ctx.command_path.split()[1:]
 
 
 def _named(param: click.Parameter) -> str:
-    """A parameter as a person types it, or as the help calls it."""
+    """Return a parameter as a person types it, or as the help calls it."""
     return max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name.strip("[].")
 
 

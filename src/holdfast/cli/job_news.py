@@ -1,4 +1,4 @@
-"""What the jobs of a store do, line by line as it happens. Must not change anything."""
+"""Prints the progress of a store's jobs, line by line. Must not change anything."""
 
 import asyncio
 import subprocess
@@ -14,18 +14,18 @@ from holdfast.jobs.views.text import one_line, short_id
 
 JOBS_SHOWN = 20
 IMPORT_SECONDS = 30.0
-"""How long the import of an App may take before its store is looked for again."""
+"""How long the import of an App may take before the next try."""
 
 
 def url_of(target: str) -> str | None:
-    """The store of an App, asked in a process of its own; None while its code can't be imported."""
+    """Return the URL of an App's store, found in a separate process. None while the App's code can't be imported."""
     code = "import sys; from holdfast.cli.load_app import load_app; print(load_app(sys.argv[1]).url)"
     done = subprocess.run([sys.executable, "-c", code, target], capture_output=True, text=True, timeout=IMPORT_SECONDS)
     return done.stdout.strip().rpartition("\n")[2] or None if done.returncode == 0 else None
 
 
 class JobNews:
-    """Prints what is new of the jobs. Opens the store when it is there; a store for one process is left alone."""
+    """Prints what is new about the jobs. Opens the store once it exists; leaves a single-process store alone."""
 
     def __init__(self, target: str, url: str | None) -> None:
         self._target = target
@@ -53,7 +53,7 @@ class JobNews:
         self._shown = {one.id: self._shown[one.id] for one in active}
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         if self._jobs is not None:
             await self._jobs.engine.close()
 

@@ -1,4 +1,4 @@
-"""What a call gives as JSON, and how to write it when it is none. Must not know a type hint: those are an App's."""
+"""Reads JSON from the command line, and shows how to write it. Must not know type hints: those belong to an App."""
 
 import json
 import re
@@ -13,26 +13,26 @@ from holdfast.core.errors import BadValue, Invalid, Refused
 from holdfast.jobs.views.text import one_line
 
 READ_LIMIT = 16 * 1024 * 1024
-"""How many characters of a file or of standard input are read; no job's arguments may be larger."""
+"""How many characters to read from a file or standard input. A job's arguments can't be larger."""
 
 SHOWN = 60
-"""How much of a text that is no JSON is shown."""
+"""How many characters of a text that isn't JSON are shown."""
 
 _BARE = re.compile(r"[^\[\]{}\"]*[^\s\[\]{}\"][^\[\]{}\"]*")
 _PYTHONS = {"None", "True", "False"}
 
 
 def parse_json(option: str, text: str, *, as_list: bool = False) -> Any:
-    """The value that an option gives as JSON, or BadValue with how to write it."""
+    """Return the value of a JSON option, or raise BadValue with an example of how to write it."""
     try:
         return parse(text)
     except BadValue as error:
         if text.strip() in _PYTHONS:
-            raise BadValue(f"{option} {text}: not JSON; say null, true or false") from None
+            raise BadValue(f"{option} {text}: not JSON; write null, true or false") from None
         if _BARE.fullmatch(text):
             shown = one_line(text, SHOWN)
             written = shlex.quote(json.dumps([shown] if as_list else shown, ensure_ascii=False))
-            raise BadValue(f"{option} {shown}: not JSON; a text has quotes of its own: {option} {written}") from None
+            raise BadValue(f"{option} {shown}: not JSON; put the text in quotes: {option} {written}") from None
         reason, _, what_now = str(error).removeprefix("the JSON text: ").partition("; ")
         if reason.startswith("not JSON"):
             example = """'["value"]'""" if as_list else """'{"name": "value"}'"""
@@ -66,15 +66,15 @@ def parse_call(option: str, text: str) -> tuple[list[Any], dict[str, Any]]:
 
 @contextmanager
 def refuse_for_job(id: str) -> Iterator[None]:
-    """Within it a value is given to a waiting job. One that it can't take is no wrong call: the job refuses it."""
+    """Wrap giving a value to a waiting job: if the value doesn't fit, the job refuses it, and the call isn't wrong."""
     try:
         yield
     except BadValue as error:
-        raise Refused(f"job {id}: {error}; nothing was sent, and it waits on") from error
+        raise Refused(f"job {id}: {error}; nothing was sent, and the job still waits") from error
 
 
 def parse_arguments(option: str, text: str) -> str:
-    """Arguments as they are kept: the canonical text of a list. Anything else no job could read."""
+    """Return arguments as they are stored: the canonical text of a list. Refuse anything else."""
     value = parse_json(option, text, as_list=True)
     if not isinstance(value, list):
         raise Invalid(

@@ -1,7 +1,7 @@
-"""Worker processes end with the process that started them, however that ends. Must not know what a worker does.
+"""Makes worker processes end with the process that started them, however that ends. Must not know what a worker does.
 
-The parent holds the writing end of a pipe and never writes. When it is gone, whether by a closed terminal or by
-`kill -9`, the system closes that end, and every worker reads the end of the file.
+The parent holds the write end of a pipe and never writes. When the parent is gone, after a closed terminal or `kill
+-9`, the system closes that end, and every worker reads end-of-file.
 """
 
 import logging
@@ -20,20 +20,20 @@ from holdfast.safe_text import logger
 log = logger("holdfast.worker")
 
 VARIABLE = "HOLDFAST_LIFELINE"
-"""Names the worker's end of the pipe. A worker removes it from its environment before it loads an App."""
+"""The environment variable with the worker's end of the pipe. A worker removes it before it loads an App."""
 
 ABORT_SECONDS = 15.0
-"""How long after the second signal a worker may take to end, before its process ends without more ado."""
+"""How long a worker may take to end after the second signal, before its process exits without cleanup."""
 
 
 class Lifeline:
-    """The parent's end. It is never closed: the system does that when this process ends."""
+    """The parent's end of the pipe. Only the system closes it, when this process ends."""
 
     def __init__(self) -> None:
         self._theirs, self._ours = os.pipe()
 
     def start(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-        """Start a worker that ends with this process. In a session of its own: signals reach it only through us."""
+        """Start a worker that ends with this process. It has its own session, so only this process sends it signals."""
         return subprocess.Popen(
             command,
             env={**os.environ, VARIABLE: str(self._theirs)},
@@ -43,7 +43,7 @@ class Lifeline:
 
 
 def inherited_line() -> int | None:
-    """The worker's end, if its parent gave it one. To be asked once."""
+    """Return the worker's end of the pipe, if the parent passed one. Call this once."""
     number = os.environ.pop(VARIABLE, "")
     if not number.isdigit():
         return None
@@ -53,7 +53,7 @@ def inherited_line() -> int | None:
 
 
 def stop_with(line: int, grace_seconds: Callable[[], float]) -> None:
-    """When the parent is gone, stop this process as one SIGTERM does, then as two do, and at last end it."""
+    """When the parent is gone, stop this process as a first SIGTERM does, then as a second does, then exit."""
 
     def watch() -> None:
         with suppress(OSError):
@@ -67,15 +67,13 @@ def stop_with(line: int, grace_seconds: Callable[[], float]) -> None:
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that ask a worker to stop. `nohup` means that a closed terminal doesn't."""
+    """Return the signals that ask a worker to stop. Under `nohup`, a closed terminal is not one of them."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line, or log it as JSON, if there is still somewhere to print it: nobody may fail to stop because there
-    is no terminal any more.
-    """
+    """Print a line, or log it as JSON. Ignore errors: a process must be able to stop when its terminal is gone."""
     with suppress(OSError):
         if is_json():
             log.log(logging.WARNING if err else logging.INFO, "%s", text)

@@ -1,4 +1,4 @@
-"""Finding the user's App: `video:app`, or a file: `examples/video.py:app`. Must not open a store."""
+"""Finds the user's App: `video:app`, or in a file `examples/video.py:app`. Must not open a store."""
 
 import importlib
 import importlib.util
@@ -20,7 +20,7 @@ from holdfast.worker.registry import STEPS, JobSpec
 
 
 def load_app(target: str) -> App:
-    """The App that MODULE:APP names, or Invalid with one line that says what is wrong with it."""
+    """Return the App that MODULE:APP names, or raise Invalid with one line that says what is wrong."""
     place, _, name = target.rpartition(":")
     if not place:
         place, name = name, "app"
@@ -56,7 +56,7 @@ def spec_in(app: App, target: str, type: str) -> JobSpec:
 
 
 def check_step_result(target: str, name: str, result: object) -> None:
-    """Refuse what a step can't have returned, by the type hint of the App's step; of several of a name, of all."""
+    """Refuse a result that doesn't fit the step's type hint. If several steps have the name, refuse what fits none."""
     known = list(STEPS.get(name, {}).values())
     if not known:
         raise Invalid(
@@ -90,7 +90,7 @@ def _from_path(path: str) -> ModuleType:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise Invalid(f"{path}: there is no such file")
+        raise Invalid(f"{path}: no such file")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -107,9 +107,9 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _failed(place: str, error: BaseException) -> Invalid:
-    """One line for what the user's module raised at import, beginning with their own file and line."""
+    """Return one line about what the user's module raised at import, starting with the user's own file and line."""
     if isinstance(error, Invalid) and (trouble := _environment_trouble()) is not None:
-        return trouble  # not their module's
+        return trouble  # the module is not at fault
     text = str(error)
     if isinstance(error, SyntaxError) and error.filename is not None:
         where, text = f"{shown_path(error.filename)}:{error.lineno}", error.msg
@@ -121,12 +121,12 @@ def _failed(place: str, error: BaseException) -> Invalid:
     if isinstance(error, ModuleNotFoundError):
         what_now = "install it, or correct the import, and start again"
     elif isinstance(error, SystemExit):
-        what_now = "it ends the program: put that under if __name__ == '__main__'"
+        what_now = "the import ends the program; put that code under if __name__ == '__main__'"
     return Invalid(f"{where}: {type(error).__name__}{f': {text}' if text else ''}; {what_now}")
 
 
 def _environment_trouble() -> Invalid | None:
-    """What is wrong with the store that the environment names, if something is."""
+    """Return what is wrong with the store that the environment names, or None."""
     try:
         if url := os.environ.get("HOLDFAST_URL"):
             engine_for(url)

@@ -1,7 +1,6 @@
-"""The command line: `holdfast`, a group of thin verbs that are imported when they are called.
+"""The command line `holdfast`: a group of thin verbs, each imported when it is called.
 
-Must not import a verb, a store or pydantic to start up or to show its help: a command line that is slow to say what
-it can do is not used.
+Must not import a verb, a store or pydantic to start or to show its help: people stop using a slow command line.
 """
 
 from importlib import import_module
@@ -16,7 +15,7 @@ from holdfast.cli.errors import VerbGroup, one_line_errors
 
 
 class Verb(NamedTuple):
-    """Where a verb's command lives, and its line in the help, which is shown without importing it."""
+    """Where a verb's command is defined, and its line in the help, which is shown without importing the verb."""
 
     module: str
     attribute: str
@@ -46,21 +45,19 @@ VERBS: dict[str, Verb] = {
     "archive": Verb("holdfast.cli.verbs.archive", "archive", "Keep ended jobs longer, in another store."),
     "doctor": Verb("holdfast.cli.verbs.doctor", "doctor", "Check a store for problems."),
     "lifecycle": Verb("holdfast.cli.verbs.lifecycle", "lifecycle", "Show the states and events of a job's life."),
-    "completion": Verb(
-        "holdfast.cli.verbs.completion", "completion", "Print completion of verbs and ids for your shell."
-    ),
+    "completion": Verb("holdfast.cli.verbs.completion", "completion", "Print the completion script for your shell."),
 }
 
 
 class LazyGroup(VerbGroup):
-    """A group that knows its verbs by name and imports one when it is called. Verbs without a module are not shown."""
+    """A group that imports a verb when it is called. Verbs whose module is missing are hidden."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs whose module is there, in the order in which a newcomer meets them."""
+        """Return the verbs whose module exists, in the order a newcomer needs them."""
         return [name for name, verb in VERBS.items() if find_spec(verb.module) is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the verb, or answer None when there is no such verb."""
+        """Import the verb. Return None if there is no such verb."""
         if cmd_name not in self.list_commands(ctx):
             return None
         verb = VERBS[cmd_name]
@@ -69,12 +66,12 @@ class LazyGroup(VerbGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of verbs from their lines, so that help imports none of them."""
+        """List the verbs with their help lines, without importing them."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, VERBS[name].line) for name in self.list_commands(ctx)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer verbs without importing them, and the options of this group."""
+        """Complete verbs without importing them, and the options of this group."""
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
@@ -83,12 +80,12 @@ class LazyGroup(VerbGroup):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Read the call; a wrong one becomes one line and an exit code."""
+        """Parse the call. A wrong call becomes one line and an exit code."""
         with one_line_errors():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; an error of ours, or a wrong call of the verb, becomes one line and an exit code."""
+        """Run the verb. Our errors and wrong calls become one line and an exit code."""
         with one_line_errors():
             return super().invoke(ctx)
 
@@ -105,7 +102,7 @@ Examples:
   holdfast show 4f2a91bc
 
 \b
-Exit codes: 0 done, 1 the thing asked for failed, 2 the call was wrong, 3 a worker's store lost work, or was moved.
+Exit codes: 0 done, 1 it failed, 2 the call was wrong, 3 a worker's store lost work or was moved.
 """,
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

@@ -1,4 +1,4 @@
-"""The options and arguments that several verbs share, and what a shell offers for them. Must not know a verb."""
+"""Options and arguments that several verbs share, and their shell completion. Must not know a verb."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,32 +17,32 @@ from holdfast.jobs.views.text import short_id
 F = TypeVar("F", bound=Callable[..., Any])
 
 COMPLETIONS = 50
-"""How many ids a shell is offered."""
+"""How many ids shell completion offers."""
 
 
 def url_option(command: F) -> F:
-    """`--url`, on every verb that opens a store."""
+    """Add `--url` to a verb that opens a store."""
     line = "The store. Default: $HOLDFAST_URL, else sqlite:///holdfast.db in the working directory."
     return click.option("--url", metavar="URL", help=line)(command)
 
 
 def json_option(command: F) -> F:
-    """`--json`, on every verb that shows something: one JSON document, no colours."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys.")(command)
+    """Add `--json` to a verb that shows something: one JSON document, without colours."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document with stable keys.")(command)
 
 
 def reason_option(command: F) -> F:
-    """`--reason`, on every verb that changes a job or a queue."""
-    return click.option("--reason", default="", metavar="TEXT", help="Why; kept in the history.")(command)
+    """Add `--reason` to a verb that changes a job or a queue."""
+    return click.option("--reason", default="", metavar="TEXT", help="Why you do this; kept in the history.")(command)
 
 
 def app_option(command: F) -> F:
-    """`--app`, on verbs that take a value of a job's own."""
-    line = "Check it by the type hints of this App's job. Its own store is used, unless --url names another."
+    """Add `--app` to a verb that takes a value for a job."""
+    line = "Check the value against the type hints of this App, and use its store unless --url is given."
     return click.option("--app", "target", metavar="MODULE:APP", help=line)(command)
 
 
-# States, and what people call them elsewhere.
+# States, and the words that other systems use for them.
 
 STATE_SYNONYMS: dict[str, tuple[State, ...]] = {
     **dict.fromkeys(("running", "started", "processing", "working", "executing"), (State.ACTIVE,)),
@@ -57,17 +57,17 @@ STATE_SYNONYMS: dict[str, tuple[State, ...]] = {
     **dict.fromkeys(("canceled", "stopped", "aborted", "revoked", "killed"), (State.CANCELLED,)),
     **dict.fromkeys(("dropped", "expired", "deleted"), (State.DISCARDED,)),
 }
-"""What a person may say, and the states that it may mean, the likeliest first."""
+"""What a person may type, and the states it may mean, the likeliest first."""
 
 
 class StateChoice(click.Choice):  # type: ignore[type-arg]  # click before 8.2 has no Choice[str]
-    """Some of the states. Another word is answered with the state that it means."""
+    """A choice of states. For another word, the error names the state it means."""
 
     def __init__(self, *states: State) -> None:
         super().__init__([state.value for state in states], case_sensitive=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The state's name; see click.Choice."""
+        """Return the state's name; see click.Choice."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
@@ -81,25 +81,25 @@ class StateChoice(click.Choice):  # type: ignore[type-arg]  # click before 8.2 h
             return f"{word!r} is called {', '.join(most) + ' or ' if most else ''}{last} here"
         known = ", ".join(self.choices)
         if found:
-            return f"{word!r} is called {found[0]} here, and it is none of {known}"
+            return f"{word!r} is called {found[0]} here, which is not one of {known}"
         return f"there is no state {word!r}{suggest(word, self.choices) or f'; there are {known}'}"
 
 
-# Job ids, as a shell completes them.
+# Shell completion of job ids.
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def job_ids(*states: State) -> Complete:
-    """What a shell offers where a job id is asked for: the newest jobs in these states, by the ends of their ids."""
+    """Complete a job id: offer the newest jobs in these states, by the last characters of their ids."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        async def look(jobs: Jobs) -> list[Job]:
+        async def find_newest(jobs: Jobs) -> list[Job]:
             return await jobs.engine.find(Where(states=states, newest_first=True))
 
         try:
             engine = engine_at(url := ctx.params.get("url"))
-            newest = asyncio.run(use_store(engine, place_of_store(engine, url), look))
+            newest = asyncio.run(use_store(engine, place_of_store(engine, url), find_newest))
         except HoldfastError:
             return []
         typed = incomplete.lower()

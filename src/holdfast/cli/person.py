@@ -1,5 +1,6 @@
-"""The person at the terminal: who they are, and what they are asked. Must not ask a store, nor judge an answer as a
-whole: `jobs` does.
+"""The person at the terminal: their name, and questions to them.
+
+Must not read a store or judge a whole answer: `jobs` does.
 """
 
 import getpass
@@ -18,7 +19,7 @@ from holdfast.jobs.views.text import one_line
 from holdfast.safe_text import clean
 
 TRIES = 5
-"""How often a field is asked for again when what was typed doesn't fit."""
+"""How often to ask for a field again if the input doesn't fit."""
 
 DESCRIPTION_SHOWN = 100
 
@@ -26,7 +27,7 @@ YES_OR_NO = {**dict.fromkeys(("y", "yes", "true"), True), **dict.fromkeys(("n", 
 
 
 def whoami() -> str:
-    """Who asks, for the history: the name of the user on this machine, else "person"."""
+    """Return who is asking, for the history: the user's name on this machine, or "person"."""
     try:
         return getpass.getuser() or "person"
     except (OSError, KeyError, ImportError):
@@ -34,19 +35,19 @@ def whoami() -> str:
 
 
 def at_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Return whether there is somebody to ask."""
     return sys.stdin.isatty()
 
 
 def confirm(question: str) -> None:
-    """Ask on a terminal; elsewhere the answer must have been given already."""
+    """Ask on a terminal. Without one, refuse: the call must contain --yes."""
     if not at_terminal():
-        raise Invalid(f"{question} say so with --yes: there is no terminal to ask on")
+        raise Invalid(f"{question} there is no terminal to ask on; pass --yes")
     click.confirm(clean(question), abort=True, err=True)
 
 
 def ask_fields(fields: Sequence[Field]) -> Any:
-    """Ask a person for each field. What may be left out is, with an empty line."""
+    """Ask a person for each field. An empty line leaves out an optional field."""
     given: dict[str, Any] = {}
     for field in fields:
         if field.description:
@@ -58,7 +59,7 @@ def ask_fields(fields: Sequence[Field]) -> Any:
 
 
 def _ask(field: Field) -> list[Any]:
-    """What a person gives for a field, or nothing."""
+    """Return a list with the value that a person typed for a field, or an empty list."""
     label = field.words("or nothing") if field.name else f"answer ({field.takes()})"
     for _ in range(TRIES):
         text = click.prompt(label, default="", show_default=False, err=True).strip()
@@ -72,13 +73,13 @@ def _ask(field: Field) -> list[Any]:
             echo(f"  {clean(str(error))}", err=True)
         except ValueError as error:
             echo(f"  {error}", err=True)
-    raise Invalid(f"{label}: not understood {TRIES} times; give the whole answer as JSON, with --answer")
+    raise Invalid(f"{label}: no valid input after {TRIES} tries; pass the whole answer as JSON with --answer")
 
 
 def _read(field: Field, text: str) -> Any:
-    """The value that a text means; ValueError says what to type."""
+    """Return the value that a text means, or raise ValueError with what to type."""
     if not text:
-        raise ValueError("it is needed")
+        raise ValueError("a value is required")
     if field.choices:
         if text not in field.choices:
             raise ValueError(f"type {field.takes()}")
@@ -113,7 +114,7 @@ def _json(text: str) -> Any:
     try:
         return parse(text)
     except BadValue:
-        raise ValueError("type JSON; a text has quotes of its own") from None
+        raise ValueError("type JSON; put a text in quotes") from None
 
 
 READERS: dict[str, Callable[[str], Any]] = {

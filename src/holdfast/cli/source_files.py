@@ -1,4 +1,4 @@
-"""The source files of an App: where they lie, and which of them changed. Must not import any of them."""
+"""The source files of an App: where they are, and which have changed. Must not import them."""
 
 import os
 import sys
@@ -9,20 +9,20 @@ from pathlib import Path
 from holdfast.core.errors import Invalid
 
 FILES_LIMIT = 5_000
-"""How many files are watched at most; the walk ends there."""
+"""How many files are watched at most; the search ends there."""
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
 Files = dict[str, int]
-"""Paths, each with when the file was last written."""
+"""Paths, each with the time of the file's last change."""
 
 
 def folder_of(target: str) -> Path:
-    """The folder whose files make up an App: beside a file or module, or a package's own. Imports nothing of it."""
+    """Return the folder with an App's files: that of its file or module, or the package itself. Imports nothing."""
     place = target.rpartition(":")[0] or target
     if place.endswith(".py") or "/" in place:
         if not Path(place).is_file():
-            raise Invalid(f"{place}: there is no such file")
+            raise Invalid(f"{place}: no such file")
         return Path(place).resolve().parent
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -36,7 +36,7 @@ def folder_of(target: str) -> Path:
 
 
 def files_below(folder: Path) -> Files:
-    """The Python files below a folder, each with when it was last written. Bounded; hidden folders are left out."""
+    """Return the Python files below a folder with their times of change, up to a limit. Skips hidden folders."""
     return dict(_walk(folder))
 
 
@@ -61,5 +61,5 @@ def _walk(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def changed_files(old: Files, new: Files) -> list[str]:
-    """The files that came, went or were written."""
+    """Return the files that were added, removed or changed."""
     return sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))

@@ -1,6 +1,6 @@
-"""Several worker processes with the same arguments: started, restarted when one dies, and told what was heard.
+"""Runs several worker processes with the same arguments: starts them, restarts them, and passes signals on.
 
-Must not know what a worker does: each is a process of its own, which ends with this one (`lifeline`).
+Must not know what a worker does: each worker is a separate process that ends with this one (`lifeline`).
 """
 
 import signal
@@ -12,20 +12,20 @@ from holdfast.cli.errors import CALLED_WRONGLY, STORE_LOST
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
 
 RESTART_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
-"""How long to wait before a worker process that died is started again; the last one repeats."""
+"""Seconds to wait before a dead worker process is restarted; the last one repeats."""
 
 HEALTHY_SECONDS = 60.0
-"""A worker process that lived so long is started again without a wait."""
+"""A worker process that lived this long is restarted without a wait."""
 
 WATCH_SECONDS = 0.2
-"""How often worker processes are looked at, and told what was heard meanwhile."""
+"""How often to check the worker processes and pass on signals."""
 
 
 def supervise(processes: int) -> int:
-    """Keep so many worker processes running until a signal stops them; answer with the exit code."""
+    """Keep this many worker processes running until a signal stops them. Return the exit code."""
     heard: list[int] = []
     for one in stop_signals():
-        # Only noted: a child that is just being started would else not be told.
+        # Only note the signal: a child that is just starting would miss it.
         signal.signal(one, lambda number, _: heard.append(number))
     line, command = Lifeline(), [sys.executable, "-m", "holdfast.cli", *sys.argv[1:]]
     children = [_Child(line, command) for _ in range(processes)]
@@ -41,13 +41,13 @@ def supervise(processes: int) -> int:
             if child.returncode == CALLED_WRONGLY:
                 _pass_on(children, [signal.SIGTERM])
                 return CALLED_WRONGLY
-            if child.returncode == STORE_LOST:  # the others stop, too, and none is started on what is left
+            if child.returncode == STORE_LOST:  # stop the others, too, and start none on a damaged store
                 heard.append(signal.SIGTERM)
                 break
             child.restart_when_due()
     if any(child.returncode == STORE_LOST for child in children):
         return STORE_LOST
-    # One that was stopped before it could listen had nothing to hand over.
+    # A process that was stopped before it could handle signals had no jobs to hand over.
     return max(0 if -child.returncode in heard else abs(child.returncode) for child in children)
 
 
@@ -59,7 +59,7 @@ def _pass_on(children: "list[_Child]", numbers: list[int]) -> None:
 
 
 class _Child:
-    """One place for a worker process, and when it may be filled again. Owns its process."""
+    """One worker process, and when it may be restarted."""
 
     def __init__(self, line: Lifeline, command: list[str]) -> None:
         self._line, self._command = line, command
@@ -73,20 +73,20 @@ class _Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process has not ended."""
+        """Return whether the process is running."""
         return self.process.poll() is None
 
     @property
     def returncode(self) -> int:
-        """How its process ended; 0 while it runs."""
+        """Return the exit code of the process; 0 while it runs."""
         return self.process.returncode or 0
 
     def restart_when_due(self) -> None:
-        """Start a process in the place of one that died: the sooner, the longer that one had lived."""
+        """Replace a dead process after a delay: the longer it lived, the shorter the delay."""
         now = time.monotonic()
         if self._due is None:
             self._deaths = 0 if now - self._began > HEALTHY_SECONDS else self._deaths + 1
             self._due = now + RESTART_SECONDS[min(self._deaths, len(RESTART_SECONDS) - 1)]
-            say(f"worker process {self.process.pid} ended with {self.returncode}; starting another", err=True)
+            say(f"worker process {self.process.pid} ended with exit code {self.returncode}; starting another", err=True)
         elif now >= self._due:
             self._start()

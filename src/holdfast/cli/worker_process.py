@@ -1,6 +1,6 @@
-"""A worker in this process, from its first claim to its end: it runs until a signal stops it, or its store is lost.
+"""A worker in this process, until a signal stops it or its store is lost.
 
-Must not do what a worker does (`app.worker`). The first signal lets work finish, the second one stops at once.
+Must not do what a worker does (`app.worker`). The first signal lets jobs finish, the second one stops at once.
 """
 
 import asyncio
@@ -26,24 +26,24 @@ from holdfast.worker.worker import Worker
 log = logging.getLogger("holdfast.worker")
 
 BLOCKED_SECONDS = 1.0
-"""How long a second signal waits for an event loop that doesn't react."""
+"""How long a second signal waits for an event loop that doesn't respond."""
 
 LISTEN_SECONDS = 0.5
-"""How often a worker looks whether the signals still reach it."""
+"""How often a worker checks that its signal handlers are still installed."""
 
 LEFT_SECONDS = 2.0
-"""How long what still runs after the worker has stopped may take to end, before the process ends without it."""
+"""How long code that still runs after the worker has stopped may take, before the process ends without it."""
 
 AGAIN = {
     signal.SIGTERM: "a second SIGTERM stops at once and hands over the rest",
     signal.SIGINT: "Ctrl-C again stops now and hands over the rest",
     signal.SIGHUP: "SIGTERM stops at once and hands over the rest",
 }
-"""What stops a worker at once that was told to stop. A terminal that is closed may say so more than once."""
+"""How to stop at once a worker that is already stopping. A closing terminal may send SIGHUP more than once."""
 
 
 async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
-    """Run the jobs of an App until a signal stops the worker; StoreLost or Moved when it can't go on in its store."""
+    """Run the jobs of an App until a signal stops the worker. Raise StoreLost or Moved if its store can't be used."""
     stop = _StopSignals()
     try:
         async with app.worker(at_once=at_once, queues=queues) as running:
@@ -51,7 +51,7 @@ async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
             for line in await unknown_queues(app, queues or ()):
                 say(line, err=True)
             say(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
-            if not stop.first.done():  # else without a pause, in which it would claim
+            if not stop.first.done():  # otherwise stop without a pause, in which it would claim jobs
                 lost = asyncio.create_task(running.until_lost())
                 either: list[asyncio.Future[Any]] = [stop.first, lost]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -60,7 +60,7 @@ async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
                 say(f"stopping: running work may finish; {AGAIN[await stop.first]}")
     except asyncio.CancelledError:
         if stop.running is not None and stop.running.is_cut:
-            sys.exit(1)  # whatever ended the loop, the worker's log has said so
+            sys.exit(1)  # the worker's log says what ended the loop
         if not stop.aborted.is_set():
             raise
     lost_store = stop.running.lost if stop.running is not None else None
@@ -72,15 +72,15 @@ async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
 
 
 async def unknown_queues(app: App, queues: Sequence[str]) -> list[str]:
-    """Return a warning for each queue that no job of the App uses and that the store has never seen: a typing error?"""
+    """Return a warning for each queue that no job of the App uses and the store has never seen: it may be a typo."""
     own = {spec.queue for type in app.registry.types() if (spec := app.registry.get(type)) is not None}
     if own.issuperset(queues):
         return []
-    # Without the queues that only workers serve: this worker is one of them, and so are others with the same error.
+    # Don't count the queues of workers: this worker, and others with the same typo, are among them.
     jobs = await app.open()
     try:
         stored = {queue for queue, _ in await jobs.engine.count()} | set(await jobs.pauses())
-    except HoldfastError:  # a worker starts without the hint; it has its own way with a store in trouble
+    except HoldfastError:  # start without the hint; the worker handles a store in trouble itself
         return []
     known = own | stored
     return [
@@ -91,7 +91,7 @@ async def unknown_queues(app: App, queues: Sequence[str]) -> list[str]:
 
 
 class _StopSignals(forking.Forkable):
-    """Listens to the signals that stop a worker. The first one lets work finish, the second one stops at once."""
+    """Handles the signals that stop a worker. The first one lets jobs finish, the second one stops at once."""
 
     def __init__(self) -> None:
         self.running: Worker | None = None
@@ -107,18 +107,18 @@ class _StopSignals(forking.Forkable):
         self._listen()
 
     def _listen(self) -> None:
-        """Put our handlers back where a job's code has replaced them: two signals always end a worker."""
+        """Install our handlers again if a job's code has replaced them: two signals must always end a worker."""
         for one in self._signals:
             if signal.getsignal(one) != self._hear:
                 if not self._replaced:
-                    text = "a job or a library replaced the worker's handler of %s; the worker took it back"
+                    text = "a job or a library replaced the worker's handler of %s; the worker installed its own again"
                     log.warning(text, one.name)
                 self._replaced = True
                 signal.signal(one, self._hear)
         self._loop.call_later(LISTEN_SECONDS, self._listen)
 
     def _hear(self, number: int, _: Any) -> None:
-        # Not by the loop's own handlers: a job that blocks the loop would keep them from being called.
+        # Not with the loop's own handlers: a job that blocks the loop would delay them.
         if self._heard and number == signal.SIGHUP:
             return
         self._heard += 1
@@ -129,7 +129,7 @@ class _StopSignals(forking.Forkable):
 
     def _stop(self, number: signal.Signals) -> None:
         if not self.first.done():
-            self.first.set_result(number)  # one that comes before the worker is there stops it before its first claim
+            self.first.set_result(number)  # if the worker hasn't started yet, it stops before its first claim
             return
         self.aborted.set()
         if self.running is not None:
@@ -138,34 +138,36 @@ class _StopSignals(forking.Forkable):
             self._starting.cancel()
 
     def leave_behind(self) -> None:
-        """See Forkable. SIGTERM ends a child, as `multiprocessing` expects; a first Ctrl-C, which all hear, doesn't."""
+        """See Forkable. SIGTERM ends a child, as `multiprocessing` expects. A first Ctrl-C, which all processes get,
+        doesn't.
+        """
         for one in self._signals:
             if signal.getsignal(one) == self._hear:
                 signal.signal(one, _ignore_once if one is signal.SIGINT else signal.SIG_DFL)
 
 
 def _cut_off_what_is_left(lost: StoreLost | Moved | None) -> None:
-    """A job that swallows its cancel, or that blocks a thread, must not keep this process: it was handed over."""
+    """End this process though a job ignores its cancel or blocks a thread: the job was handed over."""
     time.sleep(LEFT_SECONDS)
     if lost is None:
-        say("ending without the work that doesn't stop; its jobs were handed over", err=True)
+        say("ending although some jobs don't stop; they were handed over", err=True)
     else:
-        LostStore(f"{lost}; what does not stop is cut off").show()
+        LostStore(f"{lost}; jobs that don't stop are cut off").show()
     with suppress(OSError):
         sys.stdout.flush()
     os._exit(0 if lost is None else STORE_LOST)
 
 
 def _end_in_time(aborted: threading.Event) -> None:
-    """After a second signal: end a process whose event loop doesn't hear of it, or that can't hand over its jobs."""
+    """After a second signal, end a process whose event loop doesn't respond, or that can't hand over its jobs."""
     why = "a job blocks the event loop (a blocking call in async code?)"
     if aborted.wait(BLOCKED_SECONDS):
         time.sleep(lifeline.ABORT_SECONDS)
-        why = f"still running {lifeline.ABORT_SECONDS:g} s after it was told to stop at once"
-    say(f"{why}: ended at once; its jobs are recovered", err=True)
+        why = f"still running {lifeline.ABORT_SECONDS:g} s after the signal to stop at once"
+    say(f"{why}: ending the process now; its jobs will be recovered", err=True)
     os._exit(1)
 
 
 def _ignore_once(number: int, _: Any) -> None:
-    """A first Ctrl-C does nothing; the next one does what it always does."""
+    """Ignore a first Ctrl-C; the next one has its usual effect."""
     signal.signal(number, signal.default_int_handler)

@@ -1,7 +1,7 @@
-"""Random acts as values: small numbers that `twins` makes calls of, so that they shrink well and read well.
+"""Random acts as values: small numbers that `twins` turns into calls, so that they shrink well and are easy to read.
 
-Must not know a store. Pools are small on purpose: six jobs, three queues, two workers and a few keys meet one another
-all the time, a thousand would not.
+Must not know a store. The pools are small on purpose: six jobs, three queues, two workers and a few keys collide all
+the time; a thousand would not.
 """
 
 from itertools import permutations
@@ -17,11 +17,11 @@ EVENTS = 12
 """Enough numbers for all events that one state allows."""
 
 MOMENTS = (0, -1, 1, -MINUTE, MINUTE, HOUR)
-"""How far from now a time is: at the moment itself, and on both sides of it."""
+"""How far a time is from now: exactly now, and on both sides of it."""
 
 
 class Plan(Struct, frozen=True):
-    """A new job: which of the six it is, and what it asks for. Times are distances from now."""
+    """A new job: which of the six it is, and its fields. Times are distances from now."""
 
     slot: int
     queue: int = 0
@@ -35,12 +35,12 @@ class Plan(Struct, frozen=True):
     group: int | None = None
     keep: int | None = 0
     anew: bool = False
-    """Whether it is a new job, when the one in its slot has ended."""
+    """Whether to create a new job if the one in this slot has ended."""
     limits: tuple[int, ...] = ()
 
 
 class Mark(Struct, frozen=True):
-    """A step record, under the lease of an older or the newest copy of a job; `held` counts the active ones only."""
+    """A step record, under the lease of an older or the newest copy of a job. `held` counts only active jobs."""
 
     slot: int
     held: bool
@@ -51,9 +51,9 @@ class Mark(Struct, frozen=True):
 
 
 class Move(Struct, frozen=True):
-    """A change: the event is the nth of those that the copy's state allows; past the last number, it is a signal.
+    """A change: the nth event that the copy's state allows; beyond the last one, a signal.
 
-    `held` counts only the jobs that are active or in review: most of what can happen to a job happens to those.
+    `held` counts only jobs that are active or in review, because most things happen to those.
     """
 
     slot: int
@@ -70,7 +70,7 @@ class Move(Struct, frozen=True):
 
 
 class Insert(Struct, frozen=True, tag=True):
-    """New jobs, perhaps as children of a job under one of its leases."""
+    """Insert new jobs, perhaps as children of a job under one of its leases."""
 
     plans: tuple[Plan, ...]
     parent: int | None = None
@@ -79,7 +79,7 @@ class Insert(Struct, frozen=True, tag=True):
 
 
 class Claim(Struct, frozen=True, tag=True):
-    """A worker asks for jobs, of some types or of any."""
+    """Claim jobs for a worker, of some types or of any."""
 
     worker: int
     queues: tuple[int, ...]
@@ -89,14 +89,14 @@ class Claim(Struct, frozen=True, tag=True):
 
 
 class Commit(Struct, frozen=True, tag=True):
-    """A batch of changes."""
+    """Commit a batch of changes."""
 
     moves: tuple[Move, ...]
     seat: int = 0
 
 
 class RecordSteps(Struct, frozen=True, tag=True):
-    """A batch of step records."""
+    """Record a batch of steps."""
 
     marks: tuple[Mark, ...]
     seat: int = 0
@@ -122,7 +122,7 @@ class Admit(Struct, frozen=True, tag=True):
 
 
 class Put(Struct, frozen=True, tag=True):
-    """A small document is written or removed, expecting anything, what is there, none, or something else."""
+    """Write or remove a small record, expecting anything, the stored version, none, or another version."""
 
     name: int
     value: int | None
@@ -131,7 +131,7 @@ class Put(Struct, frozen=True, tag=True):
 
 
 class BeatOf(Struct, frozen=True, tag=True):
-    """A worker's beat that names some jobs, by older or newest copies."""
+    """Send a worker's heartbeat that names some jobs, by older or newest copies."""
 
     worker: int
     named: tuple[tuple[int, int], ...]
@@ -140,14 +140,14 @@ class BeatOf(Struct, frozen=True, tag=True):
 
 
 class Prune(Struct, frozen=True, tag=True):
-    """Old jobs go."""
+    """Prune old jobs."""
 
     limit: int
     seat: int = 0
 
 
 class Look(Struct, frozen=True, tag=True):
-    """A walk over the jobs of some kind, page by page."""
+    """Read all jobs of some kind, page by page."""
 
     state: State | None
     queue: int | None
@@ -159,19 +159,19 @@ class Look(Struct, frozen=True, tag=True):
 
 
 class Advance(Struct, frozen=True, tag=True):
-    """Time goes by, or back."""
+    """Move the clock forward or back."""
 
     by: int
 
 
 class Reopen(Struct, frozen=True, tag=True):
-    """An engine is closed, and the store opened again."""
+    """Close an engine, and open the store again."""
 
     seat: int = 0
 
 
 class Compare(Struct, frozen=True, tag=True):
-    """All that the stores hold is compared. An act like the others, so that those around it can be left out."""
+    """Compare everything that the stores hold. An act like the others, so that hypothesis can drop those around it."""
 
 
 Act = Insert | Claim | Commit | RecordSteps | Admit | Put | BeatOf | Prune | Look | Advance | Reopen | Compare
@@ -279,7 +279,7 @@ advances = st.builds(Advance, by=st.sampled_from((1, MINUTE, HOUR, -MINUTE)))
 reopens = st.builds(Reopen, seat=seats)
 compares = st.builds(Compare)
 
-# Jobs must come in, be claimed and change most of the time, or nothing happens to any of them.
+# Most acts must insert, claim or change jobs; otherwise nothing happens to any of them.
 _often: list[st.SearchStrategy[Act]] = [inserts, claims, commits, commits]
 _seldom: list[st.SearchStrategy[Act]] = [
     compares,

@@ -1,6 +1,6 @@
-"""What the tests of this package are given: an empty store of each named kind, a clock, and a loop to run on.
+"""The fixtures of this package: an empty store of each named kind, a clock, and an event loop.
 
-Must not reach beyond this package: pytest applies a conftest to its own folder only.
+Must not affect tests outside this package: pytest applies a conftest only to its own folder.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from holdfast.conformance.texts import TEXTS
 DIFFERENTIAL = Path(__file__).with_name("test_differential.py")
 
 TEST_SECONDS = 120.0
-"""How long one test may take, so that an engine that hangs is told and not waited for."""
+"""How long one test may take, so that an engine that hangs is reported."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -33,13 +33,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Random lives come last: where a law is broken, its own test says so sooner and in plainer words."""
+    """Run the random lives last: if a law is broken, its own test reports that sooner and more clearly."""
     items.sort(key=lambda item: item.path == DIFFERENTIAL)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an `async def` test on the loop that its engine was opened on."""
+    """Run an `async def` test on the loop on which its engine was opened."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
@@ -56,7 +56,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say how to call the suite when no engine was named: pytest doesn't print why tests were skipped."""
+    """If no engine was named, print how to call the suite: pytest doesn't print why tests were skipped."""
     if not config.getoption(ENGINES):
         terminalreporter.write_line(f"holdfast.conformance was skipped; {HOW_TO_CALL}")
 
@@ -70,7 +70,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture
 def clock(kind: Kind) -> StoreClock:
-    """The store's time as the test sees it; it can be moved when the engine takes its clock from us."""
+    """The store's time as the test sees it. It can be moved if the engine uses a clock that we pass."""
     return StoreClock(settable=kind.engine.guarantees.clock == THIS_MACHINE)
 
 
@@ -84,7 +84,7 @@ def url(kind: Kind, tmp_path: Path, runner: asyncio.Runner) -> Iterator[str]:
 
 @pytest.fixture
 def another(kind: Kind, url: str, clock: StoreClock, runner: asyncio.Runner) -> Iterator[Another]:
-    """Opens one more engine object on the test's store; all are closed at the end."""
+    """Opens further engine objects on the test's store; all are closed at the end."""
     another = Another(kind, url, clock)
     yield another
     runner.run(another.close_all())

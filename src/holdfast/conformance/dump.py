@@ -1,6 +1,6 @@
 """Everything that a store holds, as one value: to compare two stores, or one store before and after.
 
-Must not use anything of an engine but its contract, and must not change the store.
+Must use only the contract of an engine, and must not change the store.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from holdfast.engines.records import WORKER
 
 
 class Dump(Struct, frozen=True):
-    """All that reads can tell of a store. `missing` and `counts` have their names joined by a slash."""
+    """Everything that can be read from a store. `missing` and `counts` have their names joined by a slash."""
 
     jobs: dict[str, Job]
     steps: dict[str, list[Step]]
@@ -30,7 +30,7 @@ class Dump(Struct, frozen=True):
 
 
 async def dump(engine: Engine, groups: Iterable[tuple[str, str]] = ()) -> Dump:
-    """Read a whole store. `groups` are (parent, group) to ask for besides those of the jobs that are there."""
+    """Read a whole store. `groups` are further (parent, group) pairs to read, besides those of existing jobs."""
     jobs = await all_jobs(engine)
     asked = {(job.parent, job.group or "") for job in jobs if job.parent is not None} | set(groups)
     records = await engine.records("")
@@ -47,31 +47,31 @@ async def dump(engine: Engine, groups: Iterable[tuple[str, str]] = ()) -> Dump:
 
 
 async def all_jobs(engine: Engine, where: Where | None = None, page: int = PAGE_LIMIT) -> list[Job]:
-    """All jobs of a kind, read page by page."""
+    """Return all jobs of a kind, read page by page."""
     where = where or Where()
     jobs: list[Job] = []
     while found := await engine.find(where, jobs[-1].id if jobs else "", page):
-        # Without this an engine that hands out a page again would keep us here for ever.
-        assert not jobs or found[0].id != jobs[-1].id, f"job {found[0].id} came again on the next page"
+        # Otherwise an engine that returns a page again would loop forever.
+        assert not jobs or found[0].id != jobs[-1].id, f"job {found[0].id} appears again on the next page"
         jobs += found
     return jobs
 
 
 async def all_summaries(engine: Engine, jobs: Sequence[Job]) -> list[StepSummary]:
-    """The summaries of these jobs, read page by page."""
+    """Return the summaries of these jobs, read page by page."""
     pages = [jobs[start : start + PAGE_LIMIT] for start in range(0, len(jobs), PAGE_LIMIT)]
     return [one for page in pages for one in await engine.summaries([job.id for job in page])]
 
 
 async def all_entries(engine: Engine, job: str, page: int = PAGE_LIMIT) -> list[Entry]:
-    """A job's whole history, read page by page."""
+    """Return a job's whole history, read page by page."""
     entries: list[Entry] = []
     while found := await engine.history(job, entries[-1].version if entries else 0, page):
-        assert not entries or found[0].version > entries[-1].version, f"job {job}: its history's pages go back"
+        assert not entries or found[0].version > entries[-1].version, f"job {job}: its history's pages overlap"
         entries += found
     return entries
 
 
 def presence_of(record: Record) -> Presence:
-    """The worker that a record tells of. Whether it was seen dying depends on the machine, so it is left out."""
+    """Return the worker of a record, without `gone`: whether its death was seen depends on the machine."""
     return replace(msgspec.json.decode(record.value, type=Presence), gone=False)

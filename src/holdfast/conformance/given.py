@@ -1,6 +1,6 @@
-"""What a test begins with: a clock, jobs in any state, and small words for what most tests do.
+"""The setup of tests: a clock, jobs in any state, and short functions for what most tests do.
 
-Must not use anything of an engine but its contract, so that every store can be brought into every situation.
+Must use only the contract of an engine, so that every store can be brought into every situation.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from holdfast.engines.contract import Engine, system_clock
 START: Time = 1_760_000_000_000
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 NEAR = MINUTE
-"""How far a time that a server stamped may be from our own."""
+"""How far a server's timestamp may be from our own clock."""
 
 OOPS = Error("ValueError", "it didn't work", "Traceback …")
 WAITS_FOR_GO = (Wait(WaitKind.SIGNAL, "go"),)
@@ -53,45 +53,45 @@ _numbers = itertools.count(1)
 
 
 class StoreClock:
-    """The store's time. It stands still and is moved by hand, unless the store goes by a server's clock.
+    """The store's time. It stands still and is moved by the test, unless the store uses a server's clock.
 
-    That one runs on, and an engine may offer to shift it.
+    A server's clock keeps running; an engine may be able to shift it.
     """
 
     def __init__(self, *, settable: bool) -> None:
         self.settable = settable
         self.grain = 1 if settable else 10 * SECOND
-        """How near to a moment a test can come: time may run on meanwhile."""
+        """How close to a moment a test can get, because time may pass meanwhile."""
         self.shift: Callable[[int], bool] = lambda milliseconds: False
-        """Moves a server's clock, if it can be moved."""
+        """Moves a server's clock, if that is possible."""
         self._now = START
         self._ahead = 0
 
     def __call__(self) -> Time:
-        """What the engine is given as its clock."""
+        """Return the time; the engine uses this as its clock."""
         return self.now
 
     @property
     def now(self) -> Time:
-        """The time right now; with a server's clock, the machine's, which is near it."""
+        """The current time; with a server's clock, the machine's time, which is close to it."""
         return self._now if self.settable else system_clock() + self._ahead
 
     def advance(self, milliseconds: int) -> None:
-        """Move time, in either direction. Where nobody can, the test is skipped."""
+        """Move time, in either direction. If that isn't possible, skip the test."""
         if self.settable:
             self._now += milliseconds
         elif self.shift(milliseconds):
             self._ahead += milliseconds
         else:
-            pytest.skip("this store goes by its server's clock, which a test can't move")
+            pytest.skip("this store uses its server's clock, which a test can't move")
 
     def is_now(self, at: Time | None) -> bool:
-        """Whether the store may have stamped this time just now."""
+        """Return whether the store may have set this timestamp just now."""
         return at is not None and abs(at - self.now) <= (0 if self.settable else NEAR)
 
 
 class Another:
-    """Opens engine objects on one store, and remembers them to close them."""
+    """Opens engine objects on one store, and closes them at the end."""
 
     def __init__(self, kind: Kind, url: str, clock: StoreClock) -> None:
         self._kind, self._url, self._clock = kind, url, clock
@@ -99,30 +99,30 @@ class Another:
         clock.shift = self._shift
 
     async def __call__(self) -> Engine:
-        """One more engine on the same store, opened."""
+        """Open one more engine on the same store."""
         engine = self._kind.at(self._url, self._clock)
         await engine.open()
         self._opened.append(engine)
         return engine
 
     def _shift(self, milliseconds: int) -> bool:
-        """Move the store's clock once, and let every engine know. Blocks, so that time moves between two lines."""
+        """Move the store's clock once, and tell every engine. Blocks, so that time moves between two lines."""
 
         async def shift() -> bool:
             moved = [await engine.shift_clock(0 if nth else milliseconds) for nth, engine in enumerate(self._opened)]
             return bool(moved) and all(moved)
 
-        with ThreadPoolExecutor(1) as beside:  # the test's own loop stands still meanwhile
+        with ThreadPoolExecutor(1) as beside:  # meanwhile the test's own loop stands still
             return beside.submit(asyncio.run, shift()).result()
 
     async def close_all(self) -> None:
-        """Close what was opened. Closing twice is allowed, so a test may have done it before."""
+        """Close all engines. A test may have closed some already: closing twice is allowed."""
         for engine in reversed(self._opened):
             await engine.close()
 
 
 def job(clock: StoreClock, **fields: Any) -> Job:
-    """A new job, not yet inserted: available at once unless the fields say otherwise."""
+    """Make a new job, not yet inserted: available at once unless the fields say otherwise."""
     now = clock.now
     number = next(_numbers)
     plain: dict[str, Any] = {
@@ -138,7 +138,7 @@ def job(clock: StoreClock, **fields: Any) -> Job:
 
 
 async def inserted(engine: Engine, clock: StoreClock, **fields: Any) -> Job:
-    """A job that the store holds."""
+    """Insert a job, and return it."""
     new = job(clock, **fields)
     [answer] = await engine.insert([new])
     assert answer.new
@@ -146,7 +146,7 @@ async def inserted(engine: Engine, clock: StoreClock, **fields: Any) -> Job:
 
 
 async def claimed(engine: Engine, clock: StoreClock, worker: str = "w-1", **fields: Any) -> Job:
-    """A job that a worker holds: in a queue of its own unless told, so that the claim can't take another one."""
+    """Return a job that a worker holds. By default it has its own queue, so that the claim takes no other job."""
     new = await inserted(engine, clock, **{"queue": f"own-{next(_numbers)}"} | fields)
     [held] = await engine.claim(worker, [new.queue], 1)
     assert held.id == new.id
@@ -154,7 +154,7 @@ async def claimed(engine: Engine, clock: StoreClock, worker: str = "w-1", **fiel
 
 
 async def children(engine: Engine, clock: StoreClock, parent: Job, number: int, group: str = "g") -> list[Job]:
-    """New children of a job that its owner holds, each claimed by a worker of its own."""
+    """Insert children of a job that its owner holds; each is claimed by its own worker."""
     held = []
     for n in range(number):
         child = job(clock, parent=parent.id, group=group, queue=f"own-{next(_numbers)}")
@@ -164,7 +164,7 @@ async def children(engine: Engine, clock: StoreClock, parent: Job, number: int, 
 
 
 async def in_state(engine: Engine, clock: StoreClock, state: State, **fields: Any) -> Job:
-    """A job in this state, brought there through the contract."""
+    """Return a job that was brought into this state through the contract."""
     later = clock.now + HOUR
     match state:
         case State.AVAILABLE:
@@ -189,7 +189,7 @@ async def in_state(engine: Engine, clock: StoreClock, state: State, **fields: An
 
 
 def facts(event: Event, now: Time) -> dict[str, Any]:
-    """What `decide` needs to know for an event, and would have from a worker or a person."""
+    """Return the arguments of `decide` for an event, as a worker or a person would supply them."""
     match event:
         case Event.COMPLETE | Event.RESOLVE:
             return {"result": '{"ok":true}'}
@@ -208,13 +208,13 @@ def facts(event: Event, now: Time) -> dict[str, Any]:
 
 
 def change(clock: StoreClock, job: Job, event: Event, *, at: Time | None = None, **more: Any) -> Change:
-    """What the lifecycle makes of this event, with the facts it needs and whatever else goes with it."""
+    """Decide this event, with the arguments it needs and any further ones."""
     now = clock.now if at is None else at
     return decide(job, event, now, **{"by": f"by-{event}"} | facts(event, now) | more)
 
 
 def signal(clock: StoreClock, job: Job, name: str = "go", value: str = "1") -> Change:
-    """What the lifecycle makes of a signal."""
+    """Decide a signal."""
     return deliver(job, name, value, clock.now, by="caller")
 
 
@@ -225,26 +225,26 @@ async def commit(engine: Engine, change: Change) -> Applied | Conflict:
 
 
 async def applied_to(engine: Engine, change: Change) -> Job:
-    """Commit a change that must hold, and answer with the job as the store has it then."""
+    """Commit a change that must succeed, and return the job as stored."""
     answer = await commit(engine, change)
     assert isinstance(answer, Applied), answer
     return await current(engine, change.job)
 
 
 async def done(engine: Engine, clock: StoreClock, job: Job, event: Event, **more: Any) -> Job:
-    """Bring an event about, and answer with the job as the store has it then."""
+    """Decide and commit an event, and return the job as stored."""
     return await applied_to(engine, change(clock, job, event, **more))
 
 
 async def current(engine: Engine, job: Job) -> Job:
-    """The job as the store has it now."""
+    """Return the job as stored now."""
     [found] = await engine.get([job.id])
-    assert found is not None, f"job {job.id} is gone"
+    assert found is not None, f"job {job.id} doesn't exist any more"
     return found
 
 
 async def taken_over(engine: Engine, clock: StoreClock, job: Job, worker: str = "w-2") -> Job:
-    """Let a job's worker be lost and another one take the job: from now on the first one's lease is stale."""
+    """Let a job lose its worker and another one claim it: after that, the first lease is stale."""
     await done(engine, clock, await current(engine, job), Event.LAPSE)
     [held] = await engine.claim(worker, [job.queue], 1)
     assert held.id == job.id
@@ -252,7 +252,7 @@ async def taken_over(engine: Engine, clock: StoreClock, job: Job, worker: str = 
 
 
 def step(job: Job, path: str = "draw#1", state: StepState = StepState.DONE, **fields: Any) -> Step:
-    """A step record under the lease of this copy of a job."""
+    """Make a step record under the lease of this copy of a job."""
     at = job.claimed_at or job.created_at
     ends: Mapping[str, Any] = {} if state is StepState.STARTED else {"finished_at": at + 5}
     plain: dict[str, Any] = {"result": '"image"'} if state is StepState.DONE else {}
@@ -263,5 +263,5 @@ def step(job: Job, path: str = "draw#1", state: StepState = StepState.DONE, **fi
 
 
 def with_version(change: Change, version: int | None) -> Change:
-    """The same change, expecting another version of the job."""
+    """Return the same change, expecting another version of the job."""
     return replace(change, version=version)

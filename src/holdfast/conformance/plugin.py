@@ -1,7 +1,7 @@
 """The options of the conformance suite. Loaded by every pytest run where Holdfast is installed.
 
-So it must not import anything but pytest, add fixtures, or act on anybody else's tests: all that is in `conftest`,
-which pytest reads only when the suite itself is collected.
+So it must import nothing but pytest, add no fixtures, and leave other tests alone: everything else is in `conftest`,
+which pytest loads only when the suite itself is collected.
 """
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 ENGINES = "holdfast_engines"
 EXAMPLES = "holdfast_examples"
 EXAMPLES_DEFAULT = 60
-"""Random lives to compare: enough to meet every pair of acts, and done in seconds on a store with fsync."""
+"""How many random lives to compare: enough to try every pair of acts, in seconds even on a store with fsync."""
 
 HOW_TO_CALL = "name a store: pytest --pyargs holdfast.conformance --engine URL, for example --engine memory:"
 
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a URL that names no store before anything runs."""
+    """Refuse a URL that names no store, before anything runs."""
     texts = config.getoption(ENGINES)
     if texts:
         from holdfast.conformance.kinds import kind_of

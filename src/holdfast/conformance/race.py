@@ -1,7 +1,7 @@
-"""Races: calls that start together, on threads and loops of their own, and proof that they ran at the same time.
+"""Races: calls that start together, each on its own thread and loop, and proof that they ran at the same time.
 
-Must not wait for luck: during a race each thread gives up its turn at every call and return of a function, so that
-even an engine whose calls take microseconds is seen in the middle of them.
+Must not depend on luck: during a race each thread yields at every call and return of a function, so that even calls
+that take microseconds overlap.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 RACERS = 4
 ROUNDS = 5
-"""How many rounds are run in any case: one overlap alone proves little."""
+"""How many rounds to run in any case: a single overlap proves little."""
 
 ROUNDS_LIMIT = 200
-"""How many rounds a race gets until calls have overlapped. An engine that is never seen racing fails its test."""
+"""How many rounds a race gets until calls have overlapped. An engine whose calls never overlap fails its test."""
 
 RACE_SECONDS = 60.0
-"""How long one round may take, so that a deadlock is told and not waited for."""
+"""How long one round may take, so that a deadlock is reported."""
 
 
 class Lap(Generic[T]):
-    """One racer's calls: the answers, and when each call began and ended."""
+    """One racer's calls: the answers, and when each call started and ended."""
 
     def __init__(self) -> None:
         self.answers: list[T] = []
@@ -48,7 +48,7 @@ Racer = Callable[[int, Engine, Lap[T]], Awaitable[object]]
 
 
 def run_race(engines: Sequence[Engine], racer: Racer[T]) -> list[Lap[T]]:
-    """Let each engine's racer run on a thread and loop of its own, all from one barrier. Answers in their order."""
+    """Run each engine's racer on its own thread and loop, all from one barrier. Return their laps in order."""
     laps: list[Lap[T]] = [Lap() for _ in engines]
     errors: list[BaseException] = []
     barrier = threading.Barrier(len(engines), timeout=RACE_SECONDS)
@@ -77,7 +77,7 @@ def run_race(engines: Sequence[Engine], racer: Racer[T]) -> list[Lap[T]]:
 
 
 def overlapped(laps: Sequence[Lap[T]]) -> bool:
-    """Whether calls of two racers were under way at the same time."""
+    """Return whether calls of two racers overlapped."""
     times = sorted((began, ended, seat) for seat, lap in enumerate(laps) for began, ended in lap.times)
     return any(later[0] < earlier[1] and later[2] != earlier[2] for earlier, later in pairwise(times))
 
@@ -89,7 +89,7 @@ async def until_raced(one_round: Callable[[int], Awaitable[Sequence[Lap[T]]]]) -
         raced = overlapped(await one_round(number)) or raced
         if raced and number + 1 >= ROUNDS:
             return
-    raise AssertionError(f"in {ROUNDS_LIMIT} rounds no two calls overlapped: nothing was raced, so nothing was shown")
+    raise AssertionError(f"no two calls overlapped in {ROUNDS_LIMIT} rounds, so this race proves nothing")
 
 
 @contextmanager

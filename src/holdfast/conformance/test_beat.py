@@ -1,4 +1,4 @@
-"""Beat: a worker is told what it lost, what was cancelled, what strays in its name, and what is paused."""
+"""Heartbeats: the answer lists lost and cancelled jobs, stray leases, and paused queues."""
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from holdfast.engines.records import PAUSE, QUIET, WORKER
 
 
 async def beat(engine: Engine, *jobs: Job, worker: str = "w-1", queues: tuple[str, ...] = ()) -> Beat:
-    """A worker's beat that names these copies of jobs as its own."""
+    """Send a worker's heartbeat that names these copies of jobs as its own."""
     running = tuple(Running(job.id, job.epoch) for job in jobs)
     return await engine.beat(Presence(worker=worker, queues=queues, running=running))
 
@@ -157,7 +157,7 @@ async def test_who_leaves_is_no_longer_present(engine: Engine, clock: StoreClock
 
     assert answer.stray == (held.lease,)
     assert [record.name for record in await engine.records(WORKER)] == [WORKER + "w-2"]
-    # Leaving gives no job back: that is a change of its own.
+    # Leaving doesn't release a job: that is a separate change.
     assert await current(engine, held) == held
 
 

@@ -1,4 +1,4 @@
-"""What no store can be relied on to keep is refused by all of them, in the same way, and leaves no trace."""
+"""Values that not every store can keep are refused by all engines, in the same way, without a trace."""
 
 from typing import Any
 

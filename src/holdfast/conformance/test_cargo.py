@@ -1,4 +1,4 @@
-"""What goes with a change is one act with it: steps, drops, edits, signals, new jobs, and the arrival at the parent."""
+"""A change and its cargo are one act: steps, drops, edits, signals, new jobs, and the arrival at the parent."""
 
 import pytest
 from msgspec.structs import replace
@@ -263,7 +263,7 @@ async def test_a_child_that_settles_arrives_at_its_parent(engine: Engine, clock:
     assert both == [Applied(third.version + 1, missing=1), Applied(first.version + 1, missing=0)]
     assert await engine.missing(parent.id, "g") == 0
     assert (await current(engine, first)).arrived
-    # The parent's own row is left alone, so that a thousand children don't fight over it.
+    # The parent's own row isn't touched, so that a thousand children don't compete for it.
     assert await current(engine, parent) == parent
 
 
@@ -314,7 +314,7 @@ async def test_an_arrival_expects_nothing_of_the_parent(engine: Engine, clock: S
 
 
 async def waits_for(engine: Engine, clock: StoreClock, parent: Job, *groups: str) -> Applied | Conflict:
-    """Let a job suspend until the children of any of these groups are in."""
+    """Suspend a job until the children of any of these groups have arrived."""
     waits = tuple(Wait(WaitKind.CHILDREN, group, clock.now + HOUR) for group in groups)
     return await commit(engine, change(clock, parent, Event.SUSPEND, waits=waits))
 

@@ -27,7 +27,7 @@ OVER_THE_LIMIT = 5
 
 
 async def ids_claimed(engine: Engine, queues: list[str], limit: int) -> list[str]:
-    """Claim, and answer with the ids in the order in which they came."""
+    """Claim, and return the ids in the order of the answer."""
     return [held.id for held in await engine.claim("w-1", queues, limit)]
 
 
@@ -79,7 +79,7 @@ async def test_a_queue_that_nobody_has_heard_of_is_empty(engine: Engine, clock: 
 
 
 def in_order(clock: StoreClock) -> list[Job]:
-    """Jobs in the order in which they must come: by priority, then `run_at`, then insertion, never by id."""
+    """Return jobs in the order of claims: by priority, then `run_at`, then insertion, never by id."""
     ages = [(9, 0), (5, HOUR), (5, MINUTE), (5, MINUTE), (5, 0), (0, DAY), (0, 0), (-3, DAY)]
     return [
         job(clock, id=new_id(clock.now, (100 - n) << 40), priority=priority, run_at=clock.now - age)
@@ -90,7 +90,7 @@ def in_order(clock: StoreClock) -> list[Job]:
 @pytest.mark.parametrize("limit", [1, 3, 50])
 async def test_priority_then_time_then_insertion_decides(engine: Engine, clock: StoreClock, limit: int) -> None:
     jobs = in_order(clock)
-    for n in (6, 2, 0, 7, 3, 5, 1, 4):  # the two that differ in nothing else keep their order
+    for n in (6, 2, 0, 7, 3, 5, 1, 4):  # the two that are otherwise equal keep their order
         await engine.insert([jobs[n]])
 
     seen: list[str] = []
@@ -200,7 +200,7 @@ async def test_nothing_comes_after_it_has_expired(engine: Engine, clock: StoreCl
     late = await inserted(engine, clock, state=state, run_at=clock.now - HOUR, expires_at=clock.now - SECOND)
 
     assert await engine.claim("w-1", ["default"], 5) == []
-    # Discarding it is a change of its own, which upkeep makes: a claim leaves it as it is.
+    # Discarding it is a separate change, which upkeep makes: a claim leaves it unchanged.
     assert await current(engine, late) == late
 
 

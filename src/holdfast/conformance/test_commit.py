@@ -1,4 +1,4 @@
-"""Commit: what a change expects, what it makes of the job, and that a refusal touches nothing at all."""
+"""Commit: what a change expects, how it changes the job, and that a refusal changes nothing at all."""
 
 import pytest
 from msgspec.structs import replace
@@ -39,11 +39,11 @@ from holdfast.core.model import (
 from holdfast.engines.contract import Engine
 
 UNHURRIED = [event for event in OWNER_EVENTS if event not in (Event.SUSPEND, Event.REST)]
-"""What an owner may do without knowing of the newest signal."""
+"""What an owner may do without knowing the newest signal."""
 
 
 def with_cargo(clock: StoreClock, held: Job, event: Event) -> Change:
-    """A change that brings along all that a change can, as far as its event allows it."""
+    """Return a change with every kind of cargo that its event allows."""
     return change(
         clock,
         held,
@@ -61,7 +61,7 @@ async def test_nothing_committed_is_nothing_answered(engine: Engine) -> None:
     assert await engine.commit([]) == []
 
 
-# What a change makes of a job.
+# How a change changes a job.
 
 
 @pytest.mark.parametrize(("event", "source"), EDGES)
@@ -103,7 +103,7 @@ async def test_an_owner_whose_lease_was_taken_over_changes_nothing(
     stale = await applied_to(engine, signal(clock, stale))
     held = await taken_over(engine, clock, stale)
     before = await dump(engine)
-    # Even with the version right, the epoch alone must refuse it.
+    # Even with the right version, the old epoch alone must be refused.
     decided = replace(with_cargo(clock, stale, event), version=None)
 
     answer = await commit(engine, decided)
@@ -207,7 +207,7 @@ async def test_a_change_that_is_repeated_counts_once(
     assert isinstance(await commit(engine, decided), Applied)
     before = await dump(engine)
 
-    # The answer was lost, and the caller asks again.
+    # The answer was lost, and the caller repeats the call.
     assert isinstance(await commit(engine, decided), Conflict)
 
     assert await dump(engine) == before
@@ -257,7 +257,7 @@ async def test_changes_of_one_job_in_a_batch_build_on_one_another(engine: Engine
     assert [got.value for got in (await current(engine, head)).inbox] == ["1", "2"]
 
 
-# What no engine carries out.
+# What no engine accepts.
 
 
 async def test_too_many_new_jobs_are_refused_whole(engine: Engine, clock: StoreClock) -> None:

@@ -1,4 +1,4 @@
-"""The backbone: any life that jobs can have, lived on the memory engine and on this one, looks the same on both."""
+"""The backbone: a random life of jobs on the memory engine and on this one looks the same on both."""
 
 import asyncio
 import tempfile
@@ -17,7 +17,7 @@ ACTS = 40
 
 def test_any_life_looks_as_it_does_in_memory(kind: Kind, tmp_path: Path, runner: asyncio.Runner, examples: int) -> None:
     class Life(RuleBasedStateMachine):
-        """One empty store and what happens to it."""
+        """One empty store, and what happens to it."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -28,13 +28,13 @@ def test_any_life_looks_as_it_does_in_memory(kind: Kind, tmp_path: Path, runner:
 
         @rule(act=acts)
         def do(self, act: Act) -> None:
-            """One act on both stores."""
+            """Do one act on both stores."""
             self.sound = False
             runner.run(self.twins.do(act))
             self.sound = True
 
         def teardown(self) -> None:
-            """The last comparison, unless one has failed already."""
+            """Compare a last time, unless a comparison has failed already."""
             try:
                 if self.sound:
                     runner.run(self.twins.compare())
@@ -50,7 +50,7 @@ def test_any_life_looks_as_it_does_in_memory(kind: Kind, tmp_path: Path, runner:
             derandomize=False,
             deadline=None,
             print_blob=True,
-            # Without the phase that explains: it runs a failing life hundreds of times more, each on a new store.
+            # Without the explain phase: it runs a failing life hundreds of times more, each on a new store.
             phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
         ),

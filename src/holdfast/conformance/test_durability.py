@@ -1,4 +1,4 @@
-"""Durability: what was acknowledged is there after a close, after a kill, and for everybody else at once."""
+"""Durability: acknowledged work exists after a close and after a kill, and other engines see it at once."""
 
 import asyncio
 import os
@@ -37,14 +37,14 @@ VICTIM_SECONDS = 60.0
 
 @pytest.fixture
 def lasting(kind: Kind) -> None:
-    """For engines that keep anything."""
+    """Skip engines that keep nothing."""
     if kind.engine.guarantees.durable == NOTHING:
         pytest.skip("this engine promises to keep nothing")
 
 
 @pytest.fixture
 def shared(kind: Kind) -> None:
-    """For engines whose store several may use at once."""
+    """Skip engines whose store only one process can use."""
     if not kind.engine.guarantees.shared:
         pytest.skip("this engine's store is for one process at a time")
 
@@ -124,7 +124,7 @@ async def test_a_lease_outlives_a_close_or_is_broken_by_the_book(
         assert await again.claim("w-2", [held.queue], 1) == []
         assert (await done(again, clock, held, Event.COMPLETE)).epoch == held.epoch
     else:
-        # Nobody but the process that is gone could hold it: its lease may be broken, as upkeep would have done.
+        # Only the process that is gone could hold it, so its lease may be broken, as upkeep would have done.
         assert (now.state, now.version, now.epoch) == (State.AVAILABLE, held.version + 1, held.epoch)
         assert (await again.history(held.id))[-1].event == Event.LAPSE
         assert isinstance(await commit(again, change(clock, held, Event.COMPLETE)), Conflict)
@@ -161,7 +161,7 @@ async def test_the_order_of_insertion_outlives_a_close(engine: Engine, another: 
 
 @pytest.mark.usefixtures("lasting")
 async def test_all_is_there_after_a_kill(kind: Kind, url: str, another: Another) -> None:
-    # pytest may have added to the path; the victim must find the engine's module where we found it.
+    # pytest may have extended the path; the victim must find the engine's module where we found it.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     victim = await asyncio.to_thread(
         subprocess.run,

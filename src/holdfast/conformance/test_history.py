@@ -1,4 +1,4 @@
-"""History: one entry for each version, without a gap, saying what was decided, whatever way a job went."""
+"""History: one entry for each version, without gaps, that says what was decided, whatever happened to the job."""
 
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ from holdfast.engines.contract import Engine
 
 CLAIMED_BY = "w-1"
 
-# A job's way through every event that doesn't end it: each line leads from where the one before has left it.
+# A job's path through every event that doesn't end it: each line continues where the one before ended.
 LONG_LIFE = (
     Event.CLAIM,
     Event.RELEASE,
@@ -49,7 +49,7 @@ ENDS = (Event.RESOLVE, Event.DISCARD, Event.CANCEL)
 
 
 async def live(engine: Engine, clock: StoreClock, head: Job, event: Event) -> tuple[Job, Entry | None]:
-    """Bring one event about; answer with the job after it, and the entry that must be there (of a claim: None)."""
+    """Make one event happen. Return the job after it, and the expected entry (None for a claim)."""
     if event is Event.CLAIM:
         [held] = await engine.claim(CLAIMED_BY, [head.queue], 1)
         return held, None
@@ -76,7 +76,7 @@ async def test_every_way_leaves_one_entry_for_each_version(engine: Engine, clock
 
 
 def assert_it_is_a_chain(entries: list[Entry]) -> None:
-    """Each entry begins where the one before ended, and epochs go up with claims only."""
+    """Assert that each entry starts where the one before ended, and that epochs grow only with claims."""
     for before, after in pairwise(entries):
         assert after.before == before.after
         assert after.epoch == before.epoch + (after.event == Event.CLAIM)

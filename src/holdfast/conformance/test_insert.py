@@ -23,7 +23,7 @@ from holdfast.core.model import Event, Inserted, Job, Lease, Options, State
 from holdfast.engines.contract import Engine
 
 MANY = 1_200
-"""More jobs in one call than a store's usual limit on the parameters of one statement allows."""
+"""More jobs in one call than stores usually allow parameters in one statement."""
 
 
 async def test_a_new_job_is_kept_as_it_was_given_with_its_first_entry(engine: Engine, clock: StoreClock) -> None:
@@ -95,7 +95,7 @@ async def test_known_and_new_ids_mix(engine: Engine, clock: StoreClock) -> None:
 
 
 def keyed(clock: StoreClock, **fields: object) -> Job:
-    """A job for the key that all these tests use."""
+    """Make a job with the key that all these tests use."""
     return job(clock, **{"key": "order-42", "digest": "d1"} | fields)
 
 
@@ -157,7 +157,7 @@ async def test_an_id_counts_before_its_key(engine: Engine, clock: StoreClock) ->
     first = keyed(clock)
     await engine.insert([first])
 
-    # The answer to an insert was lost and the caller repeats it: that is no conflict with itself.
+    # The answer to an insert was lost and the caller repeats it: that isn't a conflict with itself.
     assert await engine.insert([replace(first, digest="d2")]) == [Inserted(first.id, False)]
 
 
@@ -185,7 +185,7 @@ async def test_a_key_is_held_to_the_end_of_its_window(engine: Engine, clock: Sto
 
 
 async def pruned(engine: Engine, clock: StoreClock, **fields: object) -> Job:
-    """A job with the key that has ended and is gone."""
+    """Return a job with the key that has ended and was pruned."""
     gone = await in_state(
         engine, clock, State.COMPLETED, key="order-42", digest="d1", options=Options(keep_ms=0), **fields
     )

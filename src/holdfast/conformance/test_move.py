@@ -1,4 +1,4 @@
-"""Moving: a store that bears the mark takes nothing but whole jobs, and keeps them as they were elsewhere."""
+"""Moving: a marked store accepts only whole jobs, and keeps them as they were in the other store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -62,12 +62,12 @@ async def wholes_of(store: Any) -> list[Whole]:
 
 
 def by_name(keys: list[HeldKey]) -> list[HeldKey]:
-    """Keys in one order: each store has its own."""
+    """Sort keys: each store has its own order."""
     return sorted(keys, key=lambda one: (one.type, one.key))
 
 
 async def filled(store: Any, source: Any) -> None:
-    """Put all that one store holds into another."""
+    """Copy everything from one store to another."""
     await store.put_record(MOVED, INTO)
     records = [record for record in await source.all_records() if record.name != MOVED]
     await store.load(await wholes_of(source), await source.keys(), records)
@@ -188,7 +188,7 @@ async def test_a_marked_store_takes_nothing(store: Any, clock: StoreClock) -> No
 
 
 async def _not_filled(connection: Any) -> list[Step]:
-    raise AssertionError("a body must not run where nothing can be recorded")
+    raise AssertionError("a body must not run if nothing can be recorded")
 
 
 async def test_it_goes_on_when_the_mark_is_taken_back(store: Any, clock: StoreClock) -> None:
@@ -318,14 +318,14 @@ async def test_what_was_loaded_goes_on(store: Any, clock: StoreClock) -> None:
     due = await inserted(source, clock, state=State.SCHEDULED, run_at=clock.now - HOUR, queue="due")
     await filled(store, source)
 
-    # The owner's lease holds, an older one doesn't, and what was recorded stands.
+    # The owner's lease is valid, an older one isn't, and recorded steps stay.
     assert isinstance((await store.record([step(replace(held, epoch=0), "c")]))[0], Conflict)
     [again, ended] = await store.record([step(held, "a", result='"other"'), step(held, "b")])
     assert (again.first, ended.first) == (False, True)
     await done(store, clock, held, Event.RELEASE)
     [taken] = await store.claim("w-9", ["q"], 1)
     assert (taken.id, taken.epoch, taken.version) == (held.id, held.epoch + 1, held.version + 2)
-    # The group waits for the one child that is out, counts it, and no other.
+    # The group waits for the one child that hasn't arrived, and counts only that one.
     assert await store.missing(parent.id, "g") == 1
     [answer] = await store.commit([change(clock, second, Event.COMPLETE)])
     assert isinstance(answer, Applied)

@@ -1,4 +1,4 @@
-"""Prune: only what has ended and is old enough, never kin of the living, and then with all that belongs to it."""
+"""Prune: only jobs that ended long enough ago, never relatives of unfinished ones, and with everything they have."""
 
 from typing import Any
 
@@ -30,13 +30,13 @@ AT_ONCE = Options(keep_ms=0)
 
 
 async def ended(engine: Engine, clock: StoreClock, *, ago: int = 0, **fields: Any) -> Job:
-    """A job that was completed so long ago, and is kept no longer than that moment."""
+    """Return a job that was completed this long ago, and was to be kept only until then."""
     held = await claimed(engine, clock, options=AT_ONCE, **fields)
     return await done(engine, clock, held, Event.COMPLETE, at=clock.now - ago)
 
 
 async def kept(engine: Engine, *jobs: Job) -> list[bool]:
-    """Which of these jobs are still there."""
+    """Return which of these jobs still exist."""
     return [found is not None for found in await engine.get([each.id for each in jobs])]
 
 
@@ -104,7 +104,7 @@ async def test_a_new_job_has_nothing_of_one_that_is_gone(engine: Engine, clock: 
     await done(engine, clock, old, Event.COMPLETE)
     assert await engine.prune() == 1
 
-    # A store that numbers its jobs may give the next one the same number.
+    # A store that numbers its jobs may assign the same number to the next one.
     new = await inserted(engine, clock)
 
     assert await engine.steps(new.id) == []
@@ -153,7 +153,7 @@ async def test_what_must_stay_does_not_use_up_the_limit(engine: Engine, clock: S
 
 
 async def family(engine: Engine, clock: StoreClock) -> tuple[Job, Job]:
-    """A parent and a child that go as soon as they may."""
+    """Return a parent and a child that may be pruned as soon as they end."""
     parent = await claimed(engine, clock, options=AT_ONCE)
     child = job(clock, parent=parent.id, group="g", queue="nursery", options=AT_ONCE)
     await engine.insert([child], parent.lease)

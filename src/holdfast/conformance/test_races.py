@@ -1,6 +1,6 @@
-"""Races: whoever comes at the same time, one wins, and nothing is done twice or lost.
+"""Races: of concurrent callers one wins, and nothing is done twice or lost.
 
-Each racer has a thread and a loop of its own, and, where the store can be shared, an engine of its own.
+Each racer has its own thread and loop and, if the store can be shared, its own engine.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ from holdfast.core.model import Applied, Conflict, Event, Inserted, Job, Lease, 
 from holdfast.engines.contract import Engine
 
 CROWD = 24
-"""How many jobs the claimers of one round fight over."""
+"""How many jobs the claimers of one round compete for."""
 
 
 @pytest.fixture
 def engines(engine: Engine, another: Another, runner: asyncio.Runner) -> list[Engine]:
-    """An engine for each racer: of its own if the store can be shared, else the same one."""
+    """Return an engine for each racer: its own if the store can be shared, otherwise the same one."""
     if not engine.guarantees.shared:
         return [engine] * RACERS
     return [engine, *(runner.run(another()) for _ in range(RACERS - 1))]
 
 
 def winners(laps: Sequence[Lap[list[Applied | Conflict]]]) -> list[Applied]:
-    """The changes that were carried out."""
+    """Return the changes that were applied."""
     return [answer for lap in laps for answers in lap.answers for answer in answers if isinstance(answer, Applied)]
 
 
@@ -153,7 +153,7 @@ async def test_a_signal_and_a_suspension_do_not_miss_one_another(engines: list[E
 
         laps = run_race(engines[:2], racer)
 
-        # One is refused and looks again. So nobody waits for what is in its inbox already.
+        # One is refused and reads again, so nobody waits for what is already in its inbox.
         assert winners(laps) == [Applied(held.version + 1)]
         now = await current(engines[0], held)
         assert (now.state, len(now.inbox)) in {(State.PENDING, 0), (State.ACTIVE, 1)}

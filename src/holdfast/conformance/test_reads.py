@@ -1,4 +1,4 @@
-"""Reads: what was acknowledged is seen; pages miss and repeat nothing; counts equal a recount."""
+"""Reads: acknowledged writes are visible, pages neither skip nor repeat a job, and counts equal a recount."""
 
 from collections import Counter
 
@@ -25,7 +25,7 @@ async def test_jobs_come_in_the_order_they_were_asked_for(engine: Engine, clock:
 
 
 async def crowd(engine: Engine, clock: StoreClock) -> list[Job]:
-    """Jobs of several queues, types, states and parents; answered as the store has them, by id."""
+    """Insert jobs of several queues, types, states and parents; return them as stored, by id."""
     parent = await claimed(engine, clock, queue="a", type="t.parent")
     for number, group in ((2, "g"), (1, "h")):
         for _ in range(number):
@@ -118,7 +118,7 @@ async def test_a_walk_meets_each_job_once_while_others_come_and_change(
         if not page:
             break
         seen += page
-        # Between two pages: one comes before what was seen, one after it, and those that were seen change.
+        # Between two pages: insert a job before those seen and one after them, and change those seen.
         await engine.insert([job(clock, id=new_id(clock.now - HOUR, n)), job(clock, id=new_id(clock.now + HOUR, n))])
         await engine.claim("w-1", [page[0].queue], 1)
         await applied_to(engine, signal(clock, page[-1])) if page[-1].queue != page[0].queue else None

@@ -1,4 +1,4 @@
-"""Step records: fenced by the lease, first write wins, in the order of their first writing, beside the version."""
+"""Step records: fenced by the lease; the first write wins; in the order of first writes; without a new version."""
 
 import pytest
 
@@ -83,7 +83,7 @@ async def test_a_write_that_is_repeated_is_answered_as_the_first_time(
     held = await claimed(engine, clock)
     same = step(held, "a", state)
 
-    # The answer was lost, and the owner writes the very same record again: it has won all the same.
+    # The answer was lost, and the owner writes the same record again: it still counts as the first.
     assert await engine.record([same]) == [Recorded(same, True)]
     assert await engine.record([same]) == [Recorded(same, True)]
     assert await engine.steps(held.id) == [same]

@@ -1,4 +1,4 @@
-"""Small documents: compare and set, versions that never come back, and names taken by the letter."""
+"""Small records: compare-and-set, versions that are never used again, and names that are compared exactly."""
 
 import pytest
 
@@ -63,7 +63,7 @@ async def test_a_version_never_comes_back_not_even_after_a_removal(engine: Engin
     new = await put(engine, "leader", "2", 0)
 
     assert new.version > old.version
-    # Who still holds the old version must not take the new record for its own.
+    # A caller with the old version must not mistake the new record for its own.
     assert await engine.put_record("leader", "3", old.version) == Conflict("leader", OUTRUN, version=new.version)
 
 

@@ -1,4 +1,4 @@
-"""Summaries and pages of steps: they tell what counting and listing all steps would tell, without their results."""
+"""Summaries and pages of steps: they equal a count and a list of all steps, without the results."""
 
 import random
 from typing import Any
@@ -33,17 +33,17 @@ LONG = "x" * 20_000
 
 
 async def pages_of(engine: Engine, job: str, limit: int) -> list[StepHead]:
-    """All steps of a job without their results, page by page."""
+    """Return all steps of a job without their results, read page by page."""
     heads: list[StepHead] = []
     while found := await engine.steps_page(job, heads[-1].path if heads else "", limit):
         assert len(found) <= limit
-        assert not heads or found[-1].path != heads[-1].path, "the same page came again"
+        assert not heads or found[-1].path != heads[-1].path, "the same page was returned again"
         heads += found
     return heads
 
 
 async def checked(engine: Engine, job: Job) -> StepSummary:
-    """The summary of a job, which equals what counting all its steps gives, as its pages equal a list of them."""
+    """Return the summary of a job. Assert that it equals a count of all steps, and the pages a list of them."""
     steps = await engine.steps(job.id)
     [summary] = await engine.summaries([job.id])
     assert summary == summarize(job.id, steps)

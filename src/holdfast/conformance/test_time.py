@@ -10,7 +10,7 @@ REAL_WAIT_SECONDS = 0.02
 
 
 async def ids_claimed(engine: Engine, *queues: str) -> set[str]:
-    """Claim all that there is."""
+    """Claim everything that can be claimed."""
     return {held.id for held in await engine.claim("w-1", queues or ["default"], 100)}
 
 
@@ -28,7 +28,7 @@ async def test_now_is_the_stores_time_and_moves(engine: Engine, clock: StoreCloc
 
 
 async def test_the_store_stamps_what_it_does_itself(engine: Engine, clock: StoreClock) -> None:
-    # What a caller says of times is the caller's; what the store says goes by its own clock.
+    # Times that a caller passes are the caller's; times that the store sets are from its own clock.
     strange = clock.now - 400 * DAY
     held = await claimed(engine, clock, created_at=strange, run_at=strange)
     record = await engine.put_record("r", "1")
@@ -52,7 +52,7 @@ async def test_a_change_keeps_the_time_at_which_it_was_decided(engine: Engine, c
 
 
 async def cast(engine: Engine, clock: StoreClock) -> dict[str, Job]:
-    """Jobs that depend on time, each in its own way."""
+    """Insert jobs that depend on time, each in a different way."""
     return {
         "held": await claimed(engine, clock, queue="held"),
         "ready": await inserted(engine, clock),
@@ -67,7 +67,7 @@ async def test_a_clock_that_jumps_ahead_loses_nothing(engine: Engine, clock: Sto
 
     clock.advance(DAY)
 
-    # A lease is an epoch, not a time: its owner still writes, and nobody else has got the job.
+    # A lease is an epoch, not a time: its owner can still write, and nobody else has got the job.
     assert await ids_claimed(engine, "held") == set()
     assert isinstance((await engine.record([step(jobs["held"], "a")]))[0], Recorded)
     assert isinstance(await commit(engine, change(clock, jobs["held"], Event.COMPLETE)), Applied)
@@ -89,7 +89,7 @@ async def test_a_clock_that_jumps_back_loses_nothing(engine: Engine, clock: Stor
     assert isinstance(second, Record)
     assert second.version > first.version
     new = await inserted(engine, clock)
-    assert await ids_claimed(engine) == {new.id}  # the others' moments are a day away again
+    assert await ids_claimed(engine) == {new.id}  # the others are due in a day again
 
     clock.advance(DAY + 2 * HOUR)
     assert await ids_claimed(engine) == {jobs["ready"].id, jobs["soon"].id, jobs["wait"].id}

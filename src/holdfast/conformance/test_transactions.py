@@ -1,6 +1,6 @@
-"""Transactions, on engines that have them: the lease is compared first, and body and record are one act.
+"""Transactions, on engines that have them: the lease is checked first, and body and record are one act.
 
-What a body writes is in a store's own language, so here it writes nothing; an engine's own tests say what it may.
+What a body writes depends on the store's language, so here it writes nothing; each engine's own tests cover that.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from holdfast.engines.traits import Body, Transactional
 
 @pytest.fixture
 def store(engine: Engine) -> Transactional:
-    """The engine, as one that has transactions."""
+    """Return the engine, if it has transactions."""
     if engine.guarantees.transactions == "no":
         pytest.skip("this engine has no transactions for steps")
     return cast(Transactional, engine)
 
 
 class Bodies:
-    """Bodies that are counted, and what they were given."""
+    """Counts bodies, and keeps the connections they got."""
 
     def __init__(self) -> None:
         self.given: list[Any] = []
 
     def __call__(self, *steps: Step, first: Callable[[], Any] = lambda: None) -> Body:
-        """A body that has these to record."""
+        """Make a body that returns these records."""
 
         async def body(connection: Any) -> Sequence[Step]:
             self.given.append(connection)
@@ -172,7 +172,7 @@ async def test_a_lease_that_ends_while_the_body_runs_takes_back_all_of_it(
     engine: Engine, store: Transactional, clock: StoreClock
 ) -> None:
     if engine.guarantees.transactions != "all steps":
-        pytest.skip("here nobody else can write while a body runs")
+        pytest.skip("nobody else can write to this store while a body runs")
     held = await claimed(engine, clock)
 
     async def slow(connection: Any) -> Sequence[Step]:
@@ -191,7 +191,7 @@ async def test_of_two_tries_at_once_one_is_kept_and_answers_both(
     engine: Engine, store: Transactional, clock: StoreClock
 ) -> None:
     if engine.guarantees.transactions != "all steps":
-        pytest.skip("here nobody else can write while a body runs")
+        pytest.skip("nobody else can write to this store while a body runs")
     held = await claimed(engine, clock)
     begun = [asyncio.Event(), asyncio.Event()]
 

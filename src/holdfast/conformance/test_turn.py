@@ -7,7 +7,7 @@ from holdfast.engines.contract import Engine
 
 
 async def held_and_waiting(engine: Engine, clock: StoreClock, held: int, waiting: int) -> tuple[list[Job], list[Job]]:
-    """Some jobs that a worker holds, and some that nobody has claimed yet."""
+    """Return some jobs that a worker holds, and some that nobody has claimed yet."""
     await engine.insert([job(clock) for _ in range(held)])
     ours = await engine.claim("w-1", ["default"], held)
     new = [job(clock) for _ in range(waiting)]
@@ -46,7 +46,7 @@ async def test_a_refused_end_touches_no_neighbour_and_no_claim(engine: Engine, c
     held, new = await held_and_waiting(engine, clock, held=2, waiting=1)
     changes = await ends(engine, held)
     await engine.commit([decide(held[0], Event.RELEASE, await engine.now(), by="w-1")])
-    [again] = await engine.claim("w-2", ["default"], 1)  # an older run_at: before the one that waits
+    [again] = await engine.claim("w-2", ["default"], 1)  # its run_at is older than that of the waiting job
     assert again.id == held[0].id
 
     answers, jobs = await engine.turn(changes, "w-1", ["default"], 5)

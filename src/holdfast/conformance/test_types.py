@@ -1,4 +1,4 @@
-"""Claims of known types: a worker takes what it knows, in the order of all, and leaves the rest as it is."""
+"""Claims by type: a worker takes only jobs of its types, in the common order, and leaves the others unchanged."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ CROWD = 24
 
 
 async def ids_of(engine: Engine, limit: int, *types: str, queues: tuple[str, ...] = ("default",)) -> list[str]:
-    """Claim jobs of these types, and answer with their ids in the order in which they came."""
+    """Claim jobs of these types, and return their ids in the order of the answer."""
     return [held.id for held in await engine.claim("w-1", queues, limit, types)]
 
 
@@ -66,7 +66,7 @@ async def test_a_type_may_be_named_twice(engine: Engine, clock: StoreClock) -> N
 
 
 def mixed(clock: StoreClock, types: list[str]) -> list[Job]:
-    """Jobs of several types in the order in which they must come: by priority, `run_at`, then insertion."""
+    """Return jobs of several types in the order of claims: by priority, `run_at`, then insertion."""
     places = [(priority, age) for priority in (5, 0, -2) for age in (HOUR, SECOND, SECOND)]
     return [
         job(
@@ -85,7 +85,7 @@ def mixed(clock: StoreClock, types: list[str]) -> list[Job]:
 async def test_the_order_holds_across_types(engine: Engine, clock: StoreClock, number: int, limit: int) -> None:
     types = [f"known.job-{n}" for n in range(number)]
     jobs = mixed(clock, types)
-    apart = sorted(range(len(jobs)), key=lambda n: (n % 4, n))  # what differs in nothing else keeps its order
+    apart = sorted(range(len(jobs)), key=lambda n: (n % 4, n))  # otherwise equal jobs keep their order
     ties = {(one.priority, one.run_at) for one in jobs}
     wanted = [jobs[n] for tie in sorted(ties, key=lambda tie: (-tie[0], tie[1])) for n in apart if _of(jobs[n], tie)]
     await engine.insert([job(clock, type=THEIRS, priority=7) for _ in range(3)])
@@ -133,7 +133,7 @@ async def test_what_goes_away_meanwhile_is_not_claimed(engine: Engine, clock: St
 
 
 async def test_in_a_long_drain_the_jobs_of_another_type_are_not_passed_over(engine: Engine, clock: StoreClock) -> None:
-    """Whatever an engine remembers of where the last claims were: it is for those types."""
+    """Whatever an engine remembers about earlier claims applies only to their types."""
     old = [job(clock, type=THEIRS, run_at=clock.now - HOUR) for _ in range(12)]
     await engine.insert([*old, *(job(clock, type=OURS) for _ in range(80))])
     for _ in range(10):
@@ -152,7 +152,7 @@ async def test_what_is_due_is_promoted_whatever_its_type_and_told(engine: Engine
     topics = [queue_topic("default")]
     due = await inserted(engine, clock, type=THEIRS, state=State.SCHEDULED, run_at=clock.now - SECOND)
     mark = 0
-    for _ in range(3):  # the first waits may end early for what came before them
+    for _ in range(3):  # the first waits may end early because of earlier events
         mark = await engine.wait(topics, 0, mark)
     waiting = asyncio.create_task(_wait_and_claim(engine, mark))
     await asyncio.sleep(SETTLE_SECONDS)
@@ -165,7 +165,7 @@ async def test_what_is_due_is_promoted_whatever_its_type_and_told(engine: Engine
 
 
 async def _wait_and_claim(engine: Engine, mark: int) -> list[str]:
-    """Somebody who knows that type, and claims when there are news."""
+    """Wait for a wake-up and claim, as a worker that knows this type."""
     while True:
         mark = await engine.wait([queue_topic("default")], LONG_SECONDS, mark)
         if came := await ids_of(engine, 5, THEIRS):

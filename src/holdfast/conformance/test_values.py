@@ -1,4 +1,4 @@
-"""Values come back byte for byte: texts of any alphabet and size, numbers to 64 bits, nothing told from empty."""
+"""Values come back byte for byte: texts of any alphabet and size, 64-bit numbers, and None distinct from empty."""
 
 import pytest
 from msgspec.structs import replace
@@ -99,7 +99,7 @@ async def test_names_and_notes_come_back_byte_for_byte(engine: Engine, clock: St
     held = await claimed(engine, clock, key=name, group=name)
     note = {"text": text, name: [name]}
 
-    # `decide` cuts long notes; a store keeps whatever it is given.
+    # `decide` cuts long notes; a store keeps whatever it gets.
     assert await commit(engine, replace(change(clock, held, Event.RELEASE, by=name), note=note)) == Applied(3)
 
     entry = (await engine.history(held.id))[-1]

@@ -1,7 +1,7 @@
-"""Wait: news wake who waits for them, none are missed between two calls, and no wait is longer than it was asked to be.
+"""Wait: events wake those who wait for them, none is missed between two calls, and no wait exceeds its timeout.
 
-The only tests, with the races, that go by real time: a wake-up can't be made by moving a clock. `wait` may always
-return early, so they ask one thing only: that it doesn't sleep through the news.
+Besides the races, these are the only tests in real time: moving a clock can't cause a wake-up. `wait` may always return
+early, so they check only one thing: that it doesn't sleep through an event.
 """
 
 import asyncio
@@ -18,25 +18,26 @@ from holdfast.engines.records import PAUSE, QUIET
 from holdfast.engines.topics import job_topic, queue_topic, worker_topic
 
 LONG_SECONDS = 30.0
-"""How long a waiter is ready to wait: longer than any test has patience for."""
+"""How long a waiter waits: longer than any test."""
 
 PATIENCE_SECONDS = 5.0
-"""How late a wake-up may come on a machine that has other things to do."""
+"""How late a wake-up may be on a busy machine."""
 
 SETTLE_SECONDS = 0.02
-"""Time for a waiter to be waiting indeed. If it isn't yet, its mark must save it, so nothing hangs on this."""
+"""Time for a waiter to start. If it hasn't started by then, its mark must catch the event.
+"""
 
 SOON_MS = 50
-"""When a job becomes due that somebody waits for: the distance is by the clock, the wait in real time."""
+"""When a job becomes due that somebody waits for: by the store's clock; the wait is in real time."""
 
 DUE_SECONDS = 3.0
-"""How late the end of a wait may be that an engine has set itself."""
+"""How late the end of a wait may be if the engine itself ends it."""
 
 Act = Callable[[], Awaitable[object]]
 
 
 async def assert_wakes(engine: Engine, topic: str, act: Act) -> None:
-    """Somebody waits, then something happens: the wait ends. And once more with the news coming between two waits."""
+    """Assert that an event ends a wait: while somebody waits, and between two waits."""
     mark = await engine.wait([topic], 0)
     waiting = asyncio.create_task(engine.wait([topic], LONG_SECONDS, mark))
     await asyncio.sleep(SETTLE_SECONDS)
@@ -46,7 +47,7 @@ async def assert_wakes(engine: Engine, topic: str, act: Act) -> None:
 
 
 async def assert_not_missed(engine: Engine, topic: str, act: Act) -> None:
-    """Something happens between two waits: the second one ends at once."""
+    """Assert that after an event between two waits, the second one ends at once."""
     mark = await engine.wait([topic], 0)
     await act()
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -55,7 +56,7 @@ async def assert_not_missed(engine: Engine, topic: str, act: Act) -> None:
 
 @pytest.fixture(params=[assert_wakes, assert_not_missed], ids=["while-waiting", "between-waits"])
 def assert_heard(request: pytest.FixtureRequest) -> Callable[[Engine, str, Act], Awaitable[None]]:
-    """Both ways in which news can come."""
+    """Both ways in which an event can happen: during a wait, and between two."""
     heard: Callable[[Engine, str, Act], Awaitable[None]] = request.param
     return heard
 
@@ -160,12 +161,12 @@ async def test_a_wait_for_a_queue_ends_when_a_job_becomes_due(engine: Engine, cl
     for soon in (SOON_MS, SOON_MS * 4, SOON_MS * 16, SOON_MS * 64):
         topics = [queue_topic("a"), queue_topic(f"q-{soon}")]
         due = clock.now + soon
-        # An available job has a time to come only when it lost its second worker in a row.
+        # An available job has a future run_at only after it lost its second worker in a row.
         await inserted(engine, clock, queue=f"q-{soon}", state=state, run_at=due, recoveries=2)
         mark = 0
-        for _ in range(3):  # the first waits may end early for what came before them
+        for _ in range(3):  # the first waits may end early because of earlier events
             mark = await engine.wait(topics, 0, mark)
-        if clock.now < due:  # a slow machine has missed that moment: once more, with a later one
+        if clock.now < due:  # a slow machine missed that moment: try again with a later one
             break
 
     async with asyncio.timeout(DUE_SECONDS + soon / 1_000):
@@ -193,7 +194,7 @@ async def test_who_waits_hears_of_a_job_that_becomes_due_sooner(engine: Engine, 
 
 
 class Waiter(threading.Thread):
-    """Somebody on a thread and a loop of its own who waits once."""
+    """Waits once, on its own thread and loop."""
 
     def __init__(self, engine: Engine, topic: str, mark: int) -> None:
         super().__init__(daemon=True)
@@ -250,7 +251,7 @@ async def test_news_reach_other_engines_on_the_same_store(
     engine: Engine, another: Another, clock: StoreClock, assert_heard: Heard
 ) -> None:
     if not engine.guarantees.shared or engine.guarantees.wakes == "one process":
-        pytest.skip("this engine wakes nobody beyond itself")
+        pytest.skip("wake-ups of this engine don't reach other engines")
     other = await another()
     held = await inserted(engine, clock, state=State.SCHEDULED, run_at=clock.now + HOUR)
 

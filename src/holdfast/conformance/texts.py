@@ -1,6 +1,6 @@
-"""Texts that some store might change on the way: other alphabets, quotes, control characters, and a lot of it.
+"""Texts that a store might change: other alphabets, quotes, control characters, and long texts.
 
-No NUL and no lone surrogate: the value border (`core.codec`) refuses them before any engine sees them.
+No NUL and no lone surrogate: `core.codec` refuses them before any engine sees them.
 """
 
 MEBIBYTE = 1 << 20

@@ -1,7 +1,7 @@
-"""Two stores that must never differ: every act goes to the memory engine and to the one under test.
+"""Two stores that must never differ: every act is done on the memory engine and on the one under test.
 
-Must not decide what is right: the memory engine is. What is compared are the answers of each call, and now and then all
-that the stores hold.
+Must not decide what is right: the memory engine defines that. Compares the answers of each call, and now and then
+everything that the stores hold.
 """
 
 import asyncio
@@ -58,18 +58,20 @@ ANY, HELD, BUSY = frozenset(State), frozenset({State.ACTIVE}), frozenset({State.
 
 
 class Hands:
-    """A clock that both stores share and the acts move; with a server's clock, the memory engine follows that one."""
+    """A clock that both stores share and the acts move. If the store uses a server's clock, the memory engine follows
+    it.
+    """
 
     def __init__(self) -> None:
         self.now: Time = START
 
     def __call__(self) -> Time:
-        """What the engines are given as their clock."""
+        """Return the time; the engines use this as their clock."""
         return self.now
 
 
 class Twins:
-    """The two stores, and what a caller could know of them: every copy of a job that it ever saw."""
+    """The two stores, and what a caller could know: every copy of a job that it ever saw."""
 
     def __init__(self, kind: Kind, url: str) -> None:
         self._kind, self._url = kind, url
@@ -82,7 +84,7 @@ class Twins:
         self._workers: dict[str, Presence] = {}
 
     async def open(self) -> None:
-        """Open the store under test: twice, if it can be shared, so that no engine relies on what it remembers."""
+        """Open the store under test, twice if it can be shared, so that no engine can rely on its memory."""
         for _ in range(2 if self._kind.engine.guarantees.shared else 1):
             engine = self._kind.at(self._url, self._clock)
             await engine.open()
@@ -97,7 +99,7 @@ class Twins:
             await engine.close()
 
     async def do(self, act: acts.Act) -> None:
-        """Do one act on both, and compare the answers."""
+        """Do one act on both stores, and compare the answers."""
         await self._follow()
         match act:
             case acts.Insert():
@@ -133,7 +135,7 @@ class Twins:
         await self._remember()
 
     async def compare(self) -> None:
-        """Compare all that the two stores hold."""
+        """Compare everything that the two stores hold."""
         groups = [(id, group) for id in self._copies for group in ("", *GROUP_NAMES)]
         expected = await dump(self._model, groups)
         for seat, engine in enumerate(self._engines):
@@ -170,10 +172,10 @@ class Twins:
         self._workers.pop(worker, None)
         if not act.leaving:
             self._workers[worker] = presence
-        await self._both(act.worker, "beat", presence)  # a worker beats by way of its own engine
+        await self._both(act.worker, "beat", presence)  # a worker sends heartbeats through its own engine
 
     def _running(self, worker: str, slot: int, age: int) -> list[Running]:
-        """What a worker would say of a job it holds, or once held."""
+        """Return what a worker would report about a job that it holds or once held."""
         held = [copy for copy in self._copies.get(self._id(slot), []) if copy.worker == worker]
         return [Running(copy.id, copy.epoch, stage="draw") for copy in held[::-1][age : age + 1]]
 
@@ -196,7 +198,7 @@ class Twins:
         await self._both(act.seat, "summaries", list(self._copies))
 
     async def _reopen(self, act: acts.Reopen) -> None:
-        """Close and open. A store of one process may break leases then, so there none may be out."""
+        """Close and open. A single-process store may break leases at that moment, so none may exist then."""
         guarantees = self._kind.engine.guarantees
         leases = await self._model.find(Where(states=(State.ACTIVE,)))
         if guarantees.durable == NOTHING or (leases and not guarantees.shared):
@@ -205,18 +207,18 @@ class Twins:
         await self._engines[seat].close()
         self._engines[seat] = self._kind.at(self._url, self._clock)
         await self._engines[seat].open()
-        for n, worker in enumerate(WORKER_NAMES):  # who beats by way of this engine is present when it does so again
+        for n, worker in enumerate(WORKER_NAMES):  # workers of this engine exist again after their next heartbeat
             if worker in self._workers and n % len(self._engines) == seat:
                 await self._both(seat, "beat", self._workers[worker])
 
-    # What an act's small numbers stand for.
+    # The meaning of an act's small numbers.
 
     def _id(self, slot: int) -> str:
-        # Neither in the order of the slots nor in that of their insertion.
+        # In neither the order of the slots nor that of insertion.
         return new_id(START, ((slot * 5 % acts.SLOTS) << 60) + (self._born[slot] << 50))
 
     def _copy(self, slot: int, age: int, among: frozenset[State] = ANY) -> Job | None:
-        """The newest copy of a job that was seen, or an older one. Slots count only jobs in these states."""
+        """Return the newest copy of a job that was seen, or an older one. Slots count only jobs in these states."""
         found = [n for n in range(acts.SLOTS) if self._is(n, among)]
         if not found:
             return None
@@ -228,7 +230,7 @@ class Twins:
         return copies is not None and copies[-1].state in states
 
     def _at(self, distance: int) -> Time:
-        """A time that is as far from now. A server's clock runs on, so what is ahead must be far ahead."""
+        """Return a time at this distance from now. A server's clock runs on, so future times must be far ahead."""
         return self._clock.now + (distance if self._settable or distance <= 0 else distance + HOUR)
 
     def _job(self, plan: acts.Plan, lease: Lease | None, *, keyed: bool) -> Job:
@@ -350,7 +352,7 @@ class Twins:
         assert not found, f"{what}: " + "; ".join(found)
 
     async def _follow(self) -> None:
-        """With a server's clock, set ours to it, and see that it moves on from act to act."""
+        """With a server's clock, set ours to it, and check that it advances from act to act."""
         while not self._settable:
             now = await self._engines[0].now()
             if now > self._clock.now:
@@ -359,7 +361,7 @@ class Twins:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _remember(self) -> None:
-        """Note the newest copies. An id whose job was pruned is never used again."""
+        """Remember the newest copies. The id of a pruned job is never used again."""
         for slot in range(acts.SLOTS):
             id = self._id(slot)
             [job] = await self._model.get([id])
@@ -370,7 +372,7 @@ class Twins:
 
 
 async def _answer(call: Awaitable[object]) -> object:
-    """What a call answers; the kind of the error, if it refuses."""
+    """Return a call's answer, or the kind of its error."""
     try:
         return await call
     except HoldfastError as error:
@@ -378,7 +380,7 @@ async def _answer(call: Awaitable[object]) -> object:
 
 
 def _plain(answer: object) -> Any:
-    """An answer as plain values. What has no order by the contract is sorted."""
+    """Return an answer as plain values. What the contract doesn't order is sorted."""
     if isinstance(answer, Beat):
         answer = replace(
             answer,
@@ -395,7 +397,7 @@ def _plain(answer: object) -> Any:
 
 
 def differences(expected: Any, got: Any, slack: int = 0, where: str = "") -> list[str]:
-    """Where two plain values differ. Times may differ by `slack` milliseconds."""
+    """Return where two plain values differ. Times may differ by `slack` milliseconds."""
     if isinstance(expected, dict) and isinstance(got, dict):
         names = sorted(expected.keys() | got.keys())
         return [

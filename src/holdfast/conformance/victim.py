@@ -1,6 +1,6 @@
-"""A process that does some work on a store, tells what the store holds then, and is killed: `python -m … KIND`.
+"""A process that works on a store, prints what the store holds, and is killed: `python -m … KIND`.
 
-Must not close its engine or leave in any tidy way: what was acknowledged has to stay all the same.
+Must not close its engine or exit cleanly: acknowledged work must survive anyway.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from holdfast.engines.contract import Engine
 
 
 async def work(engine: Engine, clock: StoreClock, key: str = "order-42") -> Dump:
-    """Some of everything that a store keeps; answers with what it holds then."""
+    """Write some of everything that a store keeps; return what it holds then."""
     parent = await claimed(engine, clock, key=key, digest="d1")
     first, _ = await children(engine, clock, parent, 2)
     await engine.record([step(parent, "a", tries=2), step(parent, "b", result="ä" * 10_000)])
@@ -39,7 +39,7 @@ async def work(engine: Engine, clock: StoreClock, key: str = "order-42") -> Dump
 
 
 async def release_all(engine: Engine, clock: StoreClock) -> None:
-    """Give all jobs back. A store of one process may break its leases when it is opened: their workers are gone."""
+    """Release all jobs. A single-process store may break leases when it is opened: their workers are gone."""
     held = await engine.find(Where(states=(State.ACTIVE,)))
     await engine.commit([change(clock, each, Event.RELEASE) for each in held])
 

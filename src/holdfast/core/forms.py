@@ -93,9 +93,7 @@ class _Reader:
         for name in self._known:
             self._check_loops(name, ())
         definitions: list[CoreSchema] = [
-            core_schema.chain_schema(
-                [self._made(one)], ref=name
-            )  # A link to another definition has no name of its own.
+            core_schema.chain_schema([self._made(one)], ref=name)  # A link to another definition has no name itself.
             for name, one in self._known.items()
         ]
         made = self._made(self._root)
@@ -264,7 +262,7 @@ def _pattern(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _choice(values: Sequence[Any], by_text: Any) -> CoreSchema:
     def check(value: Any) -> Any:
         if value not in values and not (by_text and isinstance(value, str) and _number(value) in values):
-            raise PydanticCustomError("choice", "{told}", {"told": _choices(values)})
+            raise PydanticCustomError("choice", "{choices}", {"choices": _choices(values)})
         return value
 
     return core_schema.no_info_plain_validator_function(check)

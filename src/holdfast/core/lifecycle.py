@@ -228,6 +228,8 @@ def decide(
         takes=takes,
         arrives=job.parent is not None and after in SETTLED,
         inserts=inserts,
+        held_by=job.worker,
+        held_since=job.claimed_at,
     )
 
 

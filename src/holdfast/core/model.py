@@ -255,7 +255,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
     `job` is the job after the change, except that the engine itself counts `version`, merges `inbox` and sets
     `arrived`, because others may change those at the same time. `epoch` and `version` must match the store: an owner
-    expects its epoch on an active job, others expect the version, and None expects nothing.
+    expects its epoch on an active job, others expect the version, and None expects nothing. `held_by` and `held_since`
+    are the worker that held the job until now, and the time of its claim; engines don't look at them.
     """
 
     event: str
@@ -274,6 +275,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     takes: tuple[int, ...] = ()
     arrives: bool = False
     inserts: tuple[Job, ...] = ()
+    held_by: str | None = None
+    held_since: Time | None = None
     frees: bool = False
     """Whether permits of this job end with its lease. An owner that held some says so; for others the engine looks."""
 
@@ -382,7 +385,7 @@ class Running(Struct, frozen=True, omit_defaults=True):
     retrying: Retrying | None = None
 
 
-TYPES_TOLD = 500
+TYPES_LISTED = 500
 """How many job types a heartbeat lists at most."""
 
 
@@ -392,9 +395,9 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     `leaving` marks its last heartbeat. The engine sets `gone` when it saw the worker die, and `store_away` when the
     store was unreachable at some time since the last heartbeat, so that silence says little about the worker.
     `beat_ms` is the time between two heartbeats, and `lease_ms` how long a lease lasts without one. `types` are the
-    job types that it claims; None if it runs an older version or has more than TYPES_TOLD. `trouble` is why it can't
+    job types that it claims; None if it runs an older version or has more than TYPES_LISTED. `trouble` is why it can't
     write its results, such as a full disk. `unreadable` means that the heartbeat can't be read: only the worker's name
-    is known then, and when it was last heard of, unless `beat_at` is 0.
+    is known then, and the time of its last heartbeat, unless `beat_at` is 0.
     """
 
     worker: str

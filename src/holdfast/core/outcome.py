@@ -108,10 +108,10 @@ def doubt_text(job: str, paths: Sequence[str], cause: str = "") -> str:
     is_one = len(paths) == 1
     they = "it" if is_one else "they"
     which = ", ".join(paths)
-    told = f"{which}: {cause}; {they} started" if cause else f"{which} started"
+    happened = f"{which}: {cause}; {they} started" if cause else f"{which} started"
     step = shlex.quote(paths[0]) if is_one else "STEP, once for each step,"
     return (
-        f"{told}, and no result was recorded, so {they} may have happened; check whether {they} did, then run "
+        f"{happened}, and no result was recorded, so {they} may have happened; check whether {they} did, then run "
         f"holdfast resolve {job} --step {step} with --result VALUE if it happened, or --again if it didn't"
     )
 

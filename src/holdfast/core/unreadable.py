@@ -65,7 +65,7 @@ def unreadable_error(raw: str | bytes) -> Error:
     return Error(UNREADABLE_ERROR, _LOST_WORDS, raw_text(raw))
 
 
-_LOST_WORDS = "what was kept here can't be read"
+_LOST_WORDS = "the stored value can't be read"
 
 
 def is_unreadable(error: Error | None) -> bool:
@@ -89,8 +89,8 @@ def presence_of(text: str | bytes, worker: str, beat_at: Time = 0) -> Presence:
 _presence = json.Decoder(Presence).decode
 
 
-def told(text: str | None) -> dict[str, Any]:
-    """The content of one of our own records; empty if it can't be read."""
+def record_content(text: str | None) -> dict[str, Any]:
+    """Return the content of one of our own records; empty if it can't be read."""
     try:
         found = json.decode(text or "{}")
     except DecodeError:

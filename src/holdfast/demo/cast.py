@@ -1,6 +1,6 @@
-"""The demo's other processes: a pretend provider and two workers. Each is started here and stopped by its own id.
+"""The demo's other processes: a pretend provider and two workers. Starts them, and stops each by its process id.
 
-Must not draw anything, and must never stop a process that it did not start.
+Must not draw anything, and must never stop a process that it didn't start.
 """
 
 import json
@@ -26,11 +26,11 @@ START_SECONDS = 30.0
 """How long a process may take to start, on a slow machine."""
 
 STOP_SECONDS = 5.0
-"""How long a process may take to end when it is asked to; then it is killed."""
+"""How long a process may take to stop before it is killed."""
 
 
 class Cast:
-    """The processes of one demo. A `with` block stops all of them at its end, however it ends."""
+    """The processes of one demo. The `with` block stops all of them at its end, whatever happens."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url = url
@@ -55,21 +55,21 @@ class Cast:
         self.stop(in_peace=error is None)
 
     def number(self, pid: int) -> int | None:
-        """Which worker a process is: 1, 2; None when it is none of ours."""
+        """Return the number of the worker with this process id, 1 or 2, or None."""
         return next((place for place, worker in enumerate(self.workers, 1) if worker.pid == pid), None)
 
     def kill(self, number: int) -> None:
-        """End a worker with SIGKILL: no chance to say a word."""
+        """End a worker with SIGKILL, so that it has no chance to clean up."""
         self.workers[number - 1].kill()
 
     def check(self, besides: int | None) -> None:
-        """Raise when a worker ended that should not have."""
+        """Raise if a worker other than `besides` has ended."""
         for number, worker in enumerate(self.workers, 1):
             if number != besides and worker.poll() is not None:
-                raise HoldfastError(f"demo: worker {number} ended by itself: {self._last_words(number)}")
+                raise HoldfastError(f"demo: worker {number} ended unexpectedly: {self._last_words(number)}")
 
     def calls(self) -> list[Call]:
-        """All calls, as the provider counted them."""
+        """Return all calls, as the provider counted them."""
         try:
             connection = HTTPConnection("127.0.0.1", self.port, timeout=START_SECONDS)
             connection.request("GET", "/")
@@ -80,7 +80,7 @@ class Cast:
         return calls
 
     def stop(self, *, in_peace: bool) -> None:
-        """Stop all that still runs, each by its own id. Who was interrupted doesn't wait for work to finish."""
+        """Stop everything that still runs, each by its process id. After an interrupt, don't wait for jobs."""
         running = [one for one in (*self.workers, self._provider) if one is not None]
         for process in running:
             if process.poll() is None:
@@ -105,19 +105,19 @@ class Cast:
         assert self._provider.stdout is not None
         ready, _, _ = select.select([self._provider.stdout], [], [], START_SECONDS)
         line = self._provider.stdout.readline() if ready else b""
-        told = json.loads(line) if line else {"error": f"it said nothing within {START_SECONDS:g} s"}
-        if "error" in told:
-            raise HoldfastError(f"demo: the pretend provider could not start: {told['error']}")
-        self.port = int(told["port"])
+        report = json.loads(line) if line else {"error": f"it printed nothing within {START_SECONDS:g} s"}
+        if "error" in report:
+            raise HoldfastError(f"demo: the pretend provider could not start: {report['error']}")
+        self.port = int(report["port"])
 
     def _start_worker(self, number: int) -> None:
         command = [sys.executable, "-m", "holdfast.cli", "worker", "holdfast.demo.video:app"]
         command += ["--at-once", "1", "--log-level", "warning"]
-        # Not on the command line, which everybody on the machine can read: a store's URL may hold a password.
+        # Not on the command line, which everybody on the machine can read: a store's URL may contain a password.
         told = {"HOLDFAST_URL": self._url, PROVIDER: str(self.port), PARENT: str(os.getpid())}
         environment = os.environ | told
         with self._log(number).open("wb") as log:
-            # A session of its own: Ctrl-C in the terminal reaches the demo alone, which then stops all the others.
+            # A new session: Ctrl-C in the terminal reaches only the demo, which then stops the others.
             worker = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -128,4 +128,4 @@ class Cast:
 
     def _last_words(self, number: int) -> str:
         lines = self._log(number).read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "without a word"
+        return lines[-1] if lines else "it logged nothing"

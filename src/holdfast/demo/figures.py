@@ -1,6 +1,6 @@
-"""What the demo measures: figures from the provider's own calls and the store's own records.
+"""What the demo measures, counted from the provider's calls and the store's records.
 
-Pure: no screen, no process, no clock. Must not claim what it has not counted.
+Pure: no screen, no process, no clock. Must not claim anything that it hasn't counted.
 """
 
 from collections import Counter
@@ -17,14 +17,14 @@ Item = tuple[str, str]
 
 
 class Killed(Struct, frozen=True):
-    """The moment of the kill: when, which process, and the store's records of it."""
+    """The kill: when it happened, which process it hit, and what the store had recorded."""
 
     at: float
     worker: int
     pid: int
     epoch: int
     image: int
-    """How many images the store had."""
+    """How many images were recorded."""
 
 
 class Figures(Struct, frozen=True):
@@ -33,35 +33,35 @@ class Figures(Struct, frozen=True):
     items: int
     made: int
     twice: int
-    """Items that were made again although they had been recorded."""
+    """Items that were made again although they were already recorded."""
     calls: int
     busy: int
     broken: int
     cut: int
-    """Calls that were under way at the kill, their answers unrecorded: asked for again."""
+    """Calls that were running at the kill, so their answers weren't recorded: these were repeated."""
     saved: int
-    """Items that were recorded before the kill, and were not asked for again."""
+    """Items that were recorded before the kill and not requested again."""
     lost_seconds: float | None
-    """From the kill to the next item's start."""
+    """Seconds from the kill to the start of the next item."""
 
     @property
     def lost(self) -> str:
-        """The same in words."""
+        """Return the lost time in words."""
         return "not seen" if self.lost_seconds is None else in_words(round(self.lost_seconds * 1_000))
 
 
 def item_of(step: Step) -> Item:
-    """The item of a record; a stage with one item has the name that its calls have."""
+    """Return the item of a record. A stage with only one item uses the name that its calls use."""
     return step.name, step.path.partition("#")[2]
 
 
 def recorded(steps: Sequence[Step], stage: str) -> list[Step]:
-    """The done records of a stage."""
+    """Return the finished records of a stage."""
     return [step for step in steps if step.name == stage and step.state is StepState.DONE]
 
 
 def measure(calls: Sequence[Call], steps: Sequence[Step], killed: Killed | None, many: frozenset[str]) -> Figures:
-    """Count. `many` are the stages with many items; the others have one, whatever it is called."""
+    """Count. `many` are the stages with many items; every other stage has one, whatever its name."""
 
     def of_call(call: Call) -> Item:
         return (call.stage, call.item) if call.stage in many else (call.stage, "")

@@ -1,7 +1,7 @@
-"""The demo's pretend provider: slow, sometimes busy, sometimes broken, over real HTTP, in a process of its own.
+"""The demo's pretend provider: slow, sometimes busy, sometimes broken, over real HTTP, in a separate process.
 
-Must not know anything of jobs: it only makes what it is asked for, and counts its own calls, so that "made twice" is
-measured by the one who was called. `python -m holdfast.demo.provider` prints its port and ends with its parent.
+Must not know about jobs. It makes what it is asked for and counts its calls, so that the called side measures "made
+twice". `python -m holdfast.demo.provider` prints its port and ends with its parent.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 SEED = 2
-"""Fixes which calls are slow, refused or broken: the same in every run."""
+"""Decides which calls are slow, refused or broken: the same ones in every run."""
 
 SECONDS = {
     "script_analysis": 0.9,
@@ -28,7 +28,7 @@ SECONDS = {
     "assembly": 1.2,
     "publishing": 0.7,
 }
-"""How long one call takes, give or take a third."""
+"""How long one call takes, plus or minus a third."""
 
 BUSY_CHANCE, BROKEN_CHANCE = 0.06, 0.05
 RETRY_AFTER_SECONDS = 1
@@ -47,7 +47,7 @@ class Call(Struct):
 
 
 class Provider(ThreadingHTTPServer):
-    """Counts every call. Owns the list of them."""
+    """Counts every call and keeps the list."""
 
     daemon_threads = True
 
@@ -57,7 +57,9 @@ class Provider(ThreadingHTTPServer):
         self.lock = threading.Lock()
 
     def begin(self, stage: str, item: str, caller: int) -> tuple[Call, Random]:
-        """Note a call, and draw the dice that decide how it goes: by the item and how often it was asked for."""
+        """Note a call. Return it with the random numbers that decide its fate, fixed by the item and its number of
+        calls.
+        """
         with self.lock:
             nth = sum((call.stage, call.item) == (stage, item) for call in self.calls)
             call = Call(stage, item, caller, time.time())
@@ -66,7 +68,7 @@ class Provider(ThreadingHTTPServer):
 
 
 class Answer(BaseHTTPRequestHandler):
-    """POST makes an item, GET tells all calls so far."""
+    """POST makes an item; GET returns all calls so far."""
 
     server: Provider
     protocol_version = "HTTP/1.1"
@@ -92,16 +94,16 @@ class Answer(BaseHTTPRequestHandler):
             self._say(200, {"made": f"{call.stage}-{call.item}"}, {})
 
     def do_GET(self) -> None:
-        """All calls so far."""
+        """Return all calls so far."""
         with self.server.lock:
             calls = [to_builtins(call) for call in self.server.calls]
         self._say(200, calls, {})
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the demo's screen is drawn by others."""
+        """Log nothing, so that the demo's screen stays intact."""
 
     def _is_gone(self) -> bool:
-        """Whether nobody is left to hear the answer."""
+        """Return whether the caller has gone away."""
         try:
             heard: bytes = self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             return not heard
@@ -123,7 +125,7 @@ class Answer(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serve until the parent goes away or ends this process."""
+    """Serve until the parent process ends or stops this one."""
     try:
         provider = Provider()
     except OSError as error:

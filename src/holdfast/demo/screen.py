@@ -1,4 +1,4 @@
-"""How the demo looks: a calm picture that is drawn over itself on a terminal, plain lines elsewhere.
+"""How the demo looks: a picture that is redrawn in place on a terminal, plain lines elsewhere.
 
 Must not measure or decide anything: it draws a View.
 """
@@ -21,10 +21,10 @@ from holdfast.demo.figures import Figures, Killed, item_of, recorded
 from holdfast.demo.provider import BROKEN, BUSY, MADE, UNDER_WAY, Call
 
 COLOURS = ("cyan", "magenta")
-"""Whose work an item is: the first worker's, the second's."""
+"""The colours of items made by the first worker and by the second."""
 
 WIDTH = 92
-"""The picture's width: it fits a common terminal, and the README."""
+"""The width of the picture: it fits a common terminal and the README."""
 
 NOTE_LIMIT = 6
 """How many of the last notes the picture shows."""
@@ -36,28 +36,28 @@ THEME = TerminalTheme(
         *((90, 159, 240), (169, 148, 255), (90, 190, 240), (221, 228, 236)),
     ],
 )
-"""The picture's colours: those of the lifecycle's picture in the dark."""
+"""The colours of the picture: those of the dark lifecycle picture."""
 
 _ELSEWHERE = re.compile(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", re.DOTALL)
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """All that the picture shows at one moment."""
+    """Everything that the picture shows at one moment."""
 
     stages: Sequence[tuple[str, int, str]]
-    """Name, number of items, and what they are called."""
+    """The stage's name, its number of items, and the word for them."""
     pids: Sequence[int]
     steps: Sequence[Step] = ()
     calls: Sequence[Call] = ()
     owners: dict[int, int] = {}
-    """Which worker held which epoch."""
+    """Which worker had which epoch."""
     owner: int | None = None
     killed: Killed | None = None
     over: bool = False
 
 
 class Screen:
-    """Where the demo is shown. Owns the terminal while it is open."""
+    """Where the demo is shown. Holds the terminal while it is open."""
 
     def __init__(self, svg: Path | None = None) -> None:
         self.console = Console(highlight=False)
@@ -78,7 +78,7 @@ class Screen:
             self._live.stop()
 
     def head(self, lines: Sequence[str]) -> None:
-        """The first lines, above the picture."""
+        """Print the first lines, above the picture."""
         self.console.print(Text(lines[0], style="bold"))
         for line in lines[1:]:
             self.console.print(Text(line, style="dim"), soft_wrap=True)
@@ -86,24 +86,24 @@ class Screen:
             self.console.print()
 
     def note(self, seconds: float, text: str, style: str = "") -> None:
-        """Something that a person should read, on every kind of screen."""
+        """Print a note that a person should read, on a terminal or not."""
         self._notes.append((seconds, Text(text, style=style)))
         if self._live is None:
             self.console.print(_line(seconds, Text(text, style=style)), soft_wrap=True)
 
     def step(self, seconds: float, text: str) -> None:
-        """Something that the picture shows anyway: a line only where there is no picture."""
+        """Print a line only where there is no picture: the picture shows it anyway."""
         if self._live is None:
             self.console.print(_line(seconds, Text(text)), soft_wrap=True)
 
     def show(self, view: View) -> None:
-        """Draw the picture anew."""
+        """Redraw the picture."""
         self._view = view
         if self._live is not None:
             self._live.update(picture(view, self._notes), refresh=True)
 
     def end(self, summary: RenderableType) -> None:
-        """The last words, under the picture; and the picture of it all, if one was asked for."""
+        """Print the summary under the picture, and write the SVG file if one was requested."""
         self.__exit__()
         self.console.print(summary)
         if self._svg is None:
@@ -115,12 +115,12 @@ class Screen:
                 record.print(picture(self._view, self._notes))
             record.print(summary)
         text = record.export_svg(title="holdfast demo", theme=THEME, unique_id="demo")
-        # No fonts from elsewhere: the picture is the same wherever it is shown, and asks nobody for anything.
+        # No external fonts: the picture looks the same everywhere and loads nothing.
         self._svg.write_text(_ELSEWHERE.sub("", text).replace("Fira Code, monospace", "monospace"))
 
 
 def picture(view: View, notes: Sequence[tuple[float, Text]]) -> RenderableType:
-    """Stages, workers, the provider, and the last notes."""
+    """Return the stages, the workers, the provider and the last notes."""
     lines = [_line(seconds, text) for seconds, text in notes[-NOTE_LIMIT:]]
     return Padding(Group(_stages(view), Text(), _workers(view), Text(), *lines), (0, 0, 0, 1), expand=False)
 
@@ -147,7 +147,7 @@ def _stages(view: View) -> Table:
 
 
 def _cells(view: View, name: str, total: int, steps: Sequence[Step], calls: Sequence[Call]) -> Text:
-    """One cell for each item, in the colour of the worker that made it."""
+    """Return one cell for each item, in the colour of the worker that made it."""
     if total == 1:
         held = view.owners.get(steps[0].epoch) if steps else None
         colour = COLOURS[held - 1] if held else "yellow" if calls else "dim"
@@ -185,7 +185,7 @@ def _workers(view: View) -> Table:
 
 
 def summary(figures: Figures, killed: Killed, seconds: float, claims: int, attempt: int) -> RenderableType:
-    """The figures at the end, each with where it comes from."""
+    """Return the figures at the end, each with its source."""
     rows = [
         ("made", f"{figures.made} of {figures.items}", "script, voice, words, 30 images, 30 clips, film, publication"),
         ("made twice", str(figures.twice), "by the provider's own count of its calls"),

@@ -1,7 +1,7 @@
-"""Plays the demo: a film in seven stages whose worker is killed half-way, and which another worker finishes.
+"""Plays the demo: a film in seven stages. Its worker is killed half-way, and another worker finishes the film.
 
-Must not need a set-up, a network or a question. What it shows is real: a store, two worker processes, SIGKILL, HTTP.
-What it tells at the end is measured (`figures`), by the provider that was called and by the store.
+Must not need any setup, network or answers. Everything it shows is real: a store, two worker processes, SIGKILL, HTTP.
+The figures at the end are measured (`figures`), by the called provider and by the store.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from holdfast.jobs.views.text import short_id
 
 TITLE = "The Lighthouse"
 KILL_AFTER = 12
-"""The worker is killed when the store has this many images."""
+"""The worker is killed when this many images are recorded."""
 
 LOOK_SECONDS = 0.1
 DEMO_SECONDS = 180.0
-"""A demo that is not over by then says so and stops."""
+"""A demo that takes longer than this stops with an error."""
 
 INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended."""
+"""The exit code after Ctrl-C."""
 
 ITEMS = {storyboard.name: (SCENES, "images"), video_generation.name: (SCENES, "clips")}
 STAGES = [(name, *ITEMS.get(name, (1, ""))) for name in make_video.spec.options.stages]
@@ -45,7 +45,7 @@ MANY = frozenset(ITEMS)
 
 
 def run_demo(db: Path | None, url: str | None, svg: Path | None) -> None:
-    """Play the demo in a temporary store, or in the one that is named. A Ctrl-C stops all of its processes first."""
+    """Play the demo in a temporary store or in the given one. Ctrl-C stops all of its processes first."""
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, sigterm_like_ctrl_c():
         path = (db or Path(folder) / "demo.db").absolute()
         app.use(url or f"sqlite:///{quote(str(path))}")
@@ -54,22 +54,22 @@ def run_demo(db: Path | None, url: str | None, svg: Path | None) -> None:
         try:
             id = asyncio.run(play(screen, kept, Path(folder)))
         except KeyboardInterrupt:
-            screen.console.print("\nstopped; all processes of the demo are ended")
+            screen.console.print("\nstopped; all processes of the demo have ended")
             raise
-        told = f" look at the store: holdfast show {short_id(id)} --url {shlex.quote(masked(app.url))}"
+        hint = f" inspect the store: holdfast show {short_id(id)} --url {shlex.quote(masked(app.url))}"
         if not kept:
-            told = " the store is gone with the demo; to look at one afterwards: holdfast demo --db demo.db"
-        screen.console.print(Text(told, style="dim"), soft_wrap=True)
+            hint = " the store was temporary; to inspect one afterwards, run holdfast demo --db demo.db"
+        screen.console.print(Text(hint, style="dim"), soft_wrap=True)
 
 
 @contextmanager
 def sigterm_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM leaves by the same way as Ctrl-C, so that everything is stopped."""
+    """Make SIGTERM act like Ctrl-C, so that everything is stopped."""
 
-    def told(number: int, frame: object) -> None:
+    def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, told)
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
@@ -77,7 +77,7 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
 
 
 async def play(screen: Screen, kept: bool, folder: Path) -> str:
-    """The whole demo; answers with the job's id."""
+    """Play the whole demo. Return the job's id."""
     await app.open()
     try:
         await _sweep()
@@ -99,7 +99,7 @@ async def play(screen: Screen, kept: bool, folder: Path) -> str:
 
 
 async def _sweep() -> None:
-    """Cancel what an interrupted demo has left in a store that is kept, so that it isn't in the way."""
+    """Cancel what an interrupted demo left in a permanent store."""
     async for job in app.jobs.walk(Where(type=make_video.type)):
         if job.state not in TERMINAL:
             await app.jobs.cancel(job.id, by="demo", reason="left by an earlier demo")
@@ -110,18 +110,20 @@ async def _workers_are_up(cast: Cast) -> None:
     while sum(cast.number(pid) is not None for pid in (await _pids()).values()) < WORKERS:
         cast.check(None)
         if time.monotonic() > until:
-            raise HoldfastError(f"demo: the workers were not up within {START_SECONDS:g} s; is this machine very busy?")
+            raise HoldfastError(
+                f"demo: the workers didn't start within {START_SECONDS:g} s; is this machine very busy?"
+            )
         await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _pids() -> dict[str, int]:
-    """The process of each worker, by its name."""
+    """Return the process id of each worker, by its name."""
     presences = [worker_in(one) for one in await app.engine.records(WORKER)]
     return {presence.worker: presence.pid for presence in presences}
 
 
 class Show:
-    """One run of the demo: looks, tells, and kills once. Owns what it has seen."""
+    """One run of the demo: watches the job, shows it, and kills its worker once."""
 
     def __init__(self, cast: Cast, screen: Screen) -> None:
         self._cast = cast
@@ -135,7 +137,7 @@ class Show:
         self._resumed = False
 
     async def run(self) -> None:
-        """Submit the film, and watch it to its end."""
+        """Submit the film and watch it until it ends."""
         self._names = {name: self._cast.number(pid) or 0 for name, pid in (await _pids()).items()}
         run = await make_video.submit(TITLE)
         self.id = run.id
@@ -148,26 +150,26 @@ class Show:
             if job.state in SETTLED:
                 break
             if self._seconds() > DEMO_SECONDS:
-                raise HoldfastError(f"demo: not over after {DEMO_SECONDS:g} s; is this machine very busy?")
+                raise HoldfastError(f"demo: not finished after {DEMO_SECONDS:g} s; is this machine very busy?")
             await asyncio.sleep(LOOK_SECONDS)
         if job.state is not State.COMPLETED or self._killed is None:
             why = f"{job.error.type}: {job.error.message}" if job.error else "it ended before the kill"
-            raise HoldfastError(f"demo: the film came to no good end ({job.state}): {why}")
+            raise HoldfastError(f"demo: the film didn't complete ({job.state}): {why}")
 
     async def figures(self) -> Figures:
-        """What was measured, once the job has ended."""
+        """Return what was measured, once the job has ended."""
         calls = await asyncio.to_thread(self._cast.calls)
         return measure(calls, await app.engine.steps(self.id), self._killed, MANY)
 
     async def summary(self) -> RenderableType:
-        """The last words."""
+        """Return the summary."""
         job = await app.jobs.get(self.id)
         assert self._killed is not None
         seconds = ((job.finished_at or 0) - job.created_at) / 1_000
         return summary(await self.figures(), self._killed, seconds, job.epoch, job.attempt)
 
     async def _tell(self, job: Job, steps: Sequence[Step]) -> None:
-        """Show where it stands; kill the worker when its time has come."""
+        """Show the progress, and kill the worker when the time has come."""
         owner = self._names.get(job.worker or "")
         if owner is not None:
             self._owners.setdefault(job.epoch, owner)
@@ -197,7 +199,7 @@ class Show:
         )
 
     def _tell_stage(self, name: str, total: int, noun: str, done: int) -> None:
-        """A line for each stage that is done, and for every sixth item."""
+        """Print a line for each finished stage, and for every sixth item."""
         every = max(1, total // 5)
         if done // every > self._told.get(name, 0):
             self._told[name] = done // every

@@ -1,6 +1,6 @@
 """The demo's pipeline, as a user would write it: a film in seven stages. The demo's workers load its `app`.
 
-Must not know that it is a demo, but for the address of its provider.
+Must not know that it is a demo, except for the address of its provider.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ PROVIDER = "HOLDFAST_DEMO_PROVIDER"
 """The environment variable with the provider's port on this machine."""
 
 PARENT = "HOLDFAST_DEMO_PARENT"
-"""The environment variable with the demo's own process id: its workers don't outlive it."""
+"""The environment variable with the demo's process id: its workers end with it."""
 
 SCENES = 30
 AT_ONCE = 4
 CALL_SECONDS = 30.0
 RETRY_AFTER_LIMIT = 5.0
-"""The longest wait that a provider may ask for."""
+"""The longest time that a busy provider can make a step wait."""
 
 app = App()
 flaky = Retry(retries=6, initial_ms=100, cap_ms=2_000)
@@ -39,20 +39,20 @@ class Scene:
 
 @step(retries=flaky, timeout="1m", stale_after="10m")
 async def script_analysis(title: str) -> list[Scene]:
-    """Cut the script into scenes."""
+    """Split the script into scenes."""
     await ask("script_analysis", "script")
     return [Scene(number, f"{title}, scene {number}") for number in range(1, SCENES + 1)]
 
 
 @step(retries=flaky, timeout="1m", stale_after="15m")
 async def audio_generation(title: str) -> str:
-    """Speak the script."""
+    """Record the script as audio."""
     return await ask("audio_generation", "voice")
 
 
 @step(retries=flaky, timeout="1m", stale_after="10m")
 async def transcription(audio: str) -> str:
-    """Find out when each word is said."""
+    """Find out when each word is spoken."""
     return await ask("transcription", "words")
 
 
@@ -64,7 +64,7 @@ async def storyboard(scene: Scene) -> str:
 
 @step(retries=flaky, timeout="1m", stale_after="2h", key=lambda image: image.rpartition("-")[2])
 async def video_generation(image: str) -> str:
-    """Make a clip of one image."""
+    """Turn one image into a clip."""
     return await ask("video_generation", image.rpartition("-")[2])
 
 
@@ -76,7 +76,7 @@ async def assembly(audio: str, words: str, clips: list[str]) -> str:
 
 @step(retries=flaky, timeout="1m", stale_after="10m")
 async def publishing(film: str) -> str:
-    """Send it out."""
+    """Publish the film."""
     return await ask("publishing", "film")
 
 
@@ -85,7 +85,7 @@ STAGES = [script_analysis, audio_generation, transcription, storyboard, video_ge
 
 @app.job(name="demo.video", queue="demo", retries=1, timeout="10m", stages=STAGES)
 async def make_video(title: str) -> str:
-    """A film from a title."""
+    """Make a film from a title."""
     scenes = await script_analysis(title)
     audio = await audio_generation(title)
     words = await transcription(audio)
@@ -95,11 +95,11 @@ async def make_video(title: str) -> str:
 
 
 class ProviderTrouble(Exception):
-    """The provider refused a call, or failed over it."""
+    """The provider refused a call or failed."""
 
 
 async def ask(stage: str, item: str) -> str:
-    """One call to the provider. Waits as long as a busy one asks for; the step then tries again."""
+    """Call the provider once. If it is busy, wait as long as it asks; the step then retries."""
     return await asyncio.to_thread(_post, {"stage": stage, "item": item, "caller": os.getpid()})
 
 

@@ -1,6 +1,6 @@
 """One thread that does blocking work for callers on any event loop, in order, in batches without a timer.
 
-What arrives while one batch is under way is the next batch: that is group commit. Must not know what the work is.
+Work that arrives while a batch runs forms the next batch: that is group commit. Must not know what the work is.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from holdfast.core.errors import StoreClosed
 Work = TypeVar("Work")
 
 BATCH_LIMIT = 1_000
-"""How many pieces of work go into one batch, so that no caller waits long behind a crowd."""
+"""How many pieces of work go into one batch, so that no caller waits long."""
 
 CLOSE_SECONDS = 30.0
-"""How long close() waits for the batch under way."""
+"""How long close() waits for the running batch."""
 
 
 class Ticket(Generic[Work]):
-    """One piece of work and who waits for its answer: a future on the caller's loop, a blocked thread, or nobody."""
+    """One piece of work, and where its answer goes: to a future on the caller's loop, a blocked thread, or nobody."""
 
     __slots__ = ("answer", "error", "future", "is_answered", "loop", "work")
 
@@ -33,11 +33,11 @@ class Ticket(Generic[Work]):
         self.loop = loop
         self.future: asyncio.Future[Any] | None = None if loop is None else loop.create_future()
         self.is_answered: threading.Lock | None = None
-        """Held until a thread that has no loop may go on."""
+        """Held until a thread without a loop may continue."""
 
     @classmethod
     def make(cls, work: Work) -> "Ticket[Work]":
-        """Make a ticket for whoever calls: a task of the loop that runs here, or else this thread."""
+        """Make a ticket for the caller: for a task of the loop that runs here, or else for this thread."""
         try:
             return cls(work, asyncio.get_running_loop())
         except RuntimeError:
@@ -56,11 +56,11 @@ class Ticket(Generic[Work]):
 
 
 class BatchThread(Generic[Work]):
-    """Runs `run(tickets)` on its own thread for everything that is waiting; `run` fills in answers or errors.
+    """Runs `run(tickets)` on its own thread for all waiting work; `run` fills in answers or errors.
 
-    With `inline=True` there is no thread: each piece runs at once where it is asked for, as a simulation needs it.
-    The thread is a daemon and idles without a poll. `done` is called once, after the last piece of work. Work that
-    `alone` picks out is a batch of its own, so that nobody waits for more than one such piece.
+    With `inline=True` there is no thread: each piece runs at once in the caller, as a simulation needs it. The thread
+    is a daemon and idles without polling. `done` is called once, after the last piece of work. Work that `alone`
+    selects is a batch by itself, so that nobody waits for more than one such piece.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class BatchThread(Generic[Work]):
         self._starting = threading.Lock()
         self._closed = False
         self.gate = threading.Lock()
-        """Held while a batch is under way. Who holds it, holds up the thread between two batches."""
+        """Held while a batch runs. Holding it stops the thread between two batches."""
 
     async def do(self, work: Work) -> Any:
-        """Hand in work and wait for its answer. Where no loop runs, this blocks and never suspends."""
+        """Submit work and wait for its answer. Where no loop runs, this blocks and never suspends."""
         if self._inline:
             if self._closed:
                 raise StoreClosed(self._ended())
@@ -99,7 +99,7 @@ class BatchThread(Generic[Work]):
         return ticket.block() if ticket.future is None else await ticket.future
 
     def close(self) -> None:
-        """Finish what was handed in, then stop the thread. Blocks."""
+        """Finish all submitted work, then stop the thread. Blocks."""
         with self._starting:
             self._closed = True
             thread = self._thread
@@ -109,7 +109,7 @@ class BatchThread(Generic[Work]):
         self.done()
 
     def _put(self, ticket: Ticket[Work]) -> None:
-        # Under the lock: behind the end of the queue nobody would ever answer it.
+        # Under the lock: work after the end of the queue would never be answered.
         with self._starting:
             if self._closed:
                 raise StoreClosed(self._ended())
@@ -136,7 +136,7 @@ class BatchThread(Generic[Work]):
                 self._do([alone.popleft()])
 
     def _collect(self, *, wait: bool) -> tuple[list[Ticket[Work]], bool]:
-        """What is waiting, and whether more may come."""
+        """Return the waiting work, and whether more may come."""
         batch: list[Ticket[Work]] = []
         try:
             while len(batch) < BATCH_LIMIT:
@@ -159,7 +159,9 @@ class BatchThread(Generic[Work]):
 
 
 def hand_back(batch: Sequence[Ticket[Any]]) -> None:
-    """Answer everybody, from any thread. One call into each loop: waking a loop costs far more than an answer."""
+    """Answer all callers, from any thread. One call into each loop, because waking a loop costs far more than an
+    answer.
+    """
     loops: dict[asyncio.AbstractEventLoop, list[Ticket[Any]]] = {}
     for ticket in batch:
         if ticket.loop is not None:
@@ -169,7 +171,7 @@ def hand_back(batch: Sequence[Ticket[Any]]) -> None:
     for loop, tickets in loops.items():
         try:
             loop.call_soon_threadsafe(_answer, tickets)
-        except RuntimeError:  # the loop was closed meanwhile: nobody waits for these answers
+        except RuntimeError:  # the loop is closed, so nobody waits for these answers
             pass
 
 
@@ -177,7 +179,7 @@ def _answer(tickets: Sequence[Ticket[Any]]) -> None:
     for ticket in tickets:
         future = ticket.future
         assert future is not None
-        if future.done():  # cancelled meanwhile; the work was done all the same
+        if future.done():  # cancelled; the work was done anyway
             continue
         if ticket.error is not None:
             future.set_exception(ticket.error)

@@ -1,9 +1,9 @@
 """The clock of a store on one machine: it runs evenly even if the machine's clock is changed. Must not know a store.
 
-Time is counted by a clock of the system that nobody can set and that goes on while the machine sleeps. To it belongs a
-course: what the store's time was at some moment, and where the machine's clock is. Store time approaches the machine's
-clock by at most a tenth of the time that passes, forwards or backwards, and so never goes back. A course is a pure
-function of the steady clock: processes that share it agree to the millisecond.
+Time is counted by a clock of the system that nobody can set and that also runs while the machine sleeps: the steady
+clock. A course says what the store's time was at some moment, and how far the machine's clock is from the steady one.
+Store time approaches the machine's clock by at most a tenth of the time that passes, so it never goes back. A course is
+a pure function of the steady clock: processes that share it agree to the millisecond.
 """
 
 import fcntl
@@ -17,21 +17,22 @@ from msgspec import DecodeError, Struct, json
 
 from holdfast.core.model import Time
 from holdfast.engines.contract import Clock, system_clock
+from holdfast.engines.live_folder import make_live_folder, open_live_file
 
 SLEW = 10
-"""Store time goes faster or slower than real time by one in so many, at most."""
+"""Store time runs faster or slower than real time by at most one part in this many."""
 
 JUMP_MS = 500
-"""The machine's clock was set if it differs by more than this from where it was expected."""
+"""If the machine's clock differs by more than this from the expected time, somebody has set it."""
 
 LOOK_MS = 1_000
-"""How often a process looks at the machine's clock, and at what others wrote."""
+"""How often a process checks the machine's clock, and what other processes wrote."""
 
 KEEP_MS = 60_000
-"""How often the course is written anew, so that after a restart of the machine it is known how far time had come."""
+"""How often the course is written again, so that after a restart of the machine the last store time is known."""
 
 TRUST_MS = 24 * 3_600_000
-"""How far ahead of the machine's clock a time may be that a store holds, and still be taken for the store's own."""
+"""How far ahead of the machine's clock a stored time may be and still be accepted as the store's own."""
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -39,12 +40,12 @@ _LOCK_TRIES, _LOCK_SECONDS = 20, 0.005
 
 
 def steady_clock() -> int:
-    """Milliseconds of a clock that all processes of this machine share, and that nobody can set."""
+    """Return the milliseconds of a clock that all processes of this machine share and that nobody can set."""
     return time.clock_gettime_ns(_STEADY) // 1_000_000
 
 
 def this_boot() -> str:
-    """What tells this run of the machine from the one before; "" where the system doesn't say."""
+    """Return what identifies the current run of the machine; "" if the system doesn't say."""
     try:
         return _BOOT.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -52,7 +53,7 @@ def this_boot() -> str:
 
 
 class Course(Struct, frozen=True):
-    """How a store's time goes on: from `time`, at the moment `steady`, towards the steady clock plus `offset`."""
+    """How a store's time continues: from `time`, at the moment `steady`, towards the steady clock plus `offset`."""
 
     boot: str
     steady: int
@@ -60,7 +61,7 @@ class Course(Struct, frozen=True):
     offset: int
 
     def at(self, steady: int) -> Time:
-        """The store's time at a moment of the steady clock."""
+        """Return the store's time at a moment of the steady clock."""
         passed = max(0, steady - self.steady)
         left = self.offset + self.steady - self.time
         most = passed // SLEW
@@ -68,7 +69,7 @@ class Course(Struct, frozen=True):
 
 
 class MachineClock:
-    """The clock of a store that lives in one process."""
+    """The clock of a store that is used by one process."""
 
     def __init__(
         self, wall: Clock = system_clock, steady: Callable[[], int] = steady_clock, boot: Callable[[], str] = this_boot
@@ -81,11 +82,11 @@ class MachineClock:
         self._looked = steady()
         now = wall()
         self._course = Course(self._boot, self._looked, now, now - self._looked)
-        # Until then, and on this course, store time is the steady clock plus its offset: nothing is left to approach.
+        # Until then, and on this course, store time is the steady clock plus its offset: there is nothing to approach.
         self._even: tuple[int, Course] = (0, self._course)
 
     def __call__(self) -> Time:
-        """The store's time."""
+        """Return the store's time."""
         steady = self._steady()
         until, course = self._even
         if steady < until and course is self._course:
@@ -99,14 +100,14 @@ class MachineClock:
         return max(now, self._floor)
 
     def not_before(self, at: Time) -> None:
-        """Begin no earlier than this: a store holds such times. One from a far future is an error, and not followed."""
+        """Start no earlier than this stored time. A time in the far future is an error, and is ignored."""
         steady = self._steady()
         ahead = at - self._course.at(steady)
         if 0 < ahead <= TRUST_MS:
             self._course = Course(self._boot, steady, at, self._course.offset)
 
     def _look(self, steady: int) -> None:
-        """Look whether the machine's clock was set. One thread does it, and the others go on."""
+        """Check whether somebody set the machine's clock. One thread does this; the others continue."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -120,17 +121,17 @@ class MachineClock:
             self._looking.release()
 
     def _take_over(self, steady: int) -> None:
-        """Take over the course that others wrote."""
+        """Take over the course that another process wrote."""
 
     def _give(self) -> None:
-        """Write our course for others."""
+        """Write our course for other processes."""
 
 
 class SharedClock(MachineClock):
-    """The clock of a store that many processes share, by way of a small file. Each of them holds a lock on it.
+    """The clock of a store that many processes share through a small file, on which each holds a lock.
 
-    Who comes first, or comes back when nobody else is there, begins a new course at the machine's clock, but never
-    before the time that the store had reached. Where the file can't be written, a process goes by itself.
+    A process that finds no other starts a new course at the machine's clock, but never before the time that the store
+    had reached. If the file can't be written, a process uses its own course.
     """
 
     def __init__(
@@ -144,21 +145,21 @@ class SharedClock(MachineClock):
         self._path = path
         self._file: int | None = None
         self.was_alone = True
-        """Whether no other process had this store open when this one came."""
+        """Whether no other process had this store open when this one opened it."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether this process goes by the same course as the others."""
+        """Whether this process uses the same course as the others."""
         return self._file is not None
 
     def join(self, *, create: bool) -> None:
-        """Go by the course of the others, or begin one. Without `create`, a file that isn't there is not made."""
+        """Take over the others' course, or start one. Without `create`, a missing file isn't created."""
         with self._looking:
             if self._file is None:
                 self._join(create)
 
     def close(self) -> None:
-        """Leave the file to the others."""
+        """Release the file."""
         with self._looking:
             if self._file is not None:
                 os.close(self._file)
@@ -172,8 +173,8 @@ class SharedClock(MachineClock):
     def _join(self, create: bool) -> None:
         try:
             if create:
-                self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+                make_live_folder(self._path.parent)
+            file = open_live_file(self._path, create=create)
         except OSError:
             return
         self._file = file
@@ -196,7 +197,7 @@ class SharedClock(MachineClock):
         file = self._file
         if file is None:
             return
-        if os.fstat(file).st_nlink == 0:  # somebody tidied the folder: what we know is written anew
+        if os.fstat(file).st_nlink == 0:  # somebody removed the file: write it again
             os.close(file)
             self._file = None
             self._rejoin()
@@ -205,10 +206,10 @@ class SharedClock(MachineClock):
             self._course = kept
 
     def _rejoin(self) -> None:
-        """Make the file anew, with the course that goes on; another process may have done so already."""
+        """Create the file again with the current course, unless another process has done so."""
         try:
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+            make_live_folder(self._path.parent)
+            self._file = open_live_file(self._path)
         except OSError:
             return
         _locked(self._file, fcntl.LOCK_SH)
@@ -219,7 +220,7 @@ class SharedClock(MachineClock):
         assert self._file is not None
         try:
             return json.decode(os.pread(self._file, 1_000, 0).partition(b"\n")[0], type=Course)
-        except (OSError, DecodeError):  # empty, or just being written
+        except (OSError, DecodeError):  # empty, or being written now
             return None
 
     def _give(self) -> None:
@@ -229,7 +230,7 @@ class SharedClock(MachineClock):
         try:
             os.pwrite(self._file, text, 0)
             os.ftruncate(self._file, len(text))
-        except OSError:  # a full disk: the others go by what they know
+        except OSError:  # a full disk: the others use what they know
             pass
 
 

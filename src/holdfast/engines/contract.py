@@ -54,6 +54,7 @@ from holdfast.engines.checks import (
     check_worker,
     storable,
 )
+from holdfast.engines.observers import Observed
 
 PROMOTE_LIMIT = 1_000
 """How many due jobs of a queue one claim makes available, so that a million jobs due at once don't block the store."""
@@ -96,7 +97,7 @@ class Guarantees(Struct, frozen=True):
         return self.processes != "one process"
 
 
-class Engine(ABC):
+class Engine(Observed, ABC):
     """Where jobs are kept."""
 
     guarantees: Guarantees
@@ -174,7 +175,10 @@ class Engine(ABC):
         group. It wakes those who wait for the queue.
         """
         check_jobs(jobs)
-        return await self._insert(jobs, parent) if jobs or parent is not None else []
+        answers = await self._insert(jobs, parent) if jobs or parent is not None else []
+        if self.observers:
+            self.announce_inserts(jobs, answers)
+        return answers
 
     async def insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
         """Add new jobs inside the caller's own transaction, on the caller's connection. Only some SQL engines can.
@@ -226,7 +230,10 @@ class Engine(ABC):
         queue, and the worker that lost the job. The job's permits end with its lease, in the same act.
         """
         check_changes(changes)
-        return await self._commit(changes) if changes else []
+        answers = await self._commit(changes) if changes else []
+        if self.observers:
+            self.announce_answers(changes, answers)
+        return answers
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         """Store step records, if the job still has their epoch. Doesn't change the job's version.
@@ -270,7 +277,10 @@ class Engine(ABC):
             return [], await self.claim(worker, queues, limit, types)
         check_changes(changes)
         check_worker(worker)
-        return await self._turn(changes, worker, storable(dict.fromkeys(queues)), max(0, limit), _known(types))
+        ended = await self._turn(changes, worker, storable(dict.fromkeys(queues)), max(0, limit), _known(types))
+        if self.observers:
+            self.announce_answers(changes, ended[0])
+        return ended
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """Remove jobs whose `prune_at` has passed, oldest first, with everything that belongs to them; return how many.

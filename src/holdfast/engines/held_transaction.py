@@ -1,6 +1,6 @@
-"""A transaction that one thread holds while a body on another event loop fills it.
+"""A transaction that one thread holds while a body on another event loop uses it.
 
-Must not know the database: who holds it begins, records and ends it, and waits on `over` for the body's end.
+Must not know the database: the holder begins, records and ends it, and waits on `over` for the end of the body.
 """
 
 import asyncio
@@ -15,28 +15,28 @@ from holdfast.engines.traits import Body
 
 
 class Settable(Protocol):
-    """Something to wait on, which can be set from any thread."""
+    """Something to wait for that can be set from any thread."""
 
     def set(self) -> None:
-        """Let go of who waits."""
+        """Let the waiter continue."""
 
 
 Over = TypeVar("Over", bound=Settable)
 
 
 class HeldTransaction(Generic[Over]):
-    """One transaction on its way between who holds it and the event loop of who fills it."""
+    """One transaction, shared by the thread that holds it and the event loop that uses it."""
 
     def __init__(self, step: Step, over: Over) -> None:
         self.step = step
         self.steps: Sequence[Step] = ()
-        """What to record at its end; nothing, to take all of it back."""
+        """What to record at its end; empty to roll it back."""
         self.over = over
-        """Set when the body has come to its end, or nobody waits for it any more."""
+        """Set when the body has ended, or nobody waits for it any more."""
         self.broken: Callable[[], Exception] | None = None
-        """Why it can't come to its end."""
+        """Why it can't be completed."""
         self.loop = asyncio.get_running_loop()
-        """Where the body's end is heard of."""
+        """Where the end of the body is reported."""
         self._opened: asyncio.Future[Any] = self.loop.create_future()
 
     def open(self, connection: Any) -> None:
@@ -52,12 +52,12 @@ class HeldTransaction(Generic[Over]):
             self.over.set()
 
     def break_off(self, why: Callable[[], Exception]) -> None:
-        """Take all of it back at once, while the body may still run. From any thread."""
+        """Roll it back at once, while the body may still run. From any thread."""
         self.broken = why
         self.over.set()
 
-    async def filled(self, body: Body, held: Coroutine[Any, Any, Any]) -> Recorded | Conflict:
-        """Run the body inside the transaction that `held` holds; answer when that has ended."""
+    async def run_body(self, body: Body, held: Coroutine[Any, Any, Any]) -> Recorded | Conflict:
+        """Run the body inside the transaction that `held` holds; return when the transaction has ended."""
         ended: asyncio.Task[Any] = asyncio.ensure_future(held)
         filling: asyncio.Task[Sequence[Step]] | None = None
         try:
@@ -68,11 +68,11 @@ class HeldTransaction(Generic[Over]):
                 if filling.done() and not filling.cancelled() and filling.exception() is None:
                     self.steps = filling.result()
             self.over.set()
-            answer: Recorded | Conflict | None = await ended  # the store's trouble, or its limit, comes before all else
+            answer: Recorded | Conflict | None = await ended  # an error of the store, or its time limit, comes first
             if answer is None:
                 assert filling is not None
                 filling.result()  # raises what the body raised
-                raise AssertionError("a body gives what to record")
+                raise AssertionError("a body returns what to record")
             return answer
         finally:
             self.over.set()
@@ -93,7 +93,7 @@ HELD: "ContextVar[HeldTransaction[Any] | None]" = ContextVar("holdfast_held", de
 
 
 def ignored(task: "asyncio.Task[Any]") -> None:
-    """Nobody waits for this any more: its error would be told as one that was never looked at."""
+    """Mark an error as seen: nobody waits for it any more, and asyncio would report it as never retrieved."""
     if not task.cancelled():
         task.exception()
 

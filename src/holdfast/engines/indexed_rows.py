@@ -1,4 +1,4 @@
-"""Rows in Python with their indexes, and a journal to take writes back. What the acts do to them is `tables`.
+"""Rows in Python with their indexes, and a journal to undo writes. `tables` has the acts on them.
 
 Must not use threads, files or a clock.
 """
@@ -18,11 +18,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
-"""The states that a job leaves when its `run_at` has come."""
+"""The states that a job leaves when its `run_at` is reached."""
 
 
 class Key(msgspec.Struct, frozen=True):
-    """What an idempotency key stands for."""
+    """The job that an idempotency key belongs to."""
 
     job: str
     digest: str
@@ -30,13 +30,13 @@ class Key(msgspec.Struct, frozen=True):
 
 
 Ready = tuple[int, Time, int, int, str]
-"""An available job in the order of claims: priority, run_at, order of insertion; then its version and id."""
+"""An available job in claim order: priority, run_at, order of insertion; then its version and id."""
 
 
 class IndexedRows:
     """All rows of a store. Every write goes through `_put`, `_set` or `_log`, so that the journal sees it.
 
-    `journal`, when it is a list, collects how to take each write back, newest last (`take_back`).
+    If `journal` is a list, it collects how to undo each write, newest last (`take_back`).
     """
 
     def __init__(self) -> None:
@@ -61,14 +61,14 @@ class IndexedRows:
         self._due: defaultdict[str, list[tuple[Time, int, int, str]]] = defaultdict(list)
 
     def take_back(self) -> None:
-        """Undo every write since the journal was begun, and forget what was to be told of them."""
+        """Undo every write since the journal was started, and drop the notifications about them."""
         journal, self.journal = self.journal or [], None
         for undo in reversed(journal):
             undo()
         self.news = set()
 
     def _put(self, job: Job | None, id: str = "") -> None:
-        """Write or remove one job, and keep the indexes right. Heaps keep old entries, which `_take` passes over."""
+        """Write or remove one job, and update the indexes. Heaps keep outdated entries, which `_take` skips."""
         id = id if job is None else job.id
         old = self.jobs.pop(id, None) if job is None else self.jobs.get(id)
         if self.journal is not None:
@@ -132,7 +132,7 @@ class IndexedRows:
         _set_or_remove(table, name, value)
 
     def _ready_job(self, item: Ready) -> Job | None:
-        """The job that an entry of a heap stands for; None if it has changed since."""
+        """Return the job of a heap's entry; None if the job has changed since."""
         job = self.jobs.get(item[4])
         if job is None or (job.run_at, job.version) != (item[1], item[3]) or job.state is not State.AVAILABLE:
             return None

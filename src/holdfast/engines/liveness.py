@@ -1,6 +1,6 @@
-"""Liveness: what a heartbeat answers, and who is taken for dead.
+"""Liveness: the answer to a heartbeat, and which workers count as dead.
 
-Pure functions: engines gather what was seen, and only this module decides what it means. Must not know any store.
+Pure functions: engines collect the facts, and only this module decides what they mean. Must not know any store.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -11,30 +11,30 @@ from holdfast.core.model import Beat, Lease, Presence, Record, Time
 from holdfast.engines.records import PAUSE, QUIET, WORKER
 
 MISSED_MS = 100
-"""How late a beat may come before it counts as missed, at least."""
+"""How late a heartbeat may be, at least, before it counts as missed."""
 
 TIDY_SECONDS = 60.0
-"""How often traces of dead workers are looked for."""
+"""How often to look for the files or records of dead workers."""
 
 SILENT_LEASES = 20
-"""The trace of a worker that has been silent for so many leases, and holds nothing, is removed."""
+"""The status of a worker that has been silent for this many leases, and holds no job, is removed."""
 
 ALWAYS = float("inf")
 """How long the store has been steady, if no interruption is known."""
 
 
 def beat_records(presence: Presence) -> list[str]:
-    """The names of the records that a worker must know of."""
+    """Return the names of the records that a worker needs to know."""
     return [*(PAUSE + queue for queue in presence.queues), QUIET + presence.worker]
 
 
 def beat_answer(
     presence: Presence, now: Time, held: Mapping[str, int], cancelled: Collection[str], records: Collection[str]
 ) -> Beat:
-    """What a worker must know of the jobs it named, and of those it didn't.
+    """Return what a worker must know about the jobs that it named, and about those that it didn't.
 
-    `held` are the epochs of the jobs that are leased to it; `cancelled` those it named that were cancelled; `records`
-    those of `beat_records` that are there.
+    `held` are the epochs of the jobs that are leased to it, `cancelled` the named jobs that were cancelled, `records`
+    the existing ones of `beat_records`.
     """
     named = {running.job: running.epoch for running in presence.running}
     gone = [id for id, epoch in named.items() if held.get(id) != epoch]
@@ -49,18 +49,18 @@ def beat_answer(
 
 
 def has_missed(presence: Presence, now: Time) -> bool:
-    """Whether a beat of this worker is late."""
+    """Whether a worker's heartbeat is late."""
     return now - presence.beat_at > presence.beat_ms + max(MISSED_MS, presence.beat_ms // 8)
 
 
 def is_suspect(presence: Presence, now: Time, watched_ms: float, steady_ms: float, *, shown: bool = False) -> bool:
-    """Whether a worker missed a beat, and the absence of its sign of life would mean its death.
+    """Whether a worker missed a heartbeat, and a missing proof of life would mean that it is dead.
 
-    After a restart of the server nobody's sign is there, and the living need a moment to show it again. The same may
-    have happened when our own connection had to be made anew: the network was cut, or another server took over. So
-    until the store has been steady for a lease (`steady_ms`, `ALWAYS` where no trouble is known of), only who showed
-    its sign since can be seen without it: it was `shown` to us, or there was a beat while we watched (`watched_ms`).
-    That this process is new is no such trouble.
+    After a restart of the server no worker has a proof of life, and living workers need a moment to give it again. The
+    same may have happened when our own connection was lost: the network was cut, or another server took over. So until
+    the store has been steady for a lease (`steady_ms`, `ALWAYS` if no trouble is known), a missing proof counts only
+    for a worker that gave one since: it was `shown` to us, or a heartbeat arrived while we watched (`watched_ms`). A
+    newly started process of our own is no such trouble.
     """
     known = shown or presence.beat_at > now - watched_ms or steady_ms >= presence.lease_ms
     return known and has_missed(presence, now)
@@ -72,11 +72,11 @@ def is_excused(presence: Presence, now: Time, steady_ms: float) -> bool:
 
 
 def is_past(presence: Presence, now: Time) -> bool:
-    """Whether the trace of a worker is of no use any more, once it holds nothing."""
+    """Whether the status of a worker can be removed, once the worker holds no job."""
     return presence.gone or now - presence.beat_at > SILENT_LEASES * presence.lease_ms
 
 
 def worker_records(presences: Iterable[Presence], prefix: str) -> list[Record]:
-    """The workers as `Engine.records` shows them."""
+    """Return the workers as `Engine.records` lists them."""
     found = (Record(WORKER + one.worker, msgspec.json.encode(one).decode(), 0, one.beat_at) for one in presences)
     return [record for record in found if record.name.startswith(prefix)]

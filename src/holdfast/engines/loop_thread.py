@@ -1,7 +1,7 @@
-"""One thread with an event loop of its own, where all connections of an engine live, for callers on any loop.
+"""One thread with its own event loop, where all connections of an engine live, for callers on any loop.
 
-A driver's connections belong to one event loop; an App belongs to none. What callers hand in while this one is busy
-is handed over to it, and back to them, in one go. Must not know any store.
+A driver's connections belong to one event loop, but an App belongs to none. Work that callers submit while this loop is
+busy is passed to it, and answers are passed back, in one go. Must not know any store.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from holdfast.core.errors import StoreClosed
 from holdfast.engines.batch_thread import BATCH_LIMIT, CLOSE_SECONDS, Ticket, hand_back
 
 EXIT_SECONDS = 2.0
-"""How long the end of a process waits for what its engines have begun."""
+"""How long the end of a process waits for work that its engines have started."""
 
 T = TypeVar("T")
 Run = Callable[[Sequence[Ticket[Any]]], Awaitable[None]]
 
 
 class LoopThread(forking.Forkable):
-    """A thread and its loop. Owns the queues of its lines; `close` waits for what was handed in."""
+    """A thread and its loop. Owns its queues; `close` waits for submitted work."""
 
     def __init__(self, name: str, thread: str = "holdfast-postgres") -> None:
         self._name = name
@@ -34,11 +34,11 @@ class LoopThread(forking.Forkable):
         self._is_woken = False
         self._closed = False
         self.is_left_behind = False
-        """Whether this is a child that was forked since: the thread is not here."""
+        """Whether this is a forked child, where the thread doesn't exist."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls = BatchQueue(self, _each, at_once=1_000, limit=1)
         self.sockets: Callable[[], list[Any]] = list
-        """The sockets that a forked child must let go of."""
+        """The sockets that a forked child must close."""
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
         self._thread.start()
@@ -58,14 +58,14 @@ class LoopThread(forking.Forkable):
         return answer
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Begin something on the engine's own loop, from there."""
+        """Start something on the engine's own loop, from that loop."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def put(self, queue: "BatchQueue", ticket: Ticket[Any]) -> None:
-        """Hand work in, from any thread."""
+        """Submit work, from any thread."""
         with self._lock:
             if self._closed:
                 raise StoreClosed(f"{self._name}: was closed; open it first")
@@ -86,7 +86,7 @@ class LoopThread(forking.Forkable):
             queue.go()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Finish what was handed in, do `last`, and end the thread. Blocks; not to be called on that thread."""
+        """Finish submitted work, run `last`, and end the thread. Blocks; must not be called on that thread."""
         with self._lock:
             if self._closed:
                 return
@@ -106,17 +106,17 @@ class LoopThread(forking.Forkable):
             given_up = list(self._tasks)
             for task in given_up:
                 task.cancel()
-            if given_up:  # one that is just connecting has a socket to let go of
+            if given_up:  # a connection that is being opened has a socket to close
                 await asyncio.wait(given_up, timeout=CLOSE_SECONDS / 4)
             await last()
-            await asyncio.sleep(0)  # what was ended without a word is let go of in the loop's next turn
+            await asyncio.sleep(0)  # what was dropped is released in the loop's next turn
         finally:
             self.loop.stop()
 
     def give_up(self, batch: Sequence[Ticket[Any]]) -> None:
-        """Answer those whom we can't wait for any longer."""
+        """Answer the callers that we can't wait for any longer."""
         for ticket in batch:
-            ticket.error = StoreClosed(f"{self._name}: was closed; what was under way may or may not be there")
+            ticket.error = StoreClosed(f"{self._name}: was closed; writes in progress may or may not have been stored")
         hand_back(batch)
 
     async def _finish(self) -> None:
@@ -124,7 +124,7 @@ class LoopThread(forking.Forkable):
             await asyncio.wait(left)
 
     def finish(self) -> None:
-        """At the end of the process: let what was begun come to its end, such as telling others of a new job."""
+        """At the end of the process: let started work finish, such as notifying others of a new job."""
         if not self._closed:
             try:
                 asyncio.run_coroutine_threadsafe(self._finish(), self.loop).result(EXIT_SECONDS)
@@ -132,7 +132,7 @@ class LoopThread(forking.Forkable):
                 pass
 
     def leave_behind(self) -> None:
-        """Let go of the parent's connections, which must not outlive it. The thread is not here."""
+        """Close the parent's connections, which must not outlive it. The thread doesn't exist here."""
         self._lock = threading.Lock()
         self._closed = self.is_left_behind = True
         _loop_threads.discard(self)
@@ -146,9 +146,9 @@ class LoopThread(forking.Forkable):
 
 
 class BatchQueue:
-    """Work of one kind: what waits while a batch is under way is the next batch. `run` fills in answers or errors.
+    """Work of one kind: whatever waits while a batch runs is the next batch. `run` fills in answers or errors.
 
-    `limit` is how much goes into one batch, `weigh` how much of it a piece of work is.
+    `limit` is the size of one batch, `weigh` returns how much of it a piece of work takes.
     """
 
     def __init__(
@@ -169,13 +169,13 @@ class BatchQueue:
         self.waiting: deque[Ticket[Any]] = deque()
 
     async def do(self, work: Any) -> Any:
-        """Hand in work, and wait for its answer. From any loop but the loop thread's. Where none runs, this blocks."""
+        """Submit work and wait for its answer. From any loop but the loop thread's. Where none runs, this blocks."""
         ticket = Ticket.make(work)
         self._loop_thread.put(self, ticket)
         return ticket.block() if ticket.future is None else await ticket.future
 
     def go(self) -> None:
-        """See that what waits is being worked on. On the engine's own loop."""
+        """Make sure that waiting work is being done. On the engine's own loop."""
         while self.waiting and self._running < self._at_once:
             self._running += 1
             self._loop_thread.spawn(self._work(self._next()))
@@ -193,7 +193,7 @@ class BatchQueue:
             while batch:
                 try:
                     await self._run(batch)
-                except asyncio.CancelledError:  # the loop thread is being closed, and has waited for us long enough
+                except asyncio.CancelledError:  # the loop thread is closing, and has waited long enough
                     batch += self.waiting
                     self.waiting.clear()
                     self._loop_thread.give_up(batch)
@@ -213,7 +213,7 @@ async def _each(batch: Sequence[Ticket[Any]]) -> None:
 
 
 def endless(work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
-    """Mark work that goes on until it is cancelled: a close doesn't wait for it."""
+    """Mark work that runs until it is cancelled: a close doesn't wait for it."""
     _endless.add(work)
     return work
 
@@ -225,7 +225,7 @@ def _is_endless(task: "asyncio.Task[Any]") -> bool:
 _endless: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _loop_threads: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 _left_behind: list[LoopThread] = []
-"""Kept for good: a loop that is collected in a child would take the parent's files out of their common epoll."""
+"""Never freed: if a child collected such a loop, it would remove the parent's files from their shared epoll."""
 
 
 def _at_exit() -> None:

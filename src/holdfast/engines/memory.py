@@ -1,6 +1,6 @@
 """The memory engine: the reference for all other engines, and the store of tests and simulations.
 
-Must not use threads of its own, and must not sleep.
+Must not start threads, and must not sleep.
 """
 
 import threading

@@ -7,15 +7,15 @@ from holdfast.core.model import Presence, Record
 from holdfast.core.unreadable import presence_of
 
 PAUSE = "pause/"
-"""A record `pause/QUEUE` pauses that queue: a claim hands out nothing of it."""
+"""A record `pause/QUEUE` pauses that queue: a claim takes no jobs from it."""
 
 QUIET = "quiet/"
-"""A record `quiet/WORKER` tells that worker to claim nothing more."""
+"""A record `quiet/WORKER` tells that worker to claim no more jobs."""
 
 WORKER = "worker/"
-"""`records("worker/")` are the workers' presences, as their beats told them."""
+"""`records("worker/")` are the workers' statuses, from their last heartbeats."""
 
 
 def worker_in(record: Record) -> Presence:
-    """The worker that one of these records tells of; what stands for it if the record can't be read."""
+    """Return the worker of such a record, or a placeholder if the record can't be read."""
     return presence_of(record.value, record.name.removeprefix(WORKER), record.at)

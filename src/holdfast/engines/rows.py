@@ -1,6 +1,6 @@
 """Values from the rows of SQL stores, whose statements name the columns in one order. Must not run a statement.
 
-A column that can't be read fails nobody: it is read as a value that keeps its raw text (`core.unreadable`).
+A column that can't be read raises no error: it is read as a value that keeps its raw text (`core.unreadable`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,10 +22,10 @@ from holdfast.core.unreadable import (
 T = TypeVar("T")
 
 Row = Any
-"""A row as its driver gives it."""
+"""A row as its driver returns it."""
 
 OPTIONS_KEPT = 256
-"""How many texts of options are known by heart: those of one type of job are mostly the same."""
+"""How many texts of options are cached: jobs of one type mostly have the same options."""
 
 GROUP_SIZE = 8 << 20
 """How many characters of results go into one statement, which databases limit."""
@@ -34,7 +34,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _or_raw(decode: Callable[[str], T], stand_in: Callable[[str], T]) -> Callable[[str], T]:
-    """A reader that answers with what stands for a text that it can't read."""
+    """Make a reader that returns a placeholder for a text that it can't read."""
 
     def read(text: str) -> T:
         try:
@@ -53,23 +53,23 @@ _known_options = lru_cache(OPTIONS_KEPT)(_decode_options)
 _note = _or_raw(msgspec.json.Decoder(dict[str, Any]).decode, unreadable_note)
 
 STATES = {state.value: state for state in State}
-"""A state by its name, sooner than the enum finds it."""
+"""States by their names: faster than the enum's lookup."""
 
 _STEP_STATES = {state.value: state for state in StepState}
 
 
 def text(value: Any) -> str | None:
-    """A part of a job as JSON text; nothing where there is nothing."""
+    """Return a part of a job as JSON text; None if it is empty."""
     return _encode(value).decode() if value else None
 
 
 def _options(text: str) -> Options:
-    """Options from JSON text. Those with `meta` are never shared: it is mostly each job's own, and could be changed."""
+    """Read options from JSON text. Those with `meta` are never shared: they mostly differ, and could be changed."""
     return _decode_options(text) if '"meta"' in text else _known_options(text)
 
 
 def job_of(row: Row) -> Job:
-    """A job from a row of a whole job; columns behind it are not looked at."""
+    """Read a job from a row of a whole job; further columns are ignored."""
     row = tuple(row)
     waits, error, inbox = row[22], row[24], row[27]
     return Job(
@@ -105,14 +105,14 @@ def job_of(row: Row) -> Job:
 
 
 def head_of(row: Row) -> Head:
-    """A head from a row of `heads`."""
+    """Read a head from a row of `heads`."""
     id, state, version, epoch, inbox, arrived, worker, n = row
     signals = () if inbox is None else _inbox(inbox)
     return Head(id, STATES[state], version, epoch, signals, arrived != 0, worker, n)
 
 
 def entry_of(row: Row) -> Entry:
-    """An entry from a row of `history`."""
+    """Read an entry from a row of `history`."""
     job, version, at, event, before, after, actor, epoch, note = row
     return Entry(
         job=job,
@@ -128,7 +128,7 @@ def entry_of(row: Row) -> Entry:
 
 
 def step_head_of(row: Row) -> StepHead:
-    """A step without its result from a row of `steps_page`."""
+    """Read a step without its result from a row of `steps_page`."""
     path, name, state, epoch, error, started_at, finished_at, tries = row
     return StepHead(
         path=path,
@@ -143,7 +143,7 @@ def step_head_of(row: Row) -> StepHead:
 
 
 def summary_of(job: str, rows: Iterable[Row]) -> StepSummary:
-    """A summary from its counters: name, started, done, failed, the place and the path of the last step."""
+    """Read a summary from its counters: name, started, done, failed, the place and the path of the last step."""
     counts: dict[str, StepCounts] = {}
     last, place = "", 0
     for name, started, done, failed, at, path in rows:
@@ -154,7 +154,7 @@ def summary_of(job: str, rows: Iterable[Row]) -> StepSummary:
 
 
 def step_of(row: Row) -> Step:
-    """A step from a row of `steps`."""
+    """Read a step from a row of `steps`."""
     job, epoch, path, name, state, result, error, started_at, finished_at, tries = row
     return Step(
         job=job,
@@ -171,7 +171,7 @@ def step_of(row: Row) -> Step:
 
 
 def steps_apart(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
-    """The steps in groups of a bearable size, in none of which a path is there twice: one statement for each."""
+    """Split the steps into groups of limited size, with no path twice in a group: one statement for each group."""
     start, size, paths = 0, 0, set[tuple[str, str]]()
     for index, step in enumerate(steps):
         size += len(step.result or "")

@@ -1,6 +1,6 @@
-"""What engines on a server share: its clock, and coming back to it.
+"""What engines on a server share: its clock, and reconnecting.
 
-Must not know any server, nor how it is asked.
+Must not know any server or how to talk to it.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ DEAF_POLL_SECONDS = 1.0
 """How often a waiter polls while it receives no wake-ups."""
 
 CLOCK_SECONDS = 5.0
-"""How long our own clock stands for the server's before we ask the server again."""
+"""How long our own clock replaces the server's before we ask the server again."""
 
 CLOCK_SET_MS = 500
-"""An answer that is so far behind what we thought means that the server's clock was set back."""
+"""If an answer is this far behind our estimate, the server's clock was set back."""
 
 RETRY_SECONDS = (0.1, 0.3, 1.0, 2.0)
-"""The pauses between tries to hear again after the connection was lost."""
+"""The pauses between tries to reconnect after the connection was lost."""
 
 CHECK = "is the server up, and are host and port right?"
-"""What to look at when there is no connection."""
+"""What to check when there is no connection."""
 
 TIMED_OUT = "timed out; the write may or may not have been stored: check, then repeat it"
 
@@ -30,29 +30,29 @@ UNKNOWN = "writes in progress may or may not have been stored"
 
 
 class ServerClock:
-    """The server's clock. Between two answers our own goes on: never ahead of the server's. Used from every thread."""
+    """The server's clock. Between two answers our own clock continues it, never ahead of it. Used from every thread."""
 
     def __init__(self, here: Callable[[], float] = time.monotonic) -> None:
         self._here = here
         self.forget()
 
     def forget(self) -> None:
-        """Ask the server next time: its clock was set."""
-        # What the server said, when by our own clock, and when it was last heard: read and replaced as one.
+        """Ask the server next time, because its clock was set."""
+        # What the server said, when by our own clock, and when it last answered: read and replaced as one value.
         self._last_heard: tuple[Time, float, float] = (0, 0.0, -CLOCK_SECONDS)
 
     async def now(self, ask: Callable[[], Awaitable[Time]]) -> Time:
-        """The server's time; asks for it if the last answer is too old."""
+        """Return the server's time; ask for it if the last answer is too old."""
         at, since, heard = self._last_heard
         if self._here() - heard > CLOCK_SECONDS:
-            self.heard(await ask())
+            self.note(await ask())
             at, since, _ = self._last_heard
         return at + int((self._here() - since) * 1_000)
 
-    def heard(self, server: Time) -> None:
+    def note(self, server: Time) -> None:
         """Note what the server just said."""
-        # That is older than this moment, so what is counted from here is behind it, never ahead. Of several answers the
-        # one that took the shortest way counts, unless the server's clock was set.
+        # The answer is older than this moment, so our estimate is behind the server, never ahead. Of several answers,
+        # the one with the shortest round trip counts, unless the server's clock was set.
         here = self._here()
         at, since, _ = self._last_heard
         followed = at + int((here - since) * 1_000)
@@ -60,13 +60,13 @@ class ServerClock:
         self._last_heard = (at, since, here) if near else (server, here, here)
 
 
-# The connection that hears the news.
+# The connection that receives notifications.
 
 
 async def come_back(
     connect: Callable[[], Awaitable[object]], is_over: Callable[[], bool], say: Callable[[Exception], object]
 ) -> bool:
-    """Try to connect until it works, or nobody wants it any more; the first trouble is said. Whether it worked."""
+    """Try to connect until it succeeds or nobody wants it any more. Log the first error; return whether it worked."""
     tries = 0
     while not is_over():
         try:

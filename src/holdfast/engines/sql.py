@@ -1,4 +1,4 @@
-"""Named statements: reads `-- name: …` files of SQL that travel with an engine, and bounds for their parameters.
+"""Named statements from an engine's `-- name: …` SQL files, and bounds for their parameters.
 
 Must not build SQL from data.
 """
@@ -12,7 +12,7 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
 def queries(package: str, file: str = "queries.sql") -> SimpleNamespace:
-    """The statements of a package's file, each as an attribute by its name."""
+    """Return the statements of a package's file, each as an attribute with its name."""
     pieces = _NAME.split(files(package).joinpath(file).read_text("utf-8"))
     names, statements = pieces[1::2], pieces[2::2]
     assert len(set(names)) == len(names), "two statements have one name"
@@ -20,7 +20,7 @@ def queries(package: str, file: str = "queries.sql") -> SimpleNamespace:
 
 
 def beyond(prefix: str) -> str:
-    """The least text that comes behind all texts with this prefix, by their code points; empty where there is none."""
+    """Return the first text that sorts after all texts with this prefix, by code points; empty if there is none."""
     shorter = prefix.rstrip(chr(sys.maxunicode))
     if not shorter:
         return ""
@@ -29,7 +29,7 @@ def beyond(prefix: str) -> str:
 
 
 def migrations(package: str) -> list[tuple[int, str]]:
-    """The numbered migration files of a package, in order: (schema version, text)."""
+    """Return the numbered migration files of a package, in order: (schema version, text)."""
     found = [
         (int(file.name[:4]), file.read_text("utf-8"))
         for file in files(package).joinpath("migrations").iterdir()

@@ -1,9 +1,10 @@
-"""Which engine a store's URL stands for: the one place in the library that names concrete engines.
+"""Which engine a store's URL means: the only place in the library that names concrete engines.
 
-An engine is imported when its URL is used, so that the drivers of the others need not be installed.
+An engine is imported when its URL is used, so that the drivers of other engines needn't be installed.
 """
 
 from holdfast.core.errors import Invalid
+from holdfast.core.suggestions import suggest
 from holdfast.engines.contract import Clock, Engine, system_clock
 from holdfast.engines.urls import masked
 
@@ -11,6 +12,7 @@ FORMS = (
     '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute), '
     '"postgresql://user@host/database", "redis://host:6379/0"'
 )
+SCHEMES = ("memory", "file", "sqlite", "postgresql", "redis")
 _LATER = {"nats": "NATS"}
 
 
@@ -58,9 +60,20 @@ def engine_class(url: str) -> type[Engine]:
     if plain in ("postgresql", "postgres", "sqlite"):
         driver = scheme.partition("+")[2]
         raise Invalid(f"{masked(url)!r}: Holdfast uses its own driver; write {plain}://… without +{driver}")
-    raise Invalid(f"{masked(url)!r} is not the URL of a store; use one of {FORMS}")
+    raise Invalid(f"{masked(url)!r} is not the URL of a store{_meant(url, scheme)}; use one of {FORMS}")
 
 
 def engine_for(url: str, clock: Clock = system_clock) -> Engine:
     """The engine of a store's URL, not yet opened."""
     return engine_class(url).from_url(url, clock)
+
+
+def _meant(url: str, scheme: str) -> str:
+    """Return the URL that a plain path, or a mistyped scheme, was probably meant to be: "; did you mean …?"."""
+    if scheme:
+        return suggest(scheme, SCHEMES)
+    if url.isprintable() and url.endswith(".json"):
+        return f"; did you mean file:{url}?"
+    if url.isprintable() and url.endswith((".db", ".sqlite", ".sqlite3")):
+        return f"; did you mean sqlite:///{url}?"
+    return ""

@@ -55,7 +55,7 @@ from holdfast.engines.wakeups import EVERYTHING
 
 
 class Tables(LimitedRows):
-    """All rows of a store, and the acts on them. Every act checks first and then writes, so it is whole or nothing."""
+    """All rows of a store, and the acts on them. Every act checks first and then writes, so it is all or nothing."""
 
     # Acts.
 
@@ -90,7 +90,7 @@ class Tables(LimitedRows):
     def claim(
         self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
     ) -> list[Job]:
-        """Promote what is due, wake jobs whose steps may get a permit, then take jobs."""
+        """Promote due jobs, wake jobs whose steps may get a permit, then take jobs."""
         claimed: list[Job] = []
         permits = Permits(self, now)
         for queue in queues:
@@ -109,7 +109,7 @@ class Tables(LimitedRows):
         return claimed
 
     def commit(self, change: Change) -> Applied | Conflict:
-        """Carry out one change."""
+        """Apply one change."""
         head = self.jobs.get(change.job.id)
         conflict = refusal(head, change)
         if conflict is not None:
@@ -136,7 +136,7 @@ class Tables(LimitedRows):
         return answers
 
     def prune(self, limit: int, now: Time) -> int:
-        """Remove jobs that need not be kept any longer."""
+        """Remove jobs that needn't be kept any longer."""
         old = [job for job in self.jobs.values() if job.prune_at is not None and job.prune_at <= now]
         old.sort(key=lambda job: (job.prune_at, self._order[job.id]))
         gone = [job for job in old if job.state in TERMINAL and not self._has_live_kin(job)][:limit]
@@ -160,7 +160,7 @@ class Tables(LimitedRows):
         self._tell_workers()
         if name.startswith((LIMIT, BUCKET)):
             self.recheck_limit(limit_of(name.partition("/")[2]))
-        if name == MOVED:  # what was loaded may be claimed now, or is to be looked for elsewhere
+        if name == MOVED:  # loaded jobs can be claimed now, or the jobs are elsewhere now
             self.news.add(EVERYTHING)
         return new
 
@@ -233,11 +233,13 @@ class Tables(LimitedRows):
         return [HeldKey(*name, key.job, key.digest, key.until) for name in names for key in [self.keys[name]]]
 
     def mark(self) -> str:
-        """What the mark of a move says; nothing, if there is none."""
+        """Return the content of the mark of a move, or None."""
         return self.records[MOVED].value if MOVED in self.records else ""
 
     def next_due(self, queues: Sequence[str], now: Time) -> Time | None:
-        """When the next job of these queues becomes due: soon, or so lately that a claim may have missed it."""
+        """Return when the next job of these queues becomes due, or became due so recently that a claim may have missed
+        it.
+        """
         waiting = (
             run_at
             for queue in queues
@@ -292,7 +294,7 @@ class Tables(LimitedRows):
         if change.drops_failed or change.drops:
             steps = self.steps.get(job.id, {})
             kept = {path: step for path, step in steps.items() if not _dropped(step, change)}
-            if len(kept) < len(steps):  # A new table, so that taking it back restores the order too.
+            if len(kept) < len(steps):  # A new table, so that undoing it restores the order, too.
                 self._set(self.steps, job.id, kept)
                 for path in steps.keys() - kept.keys():
                     self._count(steps[path], -1)
@@ -467,7 +469,7 @@ def _is_among(type: str, types: Collection[str] | None) -> bool:
 
 
 def matches(job: Job, where: Where) -> bool:
-    """Whether a job is one of those."""
+    """Whether a job matches."""
     return (
         (not where.states or job.state in where.states)
         and (where.queue is None or job.queue == where.queue)

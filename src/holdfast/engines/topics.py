@@ -9,17 +9,17 @@ from holdfast.core.model import Change, Time
 
 
 def queue_topic(queue: str) -> str:
-    """What to wait for to hear of jobs that became available in a queue."""
+    """Return the topic of jobs that become available in a queue."""
     return f"queue:{queue}"
 
 
 def queues_of(topics: Collection[str]) -> list[str]:
-    """The queues among some topics."""
+    """Return the queues among some topics."""
     return [topic.removeprefix("queue:") for topic in topics if topic.startswith("queue:")]
 
 
 DUE_WINDOW_MS = 1_000
-"""A job that became due so lately may have been missed by the claim before the wait; the waiter looks once more."""
+"""A job that became due this recently may have been missed by the claim before the wait, so the waiter checks again."""
 
 
 def until_due(due: Time | None, now: Time, timeout: float) -> float:
@@ -46,7 +46,7 @@ def limit_topic(key: str) -> str:
 
 
 def worker_topic(worker: str) -> str:
-    """What to wait for to hear that a worker's job was taken from it, or its queues paused."""
+    """Return the topic of a worker: one of its jobs was taken from it, or its queues were paused."""
     return f"worker:{worker}"
 
 

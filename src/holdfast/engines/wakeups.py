@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 EVERYTHING = "*"
-"""A topic that wakes everybody, for when too much happened to name it."""
+"""A topic that wakes everybody, if too much happened to name every topic."""
 
 MEMORY_LIMIT = 4_096
 """At least this many topics are remembered for later waiters. A waiter that asks for older ones wakes early."""
 
 
 class Wakeups:
-    """Rings topics, and lets waiters from any loop hear them. Owns its own state; safe from every thread."""
+    """Wakes waiters on any loop by topic. Safe from every thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class Wakeups:
         self._rung: dict[str, int] = {}
         self._rung_before: dict[str, int] = {}
         self._before = 0
-        """The mark up to which topics are in `_rung_before`, which is forgotten as a whole."""
+        """The mark up to which topics are in `_rung_before`, which is dropped as a whole."""
         self._forgotten = 0
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
 
@@ -46,7 +46,7 @@ class Wakeups:
                 pass
 
     async def wait(self, topics: Collection[str], timeout: float, after: int) -> int:
-        """Wait until a topic rings that had not rung at mark `after`; answer with the mark to hand in next."""
+        """Wait until a topic rings that had not rung at mark `after`; return the mark for the next call."""
         topics = set(topics)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()

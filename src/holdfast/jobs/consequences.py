@@ -46,8 +46,8 @@ async def presence_of(engine: Engine, job: Job) -> Presence | None:
 
 def running_of(presence: Presence | None, job: Job) -> Running | None:
     """Return a worker's last report about a job that it runs."""
-    told = () if presence is None else presence.running
-    return next((one for one in told if (one.job, one.epoch) == (job.id, job.epoch)), None)
+    reported = () if presence is None else presence.running
+    return next((one for one in reported if (one.job, one.epoch) == (job.id, job.epoch)), None)
 
 
 async def _may_undo(engine: Engine, job: Job, event: Event) -> bool:

@@ -32,10 +32,10 @@ def failure_of(job: Job, reason: str = "", *, is_inside: bool = False) -> Except
 
 
 def advice(id: str, error: Error | None, text: str) -> str:
-    """What to do about a job in review, in this text about its id; nothing if its error says so."""
+    """Return this text about a job in review, with its id; "" if its error already says what to do."""
     return "" if error is not None and error.type in ADVISING else text.format(id=short_id(id))
 
 
 def cause_text(error: Error) -> str:
-    """An error as the cause of another one, without what the other one says."""
+    """Return an error as the cause of another one, without repeating what the other one says."""
     return error.message if error.type in SPEAKING else f"{error.type.removeprefix(OUR_ERRORS)}: {error.message}"

@@ -35,7 +35,7 @@ SILENCED = (
 """A likely reason when several workers in a row go silent while they run a job, and nobody saw a process die."""
 
 BREAKS_THE_ROW = frozenset({Event.FAIL, Event.OVERRUN, Event.LAPSE, Event.REPLAY})
-"""Ends of a lease that restart the count of releases. Each has a limit of its own, or was a person's decision."""
+"""Ends of a lease that restart the count of releases. Each has its own limit, or was a person's decision."""
 
 
 class Past(Struct, frozen=True):

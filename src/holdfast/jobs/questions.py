@@ -16,7 +16,7 @@ from holdfast.core.lifecycle import SETTLED
 from holdfast.core.limits import SIGNAL_BYTES, SIGNAL_NAME_CHARACTERS, size_of
 from holdfast.core.model import Job, Signal, State, Step, StepState, Time, Wait, WaitKind
 from holdfast.core.open_hints import change_in
-from holdfast.core.unreadable import told
+from holdfast.core.unreadable import record_content
 
 WAIT_PATH = "~wait/"
 """The path under which waits are recorded, next to the job's own steps."""
@@ -119,8 +119,8 @@ def _where(name: str) -> str:
 
 
 def _refusal(info: dict[str, Any]) -> Refusal | None:
-    told = info.get("refused")
-    return Refusal(name=info["name"], by=told["by"], why=told["why"]) if told else None
+    refused = info.get("refused")
+    return Refusal(name=info["name"], by=refused["by"], why=refused["why"]) if refused else None
 
 
 def waits_now(job: Job, steps: Sequence[Step]) -> tuple[Wait, ...]:
@@ -158,11 +158,11 @@ def untaken(job: Job, steps: Iterable[Step]) -> list[Signal]:
     if not job.inbox:
         return []
     steps = list(steps)
-    taken = {told(step.result).get("signal") for step in steps if step.state is StepState.DONE}
+    taken = {record_content(step.result).get("signal") for step in steps if step.state is StepState.DONE}
     taken |= {version for _, info in _open_records(steps) for version in info.get("refused", {}).get("signals", ())}
     return [one for one in job.inbox if one.version not in taken]
 
 
 def _open_records(steps: Iterable[Step]) -> list[tuple[Step, dict[str, Any]]]:
-    begun = [(step, told(step.result)) for step in steps if step.state is StepState.STARTED]
+    begun = [(step, record_content(step.result)) for step in steps if step.state is StepState.STARTED]
     return [(step, info) for step, info in begun if "name" in info]

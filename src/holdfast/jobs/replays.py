@@ -15,7 +15,7 @@ from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import deliver
 from holdfast.core.model import Change, Entry, Event, Job, Step, StepState, Time
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
-from holdfast.core.unreadable import told
+from holdfast.core.unreadable import record_content
 from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.questions import WAIT_PATH
 
@@ -112,7 +112,7 @@ def recorded_failures(steps: Iterable[Step]) -> Failures:
         if step.path.startswith(FAILED_ONCE_PATH) and step.path not in doubts:
             paths.append(step.path)
         elif step.state is StepState.DONE and step.path.startswith((WAIT_PATH, CHILD_PATH)):
-            record = told(step.result)
+            record = record_content(step.result)
             if "failed" in record or record.get("late"):
                 paths.append(step.path)
                 children += record.get("failed", ())

@@ -168,8 +168,8 @@ def _error_of(shape: Shape | None) -> Error | None:
 
 
 def _signal_of(shape: Shape) -> Signal:
-    told = {"version": 0, "value": canonical(shape["value"]), "at": parse_time(shape["at"])}
-    return msgspec.convert({"name": shape["name"], "by": shape["by"], **told}, Signal)
+    fields = {"version": 0, "value": canonical(shape["value"]), "at": parse_time(shape["at"])}
+    return msgspec.convert({"name": shape["name"], "by": shape["by"], **fields}, Signal)
 
 
 def _step_of(shape: Shape, job: str) -> Step:

@@ -58,7 +58,7 @@ from holdfast.jobs.waiters import CHANGE_TRIES
 __all__ = ["LOG_PATH", "Jobs", "JobRequest", "Pause", "Status", "history_of", "new_job", "random_ids", "status_of"]
 
 LOG_PATH = "~log"
-"""The record under which a job's log lines are kept. No step's path begins with a tilde."""
+"""The record under which a job's log lines are kept. No step's path starts with a tilde."""
 
 _ASKING = Where(states=(State.PENDING, State.ACTIVE))
 

@@ -1,4 +1,4 @@
-"""Where a job stands, for a person, as facts and as one sentence. Must not ask a store.
+"""A job's status, for a person, as facts and as one sentence. Must not read a store.
 
 The facts come from the job's row, its steps' counts and its worker's last heartbeat. `str(status)` is the sentence that
 every caller shows: "draw, stage 3 of 7, 11 of 30, about 21 min left".
@@ -20,7 +20,7 @@ PROGRESS_PATH = "~progress"
 """The record, next to a job's steps, of how far the job was when it last stopped running."""
 
 TEXT_SHOWN = 60
-"""How many characters of a job's own words about its progress are shown."""
+"""How many characters of a job's own progress text are shown."""
 
 RETRY_SHOWN = 300
 """How long the part about a step that is being retried may be."""
@@ -90,7 +90,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return words + (f", and {one.others} more {are} being retried" if one.others else "")
 
     def __str__(self) -> str:
-        """Say in one sentence where the job stands: "draw, stage 3 of 7, 11 of 30, about 21 min left"."""
+        """Return the status as one sentence: "draw, stage 3 of 7, 11 of 30, about 21 min left"."""
         return ", ".join(part for part in _sentence_parts(self) if part)
 
 
@@ -98,14 +98,14 @@ def progress_record(job: Job, running: Running | None, now: Time) -> tuple[Step,
     """Return a record of how far a job is, for the change that stops it; none if its worker reported nothing."""
     if running is None or (running.done is None and running.total is None):
         return ()
-    told = msgspec.json.encode({"done": running.done, "total": running.total}).decode()
+    text = msgspec.json.encode({"done": running.done, "total": running.total}).decode()
     step = Step(
         job=job.id,
         epoch=job.epoch,
         path=PROGRESS_PATH,
         name=PROGRESS_PATH,
         state=StepState.STARTED,  # so that the next record can replace it
-        result=told,
+        result=text,
         started_at=now,
     )
     return (step,)
@@ -169,10 +169,10 @@ def status_of(
 def _read(kept: Step) -> tuple[int | None, int | None]:
     """Read a record of progress. A damaged one gives nothing: it must not hide the rest of a status."""
     try:
-        told = msgspec.json.decode(kept.result or "{}", type=dict[str, int | None])
+        counts = msgspec.json.decode(kept.result or "{}", type=dict[str, int | None])
     except msgspec.MsgspecError:
         return None, None
-    return told.get("done"), told.get("total")
+    return counts.get("done"), counts.get("total")
 
 
 def _until(at: Time, now: Time) -> int:
@@ -202,7 +202,7 @@ def _sentence_parts(one: Status) -> list[str]:
 
 
 def stage_words(one: Status) -> str:
-    """Say what an active job does: "draw, stage 3 of 7". Empty before its first step."""
+    """Say what an active job is doing: "draw, stage 3 of 7". Empty before its first step."""
     place = f", stage {one.stage_number} of {len(one.stages)}" if one.stage_number else ""
     return f"{clean(one.stage)}{place}" if one.stage else ""
 

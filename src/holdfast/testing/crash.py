@@ -94,23 +94,24 @@ def _crash(plan: Plan, repeats: int, same: Callable[[Any], Any]) -> list[Crash]:
     check_first(plan, clean)
     boundaries = clean.boundaries
     crashes: dict[Boundary, Crash] = {}
-    for boundary in _telling_first(boundaries):
+    for boundary in _most_recorded_first(boundaries):
         with Life(plan, boundary) as life:
             outcome = life.run()
         check(plan, boundary, clean, outcome, repeats=repeats, same=same)
-        crashes[boundary] = _told(boundary, outcome)
+        crashes[boundary] = _crash_at(boundary, outcome)
     return [crashes[boundary] for boundary in boundaries]
 
 
-def _telling_first(boundaries: list[Boundary]) -> list[Boundary]:
-    """The last boundaries first: the more is recorded, the more a replay shows of what went wrong. The end itself
-    comes last, because nothing is replayed after it.
+def _most_recorded_first(boundaries: list[Boundary]) -> list[Boundary]:
+    """Return the last boundaries first: the more is recorded, the more a replay shows of what went wrong.
+
+    The end itself comes last, because nothing is replayed after it.
     """
     ends = [boundary for boundary in boundaries if boundary.when == AFTER_END]
     return [boundary for boundary in reversed(boundaries) if boundary.when != AFTER_END] + ends
 
 
-def _told(boundary: Boundary, outcome: Outcome) -> Crash:
+def _crash_at(boundary: Boundary, outcome: Outcome) -> Crash:
     return Crash(boundary, outcome.effects, tuple(outcome.doubts), outcome.recorded)
 
 
@@ -127,7 +128,7 @@ def _counter(effects: Effects | None) -> Callable[[], int]:
 
 
 def _apart(work: Callable[[], list[Crash]]) -> list[Crash]:
-    """Run it here, or in a thread if an event loop runs here, because each run has its own loops."""
+    """Run this here, or in a thread if an event loop runs here: each run has its own loops."""
     if not loop_here():
         return work()
     answer: list[Any] = []

@@ -71,7 +71,11 @@ class InMemory:
     async def __aenter__(self) -> Self:
         settings, store = self.app.settings, self._store
         self._stack.enter_context(moved(self.app, store))
-        self._worker = Impatient(store, self.app.registry, queues=self.app._queues(), at_once=self._at_once)
+        self._worker = Impatient(
+            store, self.app.registry, queues=self.app._queues(), at_once=self._at_once, hooks=self.app.hooks
+        )
+        if self.app.hooks:
+            store.observe(self.app.hooks)
         self._keeper = Keeper(
             store,
             self._worker.id,
@@ -85,6 +89,7 @@ class InMemory:
         except BaseException:
             await self._stack.aclose()
             raise
+        self._stack.push_async_callback(self.app.hooks.drain)
         self._stack.push_async_callback(self._worker.stop, GRACE_SECONDS)
         return self
 
@@ -99,11 +104,15 @@ class InMemory:
         self.app.sync.call(self.__aexit__())
 
     async def idle(self, within: Duration = "30s") -> None:
-        """Wait until no job can continue by itself: each has ended, needs a person, or waits for something."""
+        """Wait until no job can continue by itself: each has ended, needs a person, or waits for something.
+
+        Then wait a moment for the App's hooks.
+        """
         await idle(self._store, self._worker, within)
+        await self.app.hooks.drain()
 
     async def advance(self, by: Duration) -> None:
-        """Let time pass, and wait until the jobs have reacted. What is due on the way happens at its time."""
+        """Let time pass, and wait until the jobs have reacted. Whatever becomes due on the way happens at its time."""
         await self.idle()
         target = self.clock() + milliseconds(by)
         for _ in range(MOVES_LIMIT):

@@ -133,14 +133,14 @@ def _other_effects(at: Boundary, clean: Outcome, life: Outcome, repeats: int) ->
     more = life.effects - clean.effects
     if 0 <= more <= repeats:
         return None
-    told = f"There were {life.effects} effects; without a kill there were {clean.effects}"
+    text = f"There were {life.effects} effects; without a kill there were {clean.effects}"
     if more < 0:
-        return f"{told}. A recorded step doesn't repeat its effect: does your code keep anything between two runs?"
+        return f"{text}. A recorded step doesn't repeat its effect: does your code keep anything between two runs?"
     if at.when == BEFORE_EFFECT and repeats == 0 and more == 1:
-        told += ", although the step hadn't started: look at steps that run at the same time, and at code between steps"
+        text += ", although the step hadn't started: look at steps that run at the same time, and at code between steps"
     elif at.when == BEFORE_RECORD:
-        told += f": the effect of {at.step} happened again"
-    return f"{told}. {AGAIN}{more}."
+        text += f": the effect of {at.step} happened again"
+    return f"{text}. {AGAIN}{more}."
 
 
 def _ended(job: Job) -> str:

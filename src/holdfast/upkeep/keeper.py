@@ -13,7 +13,7 @@ from holdfast.background import Join, LogOnce, Spawn, own_thread
 from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, Moved, StoreLost
 from holdfast.core.model import Applied, Conflict, Event, Job, Record, Where
-from holdfast.core.unreadable import told
+from holdfast.core.unreadable import record_content
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import cancel_children, end_change, notify_others
 from holdfast.jobs.service import Jobs
@@ -34,8 +34,9 @@ EXPIRE_BATCH = 200
 """How many expired jobs one batch ends."""
 
 PRUNE_PART = 0.15
-"""The share of the time to spend on pruning while there is more to prune; the rest is for the workers' own calls.
-Expiring gets the same share on top.
+"""The share of the time to spend on pruning while there is more to prune.
+
+The rest is for the workers' own calls. Expiring gets the same share on top.
 """
 
 PRUNE_SECONDS = 1.0
@@ -246,5 +247,5 @@ class Keeper:
 
 def _leader_in(record: Record) -> str | None:
     """The worker that this record names; None if the record can't be read."""
-    worker = told(record.value).get("worker")
+    worker = record_content(record.value).get("worker")
     return worker if isinstance(worker, str) else None

@@ -39,7 +39,7 @@ OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, which should have stopped it."""
 
 UNDOS_AT_ONCE = 100
-"""How many undo jobs that wait for their owner are checked in one go. The next call continues after them."""
+"""How many undo jobs that wait for their owner are checked at once. The next call continues after them."""
 
 Found = tuple[str, Presence | None]
 """Why a job is taken from its worker, and the worker's last status."""
@@ -98,9 +98,10 @@ class Rescue:
     async def rescue_orphans(
         self, by: str, snapshot: Snapshot | None = None, held: Sequence[Job] | None = None
     ) -> list[Job]:
-        """Rescue jobs whose worker has had no status for longer than a lease. If a live worker's status was removed,
-        its next heartbeat brings it back. `snapshot` and `held` (the jobs that workers hold) may be old: each job is
-        checked again when it is taken.
+        """Rescue jobs whose worker has had no status for longer than a lease.
+
+        If a live worker's status was removed, its next heartbeat brings it back. `snapshot` and `held` (the jobs that
+        workers hold) may be old: each job is checked again when it is taken.
         """
         snapshot = snapshot or await self.snapshots.take()
         held = await self.held_jobs() if held is None else held

@@ -69,8 +69,9 @@ class Snapshots:
         return Snapshot(present, now, begun, self._awake_since)
 
     async def refresh(self, snapshot: Snapshot) -> Snapshot | None:
-        """This snapshot while it is young, else a new one; None if the store is too slow to provide one. The caller
-        must act before it awaits anything else.
+        """Return this snapshot if it is young, else a new one, or None if the store is too slow to provide one.
+
+        The caller must act before it awaits anything else.
         """
         for _ in range(REFRESH_TRIES):
             if self.is_fresh(snapshot):

@@ -203,7 +203,7 @@ class Call:
         self.attempt.progress.end_step(self.path)
 
     def check(self) -> None:
-        """Raise unless this call may continue: a failure after we stopped it isn't a failure of its own."""
+        """Raise unless this call may continue: a failure after we stopped it isn't the call's own failure."""
         self.attempt.check()
         if self.within is not None:
             self.within.check()

@@ -43,13 +43,13 @@ class _AttemptHosts(forking.Forkable):
         self._lock = threading.Lock()
         forking.watch(self)
 
-    def add(self, house: AttemptHost) -> None:
+    def add(self, host: AttemptHost) -> None:
         with self._lock:
-            self._all.add(house)
+            self._all.add(host)
 
     def have_attempts(self) -> bool:
         with self._lock:
-            return any(house.has_attempts() for house in self._all)
+            return any(host.has_attempts() for host in self._all)
 
     def clear(self) -> None:
         self._all = weakref.WeakSet()
@@ -63,9 +63,9 @@ class _AttemptHosts(forking.Forkable):
             PLAIN.set(_current_in(attempt))
 
 
-def register_host(house: AttemptHost) -> None:
+def register_host(host: AttemptHost) -> None:
     """Register a place where attempts run, so that a stray thread gets a clear error. From any thread."""
-    _attempt_hosts.add(house)
+    _attempt_hosts.add(host)
 
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)

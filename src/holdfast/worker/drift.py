@@ -96,10 +96,10 @@ def describe_other_key(path: str, left: Sequence[str]) -> str | None:
 
 def vanished_text(counts: Mapping[str, int]) -> str:
     """Describe recorded steps that the code never called, and what to do about it."""
-    told = ", ".join(f"{name} ({number})" for name, number in counts.items())
+    names = ", ".join(f"{name} ({number})" for name, number in counts.items())
     gone = next((name for name in counts if name not in STEPS), None)
     number = sum(counts.values())
-    text = f"{number} recorded {'step was' if number == 1 else 'steps were'} not used: {told}"
+    text = f"{number} recorded {'step was' if number == 1 else 'steps were'} not used: {names}"
     if gone is None:
         return f"{text}; the code still has steps with {'this name' if len(counts) == 1 else 'these names'}"
     return f"{text}; if you renamed the step, @step(was={gone!r}) makes it use the old records"

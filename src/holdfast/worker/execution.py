@@ -17,6 +17,7 @@ from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.foreign_undo import ForeignUndo
 from holdfast.worker.handler import Work, run_guarded, run_handler, run_within
+from holdfast.worker.hook_reports import HookReports
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
 from holdfast.worker.job_log import log_start
 from holdfast.worker.registry import JobSpec, Registry
@@ -41,6 +42,7 @@ class Execution:
         slots: Slots,
         settling: Settling,
         foreign_undo: ForeignUndo,
+        reports: HookReports | None = None,
         *,
         make_attempt: Callable[[Job, JobSpec, float], Attempt],
         why_cut: Callable[[], str | None],
@@ -51,6 +53,7 @@ class Execution:
         self._slots = slots
         self._settling = settling
         self._foreign_undo = foreign_undo
+        self._reports = reports
         self._make_attempt = make_attempt
         self._why_cut = why_cut
         self._finish_later, self._context = self._finish, contextvars.copy_context()  # made once, for all attempts
@@ -72,6 +75,8 @@ class Execution:
     def _start(self, job: Job, spec: JobSpec, claimed: float) -> None:
         attempt = self._make_attempt(job, spec, claimed)
         log_start(job)
+        if self._reports is not None:
+            self._reports.started(attempt)
         if job.epoch > 1:
             self._slots.occupy(job.lease, self._load(attempt))
         else:

@@ -16,6 +16,7 @@ from holdfast.background import LogOnce
 from holdfast.core.errors import StoreError, StoreFull, StoreLost, StoreUnwritable
 from holdfast.core.model import Change, Conflict, Job, Recorded, Step, Time
 from holdfast.engines.contract import Engine
+from holdfast.jobs.job_events import StepRetry
 from holdfast.safe_text import logger
 from holdfast.worker.registry import JobSpec
 from holdfast.worker.tries import LeftBehind, Stopped
@@ -73,6 +74,8 @@ class HeldJob:
     """Awaited with a step's path before anything is done for it. Tests kill the worker here."""
     on_activity_end: Callable[[], None] | None = None
     """Called when a step or another activity ends while a wait is pending."""
+    on_retry: Callable[[StepRetry], None] | None = None
+    """Called when a step failed and will be retried, if there is a hook for it. From any thread of the job."""
     stop: str | None = None
     """Why it was stopped; None while it runs."""
     is_closing = False

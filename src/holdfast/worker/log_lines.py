@@ -1,6 +1,6 @@
 """A job's log lines: taken from `logging` while the job runs, bounded, and kept with the job.
 
-Must not log anything itself, or it would hear itself.
+Must not log anything itself: it would capture its own lines.
 """
 
 import logging
@@ -23,13 +23,13 @@ class Lines:
         self._lock = threading.Lock()
 
     def load(self, lines: Iterable[str]) -> None:
-        """Begin with what an earlier lease has kept."""
+        """Start with the lines that an earlier lease stored."""
         for line in lines:
             self.add(line)
         self._news = 0
 
     def add(self, line: str) -> None:
-        """Keep one more line."""
+        """Add a line."""
         line = line[:LOG_LINE_CHARACTERS]
         with self._lock:
             if len(self._lines) == LOG_LINES:
@@ -41,11 +41,11 @@ class Lines:
             self._news += 1
 
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """Whether there are no lines."""
         return not self._lines
 
     def fresh(self) -> list[str] | None:
-        """All lines, if there are new ones since this was last asked."""
+        """Return all lines, if there are new ones since the last call."""
         with self._lock:
             if not self._news:
                 return None
@@ -54,13 +54,13 @@ class Lines:
 
 
 class Capture(logging.Handler):
-    """Hands what is logged inside a job to `keep`. Our own lines are about jobs, not from them, and are left out."""
+    """Passes what a job logs to `keep`. Our own lines are about jobs, not from them, and are left out."""
 
     def __init__(self, keep: Callable[[str], None]) -> None:
         super().__init__()
         self._keep = keep
         form = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ")
-        form.converter = time.gmtime  # Workers of one job may be in several time zones.
+        form.converter = time.gmtime  # A job's workers may be in different time zones.
         self.setFormatter(form)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -75,7 +75,7 @@ class Capture(logging.Handler):
 
 
 def _is_unheard(record: logging.LogRecord, ours: logging.Handler) -> bool:
-    """Whether nobody but us hears this: then Python's last resort is to be heard, as if we were not there."""
+    """Whether no other handler gets this record. Then it goes to Python's last resort, as it would without us."""
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None:
         if any(handler is not ours for handler in logger.handlers):
@@ -86,7 +86,7 @@ def _is_unheard(record: logging.LogRecord, ours: logging.Handler) -> bool:
 
 
 class Capturing(forking.Forkable):
-    """One Capture for all workers of a process: put up by the first, taken down by the last."""
+    """One Capture for all workers of a process: installed by the first, removed by the last."""
 
     def __init__(self, keep: Callable[[str], None]) -> None:
         self._capture = Capture(keep)
@@ -95,7 +95,7 @@ class Capturing(forking.Forkable):
         forking.watch(self)
 
     def start(self) -> None:
-        """One more worker listens."""
+        """Capture for one more worker."""
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -109,6 +109,6 @@ class Capturing(forking.Forkable):
                 logging.getLogger().removeHandler(self._capture)
 
     def leave_behind(self) -> None:
-        """See Forkable. The workers are the parent's."""
+        """See Forkable. The workers run in the parent."""
         self._lock, self._users = threading.Lock(), 0
         logging.getLogger().removeHandler(self._capture)

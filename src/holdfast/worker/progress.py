@@ -12,12 +12,13 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import canonical
 from holdfast.core.model import Retrying, Running, Step, StepState, Time
+from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.service import LOG_PATH
 from holdfast.jobs.status import progress_record
 from holdfast.safe_text import logger
 from holdfast.worker.held_job import HeldJob
 from holdfast.worker.log_lines import Lines
-from holdfast.worker.recorded_errors import line_of, storable
+from holdfast.worker.recorded_errors import error_of, line_of, storable
 from holdfast.worker.registry import StepSpec
 
 log = logger("holdfast.worker")
@@ -91,11 +92,15 @@ class Progress:
             "job %s: step %s failed (try %d of %d): %s; next try in %.1f s",
             held.job.id[-SHORT_ID:], path, tries, of, line, delay,
         )  # fmt: skip
-        next_at = held.now() + round(delay * 1_000)
+        now = held.now()
+        next_at = now + round(delay * 1_000)
         with self._lock:
             self._retrying.pop(path, None)
             self._retrying[path] = Retrying(path[:SHOWN_PATH_CHARACTERS], tries + 1, of, line, next_at)
+            name = self._running[path].name
         held.changed()
+        if held.on_retry is not None:
+            held.on_retry(StepRetry(name, path, tries, error_of(error), now, next_at))
 
     def note_recorded(self, name: str) -> None:
         """Note that this attempt has recorded a step of this name."""

@@ -1,4 +1,4 @@
-"""What went wrong, as data, and back: errors of jobs and steps. Must not decide what becomes of a job."""
+"""Converts errors of jobs and steps to data, and back. Must not decide what happens to a job."""
 
 import asyncio
 import concurrent.futures
@@ -11,22 +11,22 @@ from holdfast.core.model import Error, Step
 from holdfast.tracebacks import format_folded
 
 SHORT_CHARACTERS = 200
-"""How much of an error is told where it must be one short line."""
+"""How many characters of an error fit into one short line."""
 
 MAIN = "__holdfast_main__"
-"""What the script that the worker was started with is called in another process: there it isn't `__main__`."""
+"""The name, in another process, of the script that the worker was started with: there it isn't `__main__`."""
 
 MISREAD = (StopIteration, concurrent.futures.CancelledError)
-"""Exceptions that coroutines and futures take for something else than an error."""
+"""Exceptions that coroutines and futures don't treat as errors."""
 
 INSIDE = (
     "cancelled from inside: it awaited a cancelled task or future, or raised CancelledError; nobody stopped the job"
 )
-"""What a CancelledError says that is an error: Python gives it no text."""
+"""The text of a CancelledError that is an error: Python gives it none."""
 
 
 class Escaped(StepFailed):
-    """An error that must not travel through an event loop, wrapped: `sys.exit`, a cancelled future, StopIteration."""
+    """Wraps an error that must not pass through an event loop: `sys.exit`, a cancelled future, StopIteration."""
 
     def __init__(self, error: BaseException) -> None:
         text = text_of(error)
@@ -36,9 +36,10 @@ class Escaped(StepFailed):
 
 
 def contain(error: BaseException) -> Exception:
-    """An error of user code in a form that can travel through tasks and futures, and that `except Exception` catches.
+    """Return an error of user code in a form that can pass through tasks and futures and that `except Exception`
+    catches.
 
-    `sys.exit` would end the worker's event loop, and a task that ends in CancelledError has not failed to asyncio.
+    `sys.exit` would end the worker's event loop. For asyncio, a task that ends with CancelledError hasn't failed.
     """
     if isinstance(error, Exception) and not isinstance(error, MISREAD):
         return error
@@ -55,12 +56,12 @@ class Reported(Exception):
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether to try again would lead to the same: the code or what it was given is wrong."""
+    """Whether a retry would fail the same way, because the code or its arguments are wrong."""
     return error.is_final if isinstance(error, Reported) else isinstance(error, Invalid | WrongColour)
 
 
 def error_of(error: BaseException) -> Error:
-    """What went wrong, as data. Never fails, whatever the exception does."""
+    """Return an error as data. Never raises, whatever the exception's own code does."""
     if isinstance(error, Escaped):
         error = error.error
     if isinstance(error, Reported):
@@ -68,7 +69,7 @@ def error_of(error: BaseException) -> Error:
     try:
         lines = format_folded(error)
     except Exception:
-        lines = "(the traceback could not be written)"
+        lines = "(the traceback can't be formatted)"
     if len(lines) > TRACEBACK_CHARACTERS:
         half = TRACEBACK_CHARACTERS // 2
         lines = f"{lines[:half]}\n… {len(lines) - TRACEBACK_CHARACTERS} characters left out …\n{lines[-half:]}"
@@ -76,7 +77,7 @@ def error_of(error: BaseException) -> Error:
 
 
 def type_name(error: BaseException) -> str:
-    """The name of an error's type: bare for Python's own, with its module otherwise."""
+    """Return the name of an error's type: bare for Python's own types, with its module otherwise."""
     if isinstance(error, Escaped):
         error = error.error
     if isinstance(error, StepFailed) and error.type:
@@ -87,40 +88,40 @@ def type_name(error: BaseException) -> str:
 
 
 def module_of(named: Any) -> str:
-    """The module that a class or function is in, by the name that it has in the worker."""
+    """Return the module of a class or function, by its name in the worker."""
     module = str(named.__module__)
     return "__main__" if module.endswith(MAIN) else module
 
 
 def text_of(error: BaseException) -> str:
-    """An error's text, or a word on why there is none."""
+    """Return an error's text, or why there is none."""
     if isinstance(error, StepFailed) and error.message:
         return error.message
     try:
         text = str(error)
     except BaseException as trouble:
-        text = f"(its text can't be had: __str__ raised {type(trouble).__name__})"
+        text = f"(no text: __str__ raised {type(trouble).__name__})"
     if isinstance(error, asyncio.CancelledError):
         text = f"{INSIDE}: {text}" if text else INSIDE
     return storable(text[:ERROR_CHARACTERS])
 
 
 def line_of(error: BaseException) -> str:
-    """An error as a short line for a log or a status: its bare type and its text, without what a terminal obeys."""
+    """Return an error as a short line for a log or a status: its bare type and its text, without control characters."""
     text = f"{type_name(error).rpartition('.')[2]}: {' '.join(text_of(error).split())}"[:SHORT_CHARACTERS]
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def storable(text: str) -> str:
-    """A text without what a store can't hold: lone surrogates and NUL."""
+    """Return a text without what a store can't hold: lone surrogates and NUL."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def rebuild_error(step: Step) -> Exception:
-    """The error of a failed record. A class that this process has already loaded is used, so that `except` still works.
+    """Return the error of a failed record. If this process has loaded its class, that is used, so `except` still works.
 
-    Nothing is imported or called: only a subclass of Exception is taken, and made without its `__init__`. What could
-    not travel as it is (`contain`) comes back as the StepFailed that it was the first time.
+    Nothing is imported, and no `__init__` is called: only a subclass of Exception is created. An error that had to be
+    wrapped (`contain`) comes back as the StepFailed that it was the first time.
     """
     error = step.error or Error("Exception", "")
     kind = _find_class(error.type)
@@ -128,7 +129,7 @@ def rebuild_error(step: Step) -> Exception:
     if kind is not None:
         try:
             made = kind.__new__(kind)
-        except Exception:  # it wants arguments that nobody kept
+        except Exception:  # it needs arguments that weren't recorded
             made = None
     if made is None:
         line = f"step {step.path} failed earlier in this attempt: {error.type}: {error.message}"
@@ -143,7 +144,7 @@ def rebuild_error(step: Step) -> Exception:
 
 
 def _find_class(name: str) -> type[Exception] | None:
-    """The exception class of this name, if this process has it already."""
+    """Return the exception class of this name, if this process has loaded it."""
     module, _, path = name.rpartition(".")
     while module and module not in sys.modules:  # a class inside a class
         module, _, outer = module.rpartition(".")

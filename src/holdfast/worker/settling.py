@@ -18,6 +18,7 @@ from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claiming import CLAIM_LIMIT, Claiming
 from holdfast.worker.held_job import CANCELLED, CUT, DOUBTED, ENDED, LOST, RELEASED, SUSPENDED
+from holdfast.worker.hook_reports import HookReports
 from holdfast.worker.job_log import DURATION, is_logged, log_committed, log_stopped, log_waiting
 from holdfast.worker.outcomes import decide_end
 from holdfast.worker.release import GivingUp
@@ -43,6 +44,7 @@ class Settling:
         claiming: Claiming,
         giving_up: GivingUp,
         chance: Callable[[], float],
+        reports: HookReports | None = None,
     ) -> None:
         self._engine = engine
         self._worker = worker
@@ -50,6 +52,7 @@ class Settling:
         self._claiming = claiming
         self._giving_up = giving_up
         self._chance = chance
+        self._reports = reports
         self.settlers: set[asyncio.Task[None]] = set()
 
     def settle(self, attempt: Attempt, result: str | None, error: BaseException | None) -> None:
@@ -162,9 +165,11 @@ class Settling:
             if not isinstance(answer, Applied) and not await attempt.is_in_history(change):
                 text = f"lost its lease: its end was refused, {answer.reason}; another worker continues it"
                 log_stopped(attempt, logging.WARNING, LOST, text)
-                self._slots.spawn(self._announce_stop(attempt))
+                self._report_stop(attempt)
             else:
                 log_committed(attempt, change.event)
+                if self._reports is not None and not isinstance(answer, Applied):
+                    self._reports.stored(change)
             await attempt.persist(lambda: notify_others(self._engine, change, answer, by=self._worker))
         except StoreError as away:
             _log_away(attempt, away)
@@ -194,7 +199,13 @@ class Settling:
         else:
             log_stopped(attempt, logging.INFO, CANCELLED, f"was cancelled after {DURATION}")
         if stop != SUSPENDED:
-            self._slots.spawn(self._announce_stop(attempt))
+            self._report_stop(attempt)
+
+    def _report_stop(self, attempt: Attempt) -> None:
+        """Tell others that a job which isn't ours any more was stopped here."""
+        if self._reports is not None:
+            self._reports.stopped(attempt.job)
+        self._slots.spawn(self._announce_stop(attempt))
 
     async def _count_as_lost(self, attempt: Attempt) -> None:
         """End an attempt whose event loop is ending. Its last log lines may say why."""

@@ -20,7 +20,7 @@ EndedAttempt = tuple[Attempt, str | None, BaseException | None]
 
 
 class Slots:
-    """What a worker's slots hold."""
+    """The slots of one worker."""
 
     loop: asyncio.AbstractEventLoop
 

@@ -23,7 +23,7 @@ from holdfast.worker.records import ARGS_PATH, beside
 from holdfast.worker.registry import StepSpec
 
 BUSY_TRIES = 3
-"""How often one try of a step starts over because of others, as when a table was altered meanwhile."""
+"""How often one try of a step starts over because of others, for example because a table was altered."""
 
 
 class _Raised(Exception):
@@ -70,7 +70,7 @@ class TransactionCall(Call):
             runs += 1
             token = TX.set(connection)
             try:
-                with Watch(attempt, asyncio.current_task()):  # the store may run this in a task of its own
+                with Watch(attempt, asyncio.current_task()):  # the store may run this in another task
                     value = await run_timed(self, body)
             except StoreError as error:
                 raise _Raised(error) from error
@@ -84,7 +84,7 @@ class TransactionCall(Call):
             try:
                 return await engine.transact(begun, fill)
             except StoreError as error:
-                if runs and not _may_begin_anew(error, runs):
+                if runs and not _may_start_over(error, runs):
                     lost = lost or error
                 raise
 
@@ -122,7 +122,7 @@ class TransactionCall(Call):
         return step if step is self._standing else await super().record(step)
 
 
-def _may_begin_anew(error: StoreError, runs: int) -> bool:
+def _may_start_over(error: StoreError, runs: int) -> bool:
     """Whether a body whose transaction was rolled back for this reason runs again automatically: others were in its
     way, or a person has to free space, which the log and the status report.
     """

@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from holdfast import forking
 from holdfast.background import LogOnce
 from holdfast.core.errors import HoldfastError, Invalid, Moved, StoreLost
-from holdfast.core.model import TYPES_TOLD, Beat, Job, Lease, Presence, Time
+from holdfast.core.model import TYPES_LISTED, Beat, Job, Lease, Presence, Time
 from holdfast.core.moves import MOVED, mark_of
 from holdfast.engines.contract import Engine
 from holdfast.engines.topics import worker_topic
 from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.job_events import Hooks
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claiming import Claiming
@@ -28,6 +29,7 @@ from holdfast.worker.context import CAPTURING, register_host, timers_here
 from holdfast.worker.execution import Execution
 from holdfast.worker.foreign_undo import ForeignUndo
 from holdfast.worker.held_job import CANCELLED, CUT, LOST, RELEASED, STORE_RETRY_SECONDS
+from holdfast.worker.hook_reports import HookReports
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
 from holdfast.worker.isolation.pool import Pool
 from holdfast.worker.leases import Leases
@@ -59,6 +61,7 @@ class Worker:
         poll_seconds: float = 15.0,
         name: str | None = None,
         chance: Callable[[], float] = random.random,
+        hooks: Hooks | None = None,
     ) -> None:
         if type(at_once) is not int or at_once < 1:
             raise Invalid(f"at_once={at_once!r}: give the number of slots, at least one")
@@ -69,6 +72,7 @@ class Worker:
         self._registry = registry
         self._poll_seconds = poll_seconds
         self._chance = chance
+        self._reports = None if hooks is None else HookReports(engine, hooks)
         self.is_cut = False
         """Whether the event loop is ending, although nobody asked this worker to stop."""
         self.lost: StoreLost | Moved | None = None
@@ -115,7 +119,9 @@ class Worker:
             types=self._types_now,
             lose=self._lose,
         )
-        self._settling = Settling(self._engine, self.id, self._slots, self._claiming, self._giving_up, self._chance)
+        self._settling = Settling(
+            self._engine, self.id, self._slots, self._claiming, self._giving_up, self._chance, self._reports
+        )
         execution = Execution(
             self._engine,
             self._registry,
@@ -123,6 +129,7 @@ class Worker:
             self._slots,
             self._settling,
             self._foreign_undo,
+            self._reports,
             make_attempt=self.make_attempt,
             why_cut=self._why_cut,
         )
@@ -156,7 +163,7 @@ class Worker:
         attempts = self._slots.attempts
         if job.epoch > 1:
             for lease, older in attempts.items():
-                if lease.job == job.id:  # it was taken from us, and we claimed it again before we heard of that
+                if lease.job == job.id:  # it was taken from us, and we claimed it again before we noticed
                     older.lose(LOST)
         attempts[attempt.lease] = attempt
         if self._claiming.is_stopping:
@@ -314,7 +321,7 @@ class Worker:
             leaving=leaving,
             beat_ms=self._beat_ms,
             lease_ms=self._lease_ms,
-            types=types if len(types := self.types()) <= TYPES_TOLD else None,
+            types=types if len(types := self.types()) <= TYPES_LISTED else None,
             trouble=self._writing.standing(),
         )
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from holdfast.app.items.words import Counts, Pace, Teller
+from holdfast.app.items.words import Counts, Pace, Reporter
 
 
 class Watch:
@@ -59,34 +59,34 @@ def test_nothing_left_takes_no_time():
     assert pace.seconds_left(0, now=20.0) == 0
 
 
-def drawn(teller: Teller, screen: io.StringIO, counts: Counts) -> str:
+def drawn(reporter: Reporter, screen: io.StringIO, counts: Counts) -> str:
     """The bar as it is drawn for these counts."""
     screen.truncate(screen.seek(0))
-    teller.show(counts, ["storm"])
-    teller._bar.refresh()
+    reporter.show(counts, ["storm"])
+    reporter._bar.refresh()
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).splitlines()[-1].strip()
 
 
 def test_the_bar_shows_all_items_and_the_time_left_at_this_runs_pace():
     screen, watch = io.StringIO(), Watch()
-    teller = Teller(False, Console(file=screen, force_terminal=True, width=120, highlight=False), watch)
-    teller.begin("book.json", Counts(done=80, failed=10, pending=10))
-    assert "100 items in book.json, 90 of them settled before" in screen.getvalue()
+    reporter = Reporter(False, Console(file=screen, force_terminal=True, width=120, highlight=False), watch)
+    reporter.begin("book.json", Counts(done=80, failed=10, pending=10))
+    assert "100 items in book.json, 90 of them settled in an earlier run" in screen.getvalue()
 
-    assert re.search(r"90/100 .* storm$", drawn(teller, screen, Counts(done=80, failed=10, pending=9, running=1)))
-    assert "left" not in drawn(teller, screen, Counts(done=80, failed=10, pending=9, running=1))
+    assert re.search(r"90/100 .* storm$", drawn(reporter, screen, Counts(done=80, failed=10, pending=9, running=1)))
+    assert "left" not in drawn(reporter, screen, Counts(done=80, failed=10, pending=9, running=1))
 
     watch.seconds += 60
-    line = drawn(teller, screen, Counts(done=81, failed=11, pending=7, running=1))
-    teller.close()
+    line = drawn(reporter, screen, Counts(done=81, failed=11, pending=7, running=1))
+    reporter.close()
 
     assert re.search(r"92/100 .* about 4 min left +storm$", line), line
 
 
 def test_a_pipe_gets_no_bar(capsys: pytest.CaptureFixture[str]):
-    teller = Teller(False)
-    teller.begin("book.json", Counts(pending=2))
-    teller.show(Counts(done=1, pending=1), ["storm"])
-    teller.close()
+    reporter = Reporter(False)
+    reporter.begin("book.json", Counts(pending=2))
+    reporter.show(Counts(done=1, pending=1), ["storm"])
+    reporter.close()
 
     assert capsys.readouterr().out == "2 items in book.json\n"

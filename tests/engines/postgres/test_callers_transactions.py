@@ -246,7 +246,7 @@ def test_a_connection_to_a_database_without_the_store_is_refused(postgres_store:
         app: Any = app_on(postgres_store)
         await app.open()
         with pytest.raises(
-            Invalid, match="connection: it leads to a database without this store; give one to postgres"
+            Invalid, match="connection=: its database doesn't have this store; pass a connection to postgres"
         ):
             async with begun(re.sub(r"/\w+($|\?)", r"/template1\1", parse_url(postgres_store).dsn)) as connection:
                 await app.double.submit(1, connection=connection)

@@ -401,10 +401,10 @@ def test_what_named_the_server_before_is_refused_and_no_loss(redis_store: str, r
         id, generation, acts, word = store.given()
         lost = [b"lost", id.encode(), str(generation).encode(), str(acts).encode()]
         with pytest.raises(StoreBusy, match="the server changed; nothing was written; try again"):
-            store.heard(lost, Wire(engine._url, Way(engine._url), store.greet), (id, generation - 1, acts, word))
+            store.note_answer(lost, Wire(engine._url, Way(engine._url), store.greet), (id, generation - 1, acts, word))
         assert await engine.count() == {("default", State.AVAILABLE): 1}
         with pytest.raises(StoreLost, match="it is 2 writes behind what we have seen"):
-            store.heard(lost, engine._looks, (id, generation, acts + 2, word))
+            store.note_answer(lost, engine._looks, (id, generation, acts + 2, word))
         await engine.close()
 
     run(live())
@@ -461,7 +461,7 @@ def test_only_those_hear_of_trouble_whose_own_call_had_it(redis_store: str, run,
         assert 0 < sum(refused) <= CALL_WEIGHT
         held = await engine.claim("w-1", ["default"], 60)
         calls.clear()
-        with pytest.raises(StoreError, match="only a part of it was written: look, then repeat"):
+        with pytest.raises(StoreError, match="only a part of it was written; check, then repeat it"):
             await engine.commit([change(CLOCK, one, Event.COMPLETE) for one in held])
         await engine.close()
 

@@ -384,7 +384,11 @@ def test_a_clock_that_jumps_loses_nothing_and_runs_nothing_twice(path, run):
         ("u:secret@h/db", "is not the URL of a store"),
         ("postgresql+psycopg://u@corp:secret@h/db", "without"),
         ("mysql://h/db?PASSWORD=secret", "is not the URL of a store"),
-        ("jobs.db", "is not the URL of a store"),
+        ("jobs.db", r"is not the URL of a store; did you mean sqlite:///jobs.db\?"),
+        ("book.json", r"did you mean file:book.json\?"),
+        ("sqlte:///jobs.db", r"did you mean sqlite\?"),
+        ("postgre://u:secret@h/db", r"did you mean postgresql\?"),
+        ("a\nb.db", "is not the URL of a store; use one of"),
         ("memory:x", "a memory store has no name"),
     ],
 )

@@ -275,7 +275,7 @@ def test_what_was_asked_wrongly_is_told(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
     some(old)
     assert "name the new store" in called("--from", old).stderr
-    assert "takes --from alone" in called("--from", old, "--to", old, "--give-up").stderr
+    assert "takes only --from" in called("--from", old, "--to", old, "--give-up").stderr
     assert called("--from", old, "--to", "memory:").exit_code == 2
     assert "nothing to give up" in called("--from", old, "--give-up").stderr
 
@@ -377,7 +377,7 @@ def test_a_move_that_was_cut_off_can_be_given_up(tmp_path: Path):
     result = called("--from", old, "--give-up")
 
     assert result.exit_code == 0, result.output
-    assert f"remove what there is of them in sqlite:///{tmp_path}/new.db" in " ".join(result.stdout.split())
+    assert f"delete their copies in sqlite:///{tmp_path}/new.db" in " ".join(result.stdout.split())
     some(old)
     # What is half there must not be filled up with what is newer, nor be worked on.
     assert "holds part of another move" in called("--from", old, "--to", new).stderr

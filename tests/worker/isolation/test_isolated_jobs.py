@@ -525,7 +525,7 @@ def test_what_can_not_be_isolated_is_refused_at_decoration(app):
 
     with pytest.raises(Invalid, match="nested .* is defined inside a function"):
         app.job(isolate="process")(nested)
-    with pytest.raises(Invalid, match="job nested: isolate='thread' is unknown; there is isolate='process'"):
+    with pytest.raises(Invalid, match="job nested: isolate='thread' is unknown; use isolate='process'"):
         app.job(isolate="thread")(nested)
     with pytest.raises(Invalid, match="job nested: memory_mb=100: give megabytes, together with isolate='process'"):
         app.job(memory_mb=100)(nested)

@@ -1,6 +1,6 @@
-"""What Python prints of an error that leaves `run_items` and that nobody catches: none of our frames.
+"""Makes Python's report of an uncaught error from `run_items` leave out our frames.
 
-Must not change the error itself: whoever catches it gets it as it is.
+Must not change the error itself: code that catches it gets the original.
 """
 
 import sys
@@ -14,9 +14,11 @@ OURS = Path(__file__).resolve().parents[1]
 MARK = "_holdfast_told"
 
 
-def quietly(error: E) -> E:
-    """The error, to be raised anew. If nobody catches it, Python's report ends with the caller's own line. Of an
-    interrupt there is no report: the summary has told of it.
+def without_report(error: E) -> E:
+    """Return the error, ready to be raised.
+
+    If nobody catches it, Python's report ends with the caller's own line. An interrupt gets no report, because the
+    summary has already mentioned it.
     """
     setattr(error, MARK, True)
     if not getattr(sys.excepthook, MARK, False):
@@ -36,7 +38,7 @@ def quietly(error: E) -> E:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback up to the frames of this package."""
+    """Return the traceback without the frames of this package."""
     if trace is None or Path(trace.tb_frame.f_code.co_filename).is_relative_to(OURS):
         return None
     return TracebackType(_without_ours(trace.tb_next), trace.tb_frame, trace.tb_lasti, trace.tb_lineno)

@@ -1,7 +1,7 @@
-"""`run_items`: a list and a function, run so that it can be interrupted at any moment and started again.
+"""`run_items`: call a function for each item of a list. You can interrupt it at any moment and start it again.
 
-Must not be a second way to run jobs: each item is one job of an App, and the App's own worker runs it. Here is what a
-user calls, and what gives items their identity; `work` runs them, `words` tells a person how it goes.
+Must not be a second way to run jobs: each item is one job of an App, and the App's own worker runs it. This file has
+the function that users call, and decides how items are identified; `work` runs them, `words` reports to a person.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from holdfast.app.app import App
-from holdfast.app.items.quiet import quietly
-from holdfast.app.items.words import Counts, Teller, name_of
+from holdfast.app.items.quiet import without_report
+from holdfast.app.items.words import Counts, Reporter, name_of
 from holdfast.app.items.work import Work
 from holdfast.core.canonical import a_or_an
 from holdfast.core.codec import canonical
@@ -32,7 +32,7 @@ from holdfast.worker.registry import NO_GENERATOR, is_generator, place_of
 I = TypeVar("I")  # noqa: E741
 
 SUFFIX_CHARACTERS = 20
-"""Room in a key for the number of an equal item."""
+"""Characters of a key that are reserved for the number of a repeated item."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:")
 _WORD = re.compile(r"(?!(?:true|false|null)$)[A-Za-z][\w .,:/@+-]*")
@@ -50,26 +50,27 @@ def run_items(
     name: str | None = None,
     quiet: bool = False,
 ) -> Counts:
-    """Call the function once for each item, keep what came of it in `where`, and go on there after any interruption.
+    """Call the function once for each item and record each result in `where`. Started again, it continues there.
 
-    `where` is a file ("book.json") or a store's URL ("sqlite:///book.db"). The function may be `def` or `async def`.
-    It failed when it raises or returns `(False, error)`; it is then tried again up to `retries` times, after
-    `backoff` seconds, twice that, and so on; after that the item needs review, and the others go on. What else it
-    returns is kept. Finished items are never run again: start the same call again after Ctrl-C, a crash or a power
-    cut. An item is known by its own value, or by what `key` says of it; a list is known by its function's name,
-    or by `name`.
+    `where` is a file ("book.json") or a store's URL ("sqlite:///book.db"). The function may be `def` or `async def`. A
+    call has failed if it raises or returns `(False, error)`. It is then tried again up to `retries` times, after
+    `backoff` seconds, twice that, and so on. After the last try the item needs review, and the other items continue.
+    Any other return value is stored.
+
+    A finished item never runs again: after Ctrl-C, a crash or a power cut, start the same call again. An item is
+    identified by its value, or by what `key` returns for it. A list is identified by the function's name, or by `name`.
     """
     if loop_here():
-        raise WrongColour("run_items(…) would block the event loop: in async code call await run_items_async(…)")
+        raise WrongColour("run_items(…) would block the event loop; in async code, call await run_items_async(…)")
     work = run_items_async(
         where, items, function, retries=retries, at_once=at_once, backoff=backoff, key=key, name=name, quiet=quiet
     )
     try:
         return asyncio.run(work)
     except KeyboardInterrupt as error:
-        raise quietly(error) from None  # What was cancelled on the way is no news to whoever pressed Ctrl-C.
+        raise without_report(error) from None  # The user pressed Ctrl-C: CancelledError says nothing new.
     except StoreError as error:
-        raise quietly(error) from None  # Its line says it all; the way it came would bury it.
+        raise without_report(error) from None  # The message is enough; a traceback would bury it.
 
 
 async def run_items_async(
@@ -86,27 +87,30 @@ async def run_items_async(
 ) -> Counts:
     """`run_items` for async code."""
     _check_call(items, function, at_once)
-    retry = check_retry(Retry(retries=_whole(retries, "retries"), initial_ms=milliseconds(backoff)))
+    retry = check_retry(Retry(retries=_check_whole(retries, "retries"), initial_ms=milliseconds(backoff)))
     known_as = check_type(f"item.{name}") if name is not None else _type_of(function)
-    listed = _listed(items, key)
+    listed = _by_key(items, key)
     app = App(_url_of(where))
-    teller = Teller(quiet)
-    work = Work(app, known_as, function, listed, key is not None, retry, teller)
+    reporter = Reporter(quiet)
+    work = Work(app, known_as, function, listed, key is not None, retry, reporter)
     try:
         await app.open()
         return await work.run(at_once)
     except StoreError as error:
         raise error.with_traceback(None) from None
     finally:
-        teller.close()
+        reporter.close()
         await app.close()
 
 
-# Identity.
+# How items are identified.
 
 
-def _listed(items: Iterable[Any], key: Callable[[Any], object] | None) -> dict[str, Any]:
-    """The items by their keys, in order. Equal items are numbered by place; a `key` must tell them apart itself."""
+def _by_key(items: Iterable[Any], key: Callable[[Any], object] | None) -> dict[str, Any]:
+    """Return the items by their keys, in order.
+
+    Equal items are numbered by position. With `key`, equal keys are refused.
+    """
     listed: dict[str, Any] = {}
     seen: Counter[str] = Counter()
     for place, item in enumerate(items, 1):
@@ -116,22 +120,22 @@ def _listed(items: Iterable[Any], key: Callable[[Any], object] | None) -> dict[s
             raise Invalid(f"item {place}: {error}") from error
         seen[text] += 1
         if key is not None and seen[text] > 1:
-            raise Invalid(f"item {place}: an item before it has the same key {text}; give each a key of its own")
+            raise Invalid(f"item {place}: an earlier item has the same key {text}; give each item its own key")
         listed[text if seen[text] == 1 else f"{text}#{seen[text]}"] = item
     return listed
 
 
 def key_of(value: object) -> str:
-    """A value as the key of a job: a plain word as it is, else its canonical text; a long one by its hash.
+    """Return the key of a value's job: a plain word as it is, anything else as canonical text, a long text as its hash.
 
-    No two values share one, and none ends like the number of an equal item.
+    Different values have different keys. No key looks like the numbered key of a repeated item.
     """
     text = value if isinstance(value, str) and _WORD.fullmatch(value) else canonical(value)
     return text if len(text) <= KEY_LIMIT - SUFFIX_CHARACTERS else f"*{digest(text)}"
 
 
 def _type_of(function: Callable[..., Any]) -> str:
-    """The job type of a function's items; a function without a fitting name has the plain one."""
+    """Return the job type of a function's items: `item.<name>`, or `item` if the function's name doesn't fit."""
     try:
         return check_type(f"item.{name_of(function).strip('_').lower()}")
     except Invalid:
@@ -139,7 +143,7 @@ def _type_of(function: Callable[..., Any]) -> str:
 
 
 def _url_of(where: str | os.PathLike[str]) -> str:
-    """A file's path or a store's URL, as a URL."""
+    """Return the URL of a file's path or of a store."""
     if not isinstance(where, str | os.PathLike):
         raise Invalid(f"where={where!r}: give a file such as 'book.json', or a store's URL")
     text = os.fspath(where)
@@ -151,24 +155,24 @@ def _url_of(where: str | os.PathLike[str]) -> str:
 
 
 def _check_call(items: object, function: object, at_once: int) -> None:
-    """Refuse a call that can't be meant."""
+    """Refuse arguments that are certainly a mistake."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         raise Invalid(f"items is {a_or_an(type(items).__name__)}: give a list of items")
     if not callable(function):
         raise Invalid(f"function={function!r}: give the function to call for each item")
     if is_generator(function):
         raise Invalid(f"run_items with {place_of(function)}: {NO_GENERATOR}")
-    if _whole(at_once, "at_once") < 1:
-        raise Invalid(f"at_once={at_once}: at least one item must run at once")
+    if _check_whole(at_once, "at_once") < 1:
+        raise Invalid(f"at_once={at_once}: give how many items may run at once, at least 1")
     try:
         inspect.signature(function).bind(None)
     except TypeError:
         raise Invalid(f"{name_of(function)} can't be called with one item; give a function of one argument") from None
-    except ValueError:  # A builtin that doesn't tell.
+    except ValueError:  # A builtin without a signature.
         pass
 
 
-def _whole(number: object, name: str) -> int:
+def _check_whole(number: object, name: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
         raise Invalid(f"{name}={number!r}: give a whole number")
     return number

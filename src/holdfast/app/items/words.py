@@ -1,6 +1,6 @@
-"""What a person is told of a list: the counts, a bar with the time left on a terminal, plain lines elsewhere.
+"""What `run_items` reports to a person: the counts, a progress bar on a terminal, plain lines elsewhere.
 
-Must not ask the store anything.
+Must not read the store.
 """
 
 import time
@@ -17,27 +17,30 @@ from holdfast.core.model import Job, State
 from holdfast.safe_console import SafeConsole
 
 LABEL_CHARACTERS = 60
-"""Longer names of items are cut where a person reads them."""
+"""The longest item name in a report; longer names are cut."""
 
 ERROR_CHARACTERS = 200
-"""Longer error texts are cut there too; the store keeps them whole."""
+"""The longest error text in a report; longer texts are cut. The store keeps them whole."""
 
 NAMED_LIMIT = 5
-"""How many items that need review are named at the end."""
+"""How many items that need review are listed at the end."""
 
 NAMES = tuple(dict.fromkeys(row.checkpoint for row in STATES))
-"""The four words of a checkpoint file: PENDING, RUNNING, NEEDS_REVIEW, DONE."""
+"""The four statuses of a checkpoint file: PENDING, RUNNING, NEEDS_REVIEW, DONE."""
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """How the items stand. `counts["DONE"]` and `dict(counts)` use the four words of a checkpoint file."""
+    """How many items are done, failed, pending and running.
+
+    `counts["DONE"]` and `dict(counts)` use the four statuses of a checkpoint file.
+    """
 
     done: int = 0
     failed: int = 0
     pending: int = 0
     running: int = 0
     recovered: int = 0
-    """How many items were under way when an earlier run died, and were taken up again by this one."""
+    """How many items were running when an earlier run died, and were recovered by this one."""
 
     @property
     def total(self) -> int:
@@ -46,11 +49,11 @@ class Counts(Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> int:
-        """Those that nothing more is done about."""
+        """How many items are finished or need review."""
         return self.done + self.failed
 
     def keys(self) -> tuple[str, ...]:
-        """The four words of a checkpoint file."""
+        """The four statuses of a checkpoint file."""
         return NAMES
 
     def __getitem__(self, name: str) -> int:
@@ -61,29 +64,29 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 class Pace:
-    """How fast this run settles items. What an earlier one has settled took none of its time, and doesn't count."""
+    """How fast this run settles items. Items that an earlier run settled don't count."""
 
     def __init__(self, settled: int, now: float) -> None:
         self._before = self._settled = settled
         self._began = self._last = now
 
     def note(self, settled: int, now: float) -> None:
-        """So many are settled now, those of earlier runs included."""
+        """Note how many items are settled now, including those of earlier runs."""
         if settled != self._settled:
             self._settled, self._last = settled, now
 
     def seconds_left(self, unsettled: int, now: float) -> float | None:
-        """About how long the rest takes; None as long as nothing is known."""
+        """Return about how long the remaining items take, or None while that is unknown."""
         here = self._settled - self._before
         if here <= 0:
             return None
         each = (self._last - self._began) / here
-        # It counts down while an item is under way, by no more than the item should take.
+        # The estimate counts down while an item runs, but by no more than one item should take.
         return max(0.0, each * unsettled - min(each, now - self._last))
 
 
-class Teller:
-    """Tells a person: a bar on a terminal, plain lines elsewhere, nothing when quiet."""
+class Reporter:
+    """Reports to a person: with a progress bar on a terminal, with plain lines elsewhere, not at all when quiet."""
 
     def __init__(
         self, quiet: bool, console: Console | None = None, clock: Callable[[], float] = time.monotonic
@@ -95,10 +98,10 @@ class Teller:
         self._bar: Progress | None = None
 
     def begin(self, place: str, counts: Counts) -> None:
-        """The first line, and the bar."""
+        """Print the first line and start the bar."""
         settled = counts.settled
         self._pace = Pace(settled, self._clock())
-        before = f", {settled} of them settled before" if settled else ""
+        before = f", {settled} of them settled in an earlier run" if settled else ""
         self.say(f"{number_of(counts.total, 'item')} in {place}{before}")
         if self._quiet or not self._console.is_terminal or settled == counts.total:
             return
@@ -111,7 +114,7 @@ class Teller:
         self._bar.add_task("", total=counts.total, completed=settled, left="")
 
     def show(self, counts: Counts, running: Iterable[str]) -> None:
-        """Where it stands, on the bar."""
+        """Show the counts and the running items on the bar."""
         if self._bar is not None:
             names = ", ".join(_cut(name, LABEL_CHARACTERS) for name in list(running)[:NAMED_LIMIT])
             now = self._clock()
@@ -122,7 +125,7 @@ class Teller:
             )
 
     def ended(self, job: Job, attempt: int, now: int) -> None:
-        """One attempt at an item has ended."""
+        """Report that one attempt at an item has ended."""
         if job.state is State.COMPLETED:
             if self._bar is None:
                 self.say(f"{label_of(job)}: done")
@@ -139,22 +142,22 @@ class Teller:
             self._console.print(line)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
 
-# Words.
+# Texts.
 
 
 def number_of(number: int, noun: str) -> str:
-    """So many of something: one item, two items."""
+    """Return a number with its noun: "1 item", "2 items"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def in_figures(counts: Counts) -> str:
-    """The counts as one line."""
+    """Return the counts as one line."""
     words = [f"{counts.done} done"]
     if counts.failed:
         words.append(f"{counts.failed} {'needs' if counts.failed == 1 else 'need'} review")
@@ -168,14 +171,14 @@ def _left(seconds: float | None) -> str:
 
 
 def label_of(job: Job) -> str:
-    """An item as a person knows it."""
+    """Return an item's name, for a person."""
     return _cut(job.key or job.id, LABEL_CHARACTERS)
 
 
 def error_of(job: Job) -> str:
-    """Why an item failed, in one line."""
+    """Return why an item failed, in one line."""
     if job.error is None:
-        return "no error was kept"
+        return "no error was recorded"
     return _cut(f"{job.error.type}: {job.error.message}", ERROR_CHARACTERS)
 
 
@@ -185,5 +188,5 @@ def _cut(text: str, limit: int) -> str:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called."""
+    """Return a function's name."""
     return str(getattr(function, "__name__", type(function).__name__))

@@ -1,6 +1,6 @@
-"""Running a list: items become jobs, the App's worker runs them, and each ended attempt is told.
+"""Runs a list: items become jobs, the App's worker runs them, and each ended attempt is reported.
 
-Must not run jobs itself, and must not decide what becomes of one.
+Must not run jobs itself, and must not decide about their outcome.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.app.app import App
-from holdfast.app.items.words import NAMED_LIMIT, Counts, Teller, error_of, in_figures, label_of, name_of, number_of
+from holdfast.app.items.words import NAMED_LIMIT, Counts, Reporter, error_of, in_figures, label_of, name_of, number_of
 from holdfast.core.codec import Signature, canonical, parse
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import check_queue
@@ -24,11 +24,11 @@ from holdfast.worker.registry import NO_GENERATOR, is_generator
 from holdfast.worker.threads import run_in_thread
 
 LOOK_SECONDS = 0.1
-"""How long to wait for news of the items before looking by itself."""
+"""How long to wait for a wake-up before checking the items anyway."""
 
 
 class Work:
-    """One call of run_items. Owns what it has seen of its items."""
+    """One call of run_items, and what it has seen of its items so far."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Work:
         listed: Mapping[str, Any],
         keyed: bool,
         retry: Retry,
-        teller: Teller,
+        reporter: Reporter,
     ) -> None:
         self._app = app
         self._type = type
@@ -47,7 +47,7 @@ class Work:
         self._listed = listed
         self._keyed = keyed
         self._options = Options(retry=retry)
-        self._teller = teller
+        self._reporter = reporter
         self._began: dict[str, tuple[int, int, str]] = {}
         self._held: dict[str, int] = {}
         self._recovered = 0
@@ -55,7 +55,7 @@ class Work:
         self._job = app.job(name=type, queue=self._queue)(self._handler())
 
     async def run(self, at_once: int) -> Counts:
-        """Submit what is new, work until every item is settled, and count."""
+        """Submit the new items, run until every item is settled, and return the counts."""
         counts = await self._submit()
         if counts.pending or counts.running:
             try:
@@ -63,17 +63,17 @@ class Work:
                     await self._follow()
             except asyncio.CancelledError:
                 left = await self._counts()
-                self._teller.close()
-                self._teller.say(f"stopped: {in_figures(left)}; start it again to go on")
+                self._reporter.close()
+                self._reporter.say(f"stopped: {in_figures(left)}; start it again to continue")
                 raise
             counts = await self._counts()
-        self._teller.show(counts, ())
-        self._teller.close()
-        await self._tell_end(counts)
+        self._reporter.show(counts, ())
+        self._reporter.close()
+        await self._report_end(counts)
         return counts
 
     async def _submit(self) -> Counts:
-        """Put into the store what isn't there yet, and tell what is."""
+        """Submit the items that aren't in the store yet, and report how many are."""
         known = {job.key: job async for job in self._app.jobs.walk(Where(type=self._type))}
         orders = [
             JobRequest(
@@ -87,53 +87,53 @@ class Work:
             if key not in known
         ]
         if orders and not known:
-            await self._tell_other_lists()
+            await self._report_other_lists()
         at_once = self._app.engine.insert_at_once
         for start in range(0, len(orders), at_once):
             await self._app.jobs.submit(orders[start : start + at_once])
-        self._teller.begin(self._app.place(), await self._counts())
+        self._reporter.begin(self._app.place(), await self._counts())
         more = sum(job.key not in self._listed and job.state not in SETTLED for job in known.values())
         if more:
             run = "runs" if more == 1 else "run"
-            self._teller.say(f"{number_of(more, 'unfinished item')} of an earlier list {run} too")
+            self._reporter.say(f"{number_of(more, 'unfinished item')} of an earlier list {run} too")
         self._held = {job.id: job.version for job in known.values() if job.state is State.ACTIVE}
-        # A file finds what a crash has left when it is opened. Elsewhere upkeep does, and `_look` sees it.
-        self._tell_recovered(getattr(self._app.engine, "recovered", 0))
+        # The file engine recovers items when it opens. With other engines upkeep does, and `_check_items` notices.
+        self._report_recovered(getattr(self._app.engine, "recovered", 0))
         return await self._counts()
 
     async def _follow(self) -> None:
-        """Tell how the items get on, until all are settled."""
+        """Report the items' progress until all of them are settled."""
         engine, mark = self._app.engine, 0
         try:
             while True:
                 counts = await self._counts()
-                await self._look()
+                await self._check_items()
                 if not counts.pending and not counts.running:
                     return
-                self._teller.show(counts, [key for _, _, key in self._began.values()])
+                self._reporter.show(counts, [key for _, _, key in self._began.values()])
                 topics = [job_topic(id) for id in (*self._began, *self._held)]
                 mark = await engine.wait(topics, LOOK_SECONDS, mark)
         except asyncio.CancelledError:
             if self._began:
                 seconds = self._app.settings.grace_seconds
-                self._teller.say(f"stopping: what is under way may finish within {seconds:g} s; Ctrl-C again stops now")
+                self._reporter.say(f"stopping: running items have {seconds:g} s to finish; Ctrl-C again stops now")
             raise
 
-    async def _look(self) -> None:
-        """Tell of each item whose attempt has ended since the last look, and of those that a crash had left."""
+    async def _check_items(self) -> None:
+        """Report each item whose attempt has ended since the last check, and each item recovered from a crash."""
         now = await self._app.engine.now()
         began = dict(self._began)
         for job in await self._app.engine.get(list(began)):
             if job is None or (job.state is State.ACTIVE and job.epoch == began[job.id][0]):
                 continue
-            if self._began[job.id] == began[job.id]:  # Else its next attempt has begun, and told of this one.
+            if self._began[job.id] == began[job.id]:  # Otherwise its next attempt has begun and reported this one.
                 del self._began[job.id]
-                self._teller.ended(job, began[job.id][1], now)
+                self._reporter.ended(job, began[job.id][1], now)
         for job in await self._app.engine.get(list(self._held)):
             if job is not None and job.version > self._held[job.id]:
                 since = self._held.pop(job.id)
                 history = await history_of(self._app.engine, job.id)
-                self._tell_recovered(sum(one.event == Event.LAPSE and one.version > since for one in history))
+                self._report_recovered(sum(one.event == Event.LAPSE and one.version > since for one in history))
 
     async def _counts(self) -> Counts:
         by_name: Counter[str] = Counter()
@@ -148,87 +148,91 @@ class Work:
             recovered=self._recovered,
         )
 
-    # The handler: what the worker runs for one item.
+    # The handler that the worker runs for one item.
 
     def _handler(self) -> Callable[[Any], Awaitable[Any]]:
         async def item(value: Any) -> Any:
             attempt = ATTEMPT.get()
             assert attempt is not None, "only a worker runs this"
             job = attempt.job
-            if job.id in self._began:  # A short try may be over before anybody looks.
-                self._teller.ended(job, self._began[job.id][1], job.claimed_at or 0)
+            if job.id in self._began:  # A short try can end before anybody checks.
+                self._reporter.ended(job, self._began[job.id][1], job.claimed_at or 0)
             self._began[job.id] = (job.epoch, job.attempt, job.key or job.id)
-            return self._kept(await self._called(self._given(job, value)))
+            return self._to_store(await self._call(self._argument(job, value)))
 
         return item
 
     def _args(self, item: Any) -> str:
-        """An item as its job keeps it. Its type may be lost there: the function gets the list's own item."""
+        """Return an item as its job stores it. JSON may lose its type, so the function gets the item from the list."""
         return self._job.spec.signature.encode((parse(canonical(item)),), {})
 
-    def _given(self, job: Job, value: Any) -> Any:
-        """What the function gets: the list's own item; what a person wrote into the store, if it was edited there."""
+    def _argument(self, job: Job, value: Any) -> Any:
+        """Return the function's argument: the item from the list, or the edited item if a person changed it in the
+        store.
+        """
         item = self._listed.get(job.key or "")
         if job.key in self._listed and (self._keyed or job.args == self._args(item)):
             return item
         try:
-            (given,), _ = Signature(self._function).decode(job.args)
+            (edited,), _ = Signature(self._function).decode(job.args)
         except Invalid:
             raise
-        except (TypeError, ValueError, NameError):  # A callable that has no signature, or no hints to go by.
+        except (TypeError, ValueError, NameError):  # A callable that has no signature, or no type hints.
             return value
-        return given
+        return edited
 
-    async def _called(self, value: Any) -> Any:
-        """The function's answer, whatever its colour."""
+    async def _call(self, value: Any) -> Any:
+        """Call the function, `def` or `async def`, and return its answer."""
         if inspect.iscoroutinefunction(self._function):
             return await self._function(value)
         answer = await run_in_thread(contextvars.copy_context(), lambda: self._function(value))
         return await answer if inspect.isawaitable(answer) else answer
 
-    def _kept(self, answer: Any) -> Any:
-        """What is kept of an answer. `(False, error)` is a failure; a value that can't be stored is let go."""
+    def _to_store(self, answer: Any) -> Any:
+        """Return what to store of an answer: None if it can't be stored. Raise the error of `(False, error)`."""
         if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool):
             ok, answer = answer
             if not ok:
                 raise answer if isinstance(answer, Exception) else RuntimeError(str(answer))
-        if is_generator(answer):  # whatever made it has not begun its work
+        if is_generator(answer):  # its function hasn't started to run
             raise Invalid(f"{name_of(self._function)} returned a generator: {NO_GENERATOR}")
         try:
-            return parse(canonical(answer))  # A person reads it, and no code: plain values will do.
+            return parse(canonical(answer))  # Only people read it, so plain JSON values are enough.
         except BadValue as error:
-            # The work is done and may have cost money: doing it again would not make it storable.
+            # The work is done and may have cost money. Running it again would not make the value storable.
             if not self._unstorable:
                 self._unstorable = True
-                self._teller.say(
-                    f"what {name_of(self._function)} returns is not kept: {error}; the items count as done"
+                self._reporter.say(
+                    f"the results of {name_of(self._function)} can't be stored: {error}; the items count as done"
                 )
             return None
 
-    # Words.
+    # Reports.
 
-    def _tell_recovered(self, number: int) -> None:
+    def _report_recovered(self, number: int) -> None:
         if number:
             self._recovered += number
-            self._teller.say(f"recovered {number_of(number, 'item')} from a crash")
+            self._reporter.say(f"recovered {number_of(number, 'item')} from a crash")
 
-    async def _tell_other_lists(self) -> None:
-        """A function that was renamed would otherwise start over without a word."""
+    async def _report_other_lists(self) -> None:
+        """Mention the other lists: a renamed function would otherwise start over silently."""
         others = {queue for queue, _ in await self._app.engine.count() if queue.startswith("item.")}
         if others:
             names = ", ".join(sorted(queue.removeprefix("item.").replace("-", "_") for queue in others))
-            self._teller.say(f"a new list beside {names}; if it is the same list, call it by name=…")
+            self._reporter.say(
+                f"this is a new list, next to {names}; if it is the same list, pass its name with name=…"
+            )
 
-    async def _tell_end(self, counts: Counts) -> None:
-        self._teller.say(f"finished: {in_figures(counts)}")
+    async def _report_end(self, counts: Counts) -> None:
+        self._reporter.say(f"finished: {in_figures(counts)}")
         if not counts.failed:
             return
         number = 0
         async for job in self._app.jobs.walk(Where(type=self._type, states=(State.REVIEW,))):
             number += 1
             if number <= NAMED_LIMIT:
-                self._teller.say(f"  {label_of(job)}: {error_of(job)}")
+                self._reporter.say(f"  {label_of(job)}: {error_of(job)}")
         if number > NAMED_LIMIT:
-            self._teller.say(f"  and {number - NAMED_LIMIT} more")
+            self._reporter.say(f"  and {number - NAMED_LIMIT} more")
         if self._app.engine.guarantees.name == "file":
-            self._teller.say(f'to run one again, set its "status" to PENDING in {self._app.place()} and start again')
+            self._reporter.say(f'to run one again, set its "status" to PENDING in {self._app.place()} and start again')

@@ -1,1 +1,1 @@
-"""How the command line draws what `jobs.views` tells: tables, bars, colours, the lifecycle. Must not ask a store."""
+"""Draws what `jobs.views` returns: tables, bars, colours, the lifecycle. Must not read a store."""

@@ -1,4 +1,4 @@
-"""Steps that a person is asked about, with the commands to copy. Must not ask a store."""
+"""Steps in doubt, with the commands to copy. Must not read a store."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,11 +7,11 @@ from rich.text import Text
 from holdfast.jobs.views.in_doubt import StepInDoubt
 
 STEPS_SHOWN = 5
-"""How many steps in doubt a person is shown; `--json` has all of them."""
+"""How many steps in doubt are shown; `--json` has all of them."""
 
 
 def doubt_lines(steps: Sequence[StepInDoubt]) -> Iterator[Text]:
-    """Each step in doubt, with what it raised, and what to type if it happened, and if it did not."""
+    """Yield each step in doubt, with its error, and what to type if it happened or if it didn't."""
     yield from step_lines(steps)
     if len(steps) > STEPS_SHOWN:
         yield Text(f"and {len(steps) - STEPS_SHOWN:,} more in doubt: --json", style="dim")
@@ -20,7 +20,7 @@ def doubt_lines(steps: Sequence[StepInDoubt]) -> Iterator[Text]:
 
 
 def step_lines(steps: Sequence[StepInDoubt]) -> Iterator[Text]:
-    """The same for steps of which something was said already, and can be said again."""
+    """The same for steps that a person has already resolved and can resolve again."""
     for step in steps[:STEPS_SHOWN]:
         yield Text(step.words, style="yellow")
         if step.raised:

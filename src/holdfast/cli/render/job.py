@@ -1,6 +1,6 @@
-"""One job for a person, readable at 80 columns: where it stands (`status`), and all that is kept of it (`show`).
+"""One job for a person, readable at 80 columns: its status (`status`), and everything stored about it (`show`).
 
-Must not ask a store: it draws what `jobs.views` tells.
+Must not read a store: it draws what `jobs.views` returns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,27 +17,27 @@ from holdfast.jobs.status import TEXT_SHOWN, Status, count_of_done, remaining_wo
 from holdfast.jobs.views.job import JobView, facts_of, stages_of, step_line
 from holdfast.jobs.views.remarks import life_words, refusal_words
 from holdfast.jobs.views.step_names import name_steps
-from holdfast.jobs.views.story import tell_entry
+from holdfast.jobs.views.story import describe_entry
 from holdfast.jobs.views.text import one_line, plural, short_id
 from holdfast.safe_text import clean
 
 STEPS_SHOWN = 40
 LOG_SHOWN = 40
 CHILDREN_SHOWN = 20
-"""How much of each a person is shown; `--json` has all of it."""
+"""How much of each is shown; `--json` has everything."""
 
 TABLE_WIDTH = 60
-"""A screen with fewer columns gets steps as lines instead of a table."""
+"""On a narrower screen, steps are lines instead of a table."""
 
 STEP_STYLES = {StepState.DONE: "green", StepState.FAILED: "red", StepState.STARTED: "yellow"}
 STAGE_STYLES = {"passed": ("✓ ", "green"), "current": ("▶ ", "bold"), "ahead": ("", "dim")}
 
 
-# Where it stands.
+# The status of a job.
 
 
 def status_lines(one: Status, history: Sequence[Entry], now: Time) -> Iterator[RenderableType]:
-    """Where one job stands. Its history tells how long it took, and how many workers were lost over it."""
+    """Yield a job's status. Its history says how long the job took and how many workers were lost."""
     yield Text() + Text(one.type, style="bold") + Text(f" {one.id}", style="cyan")
     yield Padding(_sentence(one), (0, 0, 0, 2))
     if one.stages:
@@ -50,7 +50,7 @@ def status_lines(one: Status, history: Sequence[Entry], now: Time) -> Iterator[R
 
 
 def _sentence(one: Status) -> Text:
-    """The state and the sentence of a job, without saying the state twice."""
+    """Return the state and the sentence of a job, without repeating the state."""
     words = str(one)
     if words.startswith(one.state):
         return state_text(one.state) + Text(words.removeprefix(one.state))
@@ -58,7 +58,7 @@ def _sentence(one: Status) -> Text:
 
 
 def progress_line(one: Status) -> Text:
-    """A bar, "12 of 30", what the job says, and about how long it will take."""
+    """Return a bar, "12 of 30", the job's own text, and the estimated time left."""
     line = Text()
     if one.done is not None and one.total:
         line += bar(one.done, one.total) + Text(" ")
@@ -73,7 +73,7 @@ def progress_line(one: Status) -> Text:
 
 
 def stage_strip(one: Status) -> Text:
-    """The job's stages in a row, the current one marked."""
+    """Return the job's stages in a row, the current one marked."""
     parts = []
     for stage in stages_of(one):
         mark, style = STAGE_STYLES[stage.place]
@@ -82,15 +82,15 @@ def stage_strip(one: Status) -> Text:
 
 
 def refusal_line(refused: Refusal) -> Text:
-    """A signal or an answer that the job itself refused."""
+    """Return a line about a signal or an answer that the job itself refused."""
     return Text(refusal_words(refused), "yellow")
 
 
-# All that is kept of it.
+# Everything stored about a job.
 
 
 def print_job(out: Console, view: JobView) -> None:
-    """Print a job with its arguments, story, steps, children, log and error, and what a person can do."""
+    """Print a job with its arguments, history, steps, children, log and error, and what a person can do."""
     job, now = view.job, view.now
     for line in status_lines(view.status, view.whole_history, now):
         out.print(line)
@@ -123,11 +123,11 @@ def _print_story(out: Console, view: JobView) -> None:
 
 
 def _print_entry(out: Console, entry: Entry, now: Time) -> None:
-    told = tell_entry(entry, now)
-    line = Text() + Text(told.words, style=STYLES[told.after]) + Text(told.who) + Text(f"  {told.ago}", style="dim")
-    lead = Text(f"  {told.clock}  ", "dim")
+    shown = describe_entry(entry, now)
+    line = Text() + Text(shown.words, style=STYLES[shown.after]) + Text(shown.who) + Text(f"  {shown.ago}", style="dim")
+    lead = Text(f"  {shown.clock}  ", "dim")
     out.print(Hanging(line, lead.cell_len, lead))
-    for note in told.notes:
+    for note in shown.notes:
         out.print(Hanging(Text(note, "dim"), lead.cell_len, hang=2))
 
 
@@ -140,7 +140,7 @@ def _print_steps(out: Console, view: JobView) -> None:
     if len(steps) > STEPS_SHOWN:
         out.print(f"  the last {STEPS_SHOWN}; all of them: --json", style="dim")
     names = name_steps(view.job, steps)
-    # The last ones tell most: they are where the job is, or where it failed.
+    # The last steps matter most: the job is there, or failed there.
     lines = [step_line(step, names[step.path], is_in_doubt=step.path in in_doubt) for step in steps[-STEPS_SHOWN:]]
     if out.width < TABLE_WIDTH:
         for one in lines:

@@ -1,7 +1,7 @@
-"""The lifecycle as a picture: where each state, frame and arrow is put, and the SVG made of it.
+"""The lifecycle as a picture: the positions of states, frames and arrows, and the SVG.
 
-Must not know what a state or event means: names, meanings, lease rules and edges come from `core.lifecycle`. Only the
-places are known here, and a state or an edge without a place is an error, never left out.
+Must not know what a state or event means: names, meanings, lease rules and edges come from `core.lifecycle`. This file
+knows only the positions. A state or an edge without a position is an error; it is never left out.
 """
 
 from textwrap import wrap
@@ -33,11 +33,11 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> Point:
-        """The point in its middle."""
+        """Return the centre."""
         return (self.left + self.right) / 2, (self.top + self.bottom) / 2
 
     def holds(self, other: "Box") -> bool:
-        """Whether the other lies inside."""
+        """Return whether the other box lies inside this one."""
         return (
             self.left <= other.left
             and self.top <= other.top
@@ -46,14 +46,14 @@ class Box(NamedTuple):
         )
 
     def overlaps(self, other: "Box") -> bool:
-        """Whether the two share any area."""
+        """Return whether the two boxes overlap."""
         return (
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )
 
 
 class Words(NamedTuple):
-    """A line of text around a point. Its box is estimated on the safe side: no font is known for sure."""
+    """A line of text around a point. Its box is a generous estimate, because the font is unknown."""
 
     text: str
     at: Point
@@ -63,7 +63,7 @@ class Words(NamedTuple):
 
     @property
     def box(self) -> Box:
-        """The room that the text may take in a wide font."""
+        """Return the space that the text may need in a wide font."""
         width = text_width(self.text, self.size, self.kind)
         x, y = self.at
         left = x - width / 2 if self.anchor == "middle" else x
@@ -71,33 +71,33 @@ class Words(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Where an arrow runs, and the middle of its label."""
+    """The path of an arrow, and the centre of its label."""
 
     points: tuple[Point, ...]
     label: Point
 
 
 class Arrow(NamedTuple):
-    """One edge of the table, or several of one event that leave a frame together."""
+    """One edge of the table, or several edges of one event that leave a frame together."""
 
     row: EventRow
     way: Way
 
     @property
     def label(self) -> Words:
-        """The event's name on the arrow."""
+        """Return the event's name, placed on the arrow."""
         return Words(self.row.event, self.way.label, LABEL_SIZE, f"label {self.row.lease.name.lower()}")
 
 
 class Frame(NamedTuple):
-    """A frame around all states that an event leaves, so that the event is drawn once."""
+    """A frame around all states that an event leaves, so that the event needs only one arrow."""
 
     box: Box
     caption: str
 
 
 class Key(NamedTuple):
-    """One piece of the legend: a short line and what it stands for."""
+    """One entry of the legend: a short line and its meaning."""
 
     rule: LeaseRule
     way: Way
@@ -106,7 +106,7 @@ class Key(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """Everything that is drawn, with its place."""
+    """Everything that is drawn, with its position."""
 
     boxes: dict[State, Box]
     frames: dict[Event, Frame]
@@ -138,7 +138,7 @@ GROUPS: dict[str, tuple[State, ...]] = {
 }
 
 PANEL = Box(364, 226, 572, 472)
-"""The ground under the states that wait."""
+"""The background of the states that wait."""
 
 FRAMES: dict[Event, Frame] = {
     E.CANCEL: Frame(Box(20, 58, 822, 696), "every state that has not ended"),
@@ -147,7 +147,7 @@ FRAMES: dict[Event, Frame] = {
 
 
 def _across(start: float, end: float, y: float, label: float) -> Way:
-    """A level arrow."""
+    """Return a horizontal arrow."""
     return Way(((start, y), (end, y)), (label, y))
 
 
@@ -185,11 +185,11 @@ FRAME_WORDS = "from every state in the frame"
 LEGEND_AT: Point = (20, 718)
 
 LETTER_WIDTHS = {"title": 0.68, "name": 0.72, "label": 0.72, "caption": 0.74, "framed": 0.54}
-"""How wide a letter is to its size, on average, in the wide fonts that a renderer may fall back to. Else 0.58."""
+"""The average width of a letter in wide fallback fonts, relative to its size. For other kinds of text: 0.58."""
 
 
 def as_svg() -> str:
-    """The whole picture as one SVG file that needs nothing else."""
+    """Return the picture as one self-contained SVG file."""
     drawn = picture()
     title = f"The life of a job: {len(STATES)} states, {len(EVENTS)} events"
     lines = [
@@ -210,7 +210,7 @@ def as_svg() -> str:
 
 
 def picture() -> Picture:
-    """Put every row of the tables in its place."""
+    """Return every row of the tables with its position."""
     boxes = {row.state: place(row.state) for row in STATES}
     for event, frame in FRAMES.items():
         inside = {state for state, box in boxes.items() if frame.box.holds(box)}
@@ -226,33 +226,33 @@ def picture() -> Picture:
 
 
 def place(state: State) -> Box:
-    """Where a state is drawn."""
+    """Return where a state is drawn."""
     if state not in PLACES:
-        raise AssertionError(f"the picture has no place for the state {state}: give it one in PLACES")
+        raise AssertionError(f"the picture has no position for the state {state}; add one to PLACES")
     return PLACES[state]
 
 
 def edges_of(row: EventRow) -> list[tuple[Event, State | None, State]]:
-    """The arrows of an event: one for each edge, or one for all that leave its frame."""
+    """Return the arrows of an event: one for each edge, or one for all edges that leave its frame."""
     sources: tuple[State | None, ...] = (None,) if row.event in FRAMES or not row.sources else row.sources
     return [(row.event, source, target) for source in sources for target in row.targets]
 
 
 def way_of(edge: tuple[Event, State | None, State]) -> Way:
-    """Where an edge runs."""
+    """Return the path of an edge."""
     if edge not in WAYS:
         event, source, target = edge
-        raise AssertionError(f"the picture has no way for {event} from {source} to {target}: give it one in WAYS")
+        raise AssertionError(f"the picture has no path for {event} from {source} to {target}; add one to WAYS")
     return WAYS[edge]
 
 
 def text_width(text: str, size: float, kind: str) -> float:
-    """How wide a line of text may become."""
+    """Return an upper estimate of the width of a line of text."""
     return len(text) * size * LETTER_WIDTHS.get(kind.split()[0], 0.58)
 
 
 def box_words(state: State, box: Box) -> list[Words]:
-    """A state's name and as much of its meaning as there is room for: all, its first part, or its first words."""
+    """Return a state's name and as much of its meaning as fits: all, its first part, or its first words."""
     meaning = STATE_ROWS[state].meaning
     letters = int((box.right - box.left - 14) / text_width("m", WORDS_SIZE, "words"))
     room = int((box.bottom - box.top - NAME_SIZE - 14) / LINE_HEIGHT)
@@ -267,7 +267,7 @@ def box_words(state: State, box: Box) -> list[Words]:
 
 
 def _captions() -> list[Words]:
-    """The names of groups and frames, each above what it names."""
+    """Return the captions of groups and frames, each above its group or frame."""
     captions = [
         Words(frame.caption, (frame.box.left + 20, frame.box.top), CAPTION_SIZE, "framed", "start")
         for frame in FRAMES.values()
@@ -279,7 +279,7 @@ def _captions() -> list[Words]:
 
 
 def _legend() -> list[Key]:
-    """One row below the picture: a line for each lease rule, and one that leaves a frame."""
+    """Return one row below the picture: a line for each lease rule, and one for arrows that leave a frame."""
     keys: list[Key] = []
     x, y = LEGEND_AT
     for rule, text in (*LEGEND.items(), (LeaseRule.NONE, FRAME_WORDS)):
@@ -323,12 +323,12 @@ def _key_lines(key: Key) -> list[str]:
 
 
 def _dot(rule: LeaseRule, at: Point) -> str:
-    """Where an arrow leaves a frame."""
+    """Return the dot where an arrow leaves a frame."""
     return f'<circle class="head {rule.name.lower()}" cx="{at[0]:g}" cy="{at[1]:g}" r="4"/>'
 
 
 def _line(rule: LeaseRule, way: Way) -> list[str]:
-    """A line with round bends and a head at its end."""
+    """Return a line with round bends and an arrowhead at its end."""
     *before, (x, y) = way.points
     from_x, from_y = before[-1]
     dx, dy = (x > from_x) - (x < from_x), (y > from_y) - (y < from_y)
@@ -345,7 +345,7 @@ def _line(rule: LeaseRule, way: Way) -> list[str]:
 
 
 def _towards(start: Point, end: Point) -> Point:
-    """The point a bend's radius away from `start`, on the way to `end`. All ways are level or upright."""
+    """Return the point at a bend's radius from `start` towards `end`. All lines are horizontal or vertical."""
     dx, dy = (end[0] > start[0]) - (end[0] < start[0]), (end[1] > start[1]) - (end[1] < start[1])
     return start[0] + dx * CORNER, start[1] + dy * CORNER
 
@@ -358,7 +358,7 @@ def _rect(kind: str, box: Box, radius: float) -> str:
 
 
 def _on_paper(words: Words) -> list[str]:
-    """Text with the paper's colour behind it, so that a line may run under it."""
+    """Return text with the background colour behind it, so that a line can pass under it."""
     if words.kind in ("title", "caption"):
         return [_text(words)]
     box = words.box
@@ -366,7 +366,7 @@ def _on_paper(words: Words) -> list[str]:
 
 
 def _text(words: Words) -> str:
-    # The baseline is put by hand: not every renderer knows dominant-baseline.
+    # The baseline is computed here: not every renderer supports dominant-baseline.
     x, y = words.at
     anchor = "" if words.anchor == "start" else ' text-anchor="middle"'
     return (

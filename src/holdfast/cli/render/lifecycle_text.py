@@ -1,6 +1,6 @@
 """The tables of states and events as text, mermaid and JSON.
 
-Must not know a state's or event's meaning by itself: every word about them comes from `core.lifecycle`.
+Must not know the meaning of a state or event: every word about them comes from `core.lifecycle`.
 """
 
 import json
@@ -12,10 +12,10 @@ from holdfast.core.model import Event, State
 
 WIDEST = 100
 NARROWEST = 80
-"""Text is laid out for a terminal between these two widths."""
+"""The narrowest and the widest layout of the text."""
 
 FEW_SOURCES = 2
-"""An event with more sources than this is told in a line of its own, not as an edge in the small drawing."""
+"""An event with more sources than this gets its own line instead of edges in the small drawing."""
 
 LEASE_WORDS: dict[LeaseRule, str] = {
     LeaseRule.NONE: "no lease is involved: no worker holds the job",
@@ -26,7 +26,7 @@ LEASE_WORDS: dict[LeaseRule, str] = {
 
 
 def as_json() -> str:
-    """Both tables as one JSON document."""
+    """Return both tables as one JSON document."""
     states = [
         {
             "state": row.state,
@@ -54,7 +54,7 @@ def as_json() -> str:
 
 
 def as_mermaid() -> str:
-    """A mermaid state diagram: one line for each edge of the table."""
+    """Return a mermaid state diagram: one line for each edge of the table."""
     lines = ["stateDiagram-v2", "    direction LR"]
     for row in EVENTS:
         label = f"{row.event} (breaks lease)" if row.lease is LeaseRule.BREAKS else str(row.event)
@@ -65,7 +65,7 @@ def as_mermaid() -> str:
 
 
 def as_text(width: int = WIDEST) -> str:
-    """A small drawing, both tables and the lease rules, for a terminal."""
+    """Return a small drawing, both tables and the lease rules, for a terminal."""
     width = max(NARROWEST, min(width, WIDEST))
     states = [(row.state, row.meaning, owner_of(row), row.ojs, row.celery, row.checkpoint) for row in STATES]
     events = [
@@ -82,12 +82,12 @@ def as_text(width: int = WIDEST) -> str:
 
 
 def lease_name(rule: LeaseRule) -> str:
-    """The rule as a word, also where the table has a dash."""
+    """Return the rule as a word, also where the table has a dash."""
     return rule.name.lower()
 
 
 def sources_in_words(row: EventRow) -> str:
-    """Where an event leads from; all states that have not ended are named together."""
+    """Return the states that an event leaves. All unfinished states have one common name."""
     if not row.sources:
         return "–"
     if set(row.sources) == set(STATE_ROWS) - TERMINAL:
@@ -96,7 +96,7 @@ def sources_in_words(row: EventRow) -> str:
 
 
 def owner_of(row: StateRow) -> str:
-    """Who holds a job in this state."""
+    """Return who holds a job in this state."""
     return "worker" if row.owned else "–"
 
 
@@ -107,7 +107,7 @@ def _listed(states: Iterable[State]) -> str:
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], width: int, least: dict[int, int]) -> list[str]:
     """Lay out rows under a head so that no line is longer than `width`.
 
-    Only the columns in `least` are wrapped, the one first that has most to spare over its least width.
+    Only the columns in `least` wrap: first the one with most to spare above its least width.
     """
     cells = [head, *(tuple(str(cell) for cell in row) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
@@ -124,7 +124,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]], width: int, l
     return lines
 
 
-# The small drawing: the main path, then a tree of what else may come after the state that is owned.
+# The small drawing: the main path, then a tree of what can follow the state that has an owner.
 
 
 def _drawing() -> list[str]:
@@ -142,7 +142,7 @@ def _drawing() -> list[str]:
 
 
 def _tree(state: State, skip: set[Event], depth: int) -> list[str]:
-    """The ways out of a state, one line for each target, each followed by the ways out of there."""
+    """Return the ways out of a state, one line for each target, each followed by the ways out of that target."""
     ways: dict[State, list[str]] = {}
     for row in EVENTS:
         if state in row.sources and len(row.sources) <= FEW_SOURCES and row.event not in skip:

@@ -1,6 +1,6 @@
-"""A store for a person, readable at 80 columns: its queues, what runs, what needs a person; and its workers.
+"""A store for a person, readable at 80 columns: its queues, running jobs, jobs that need a person, and workers.
 
-Must not ask a store: it draws what `jobs.views` tells.
+Must not read a store: it draws what `jobs.views` returns.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ RUNNING_SHOWN = 10
 
 
 def draw_overview(overview: Overview) -> RenderableType:
-    """The whole store at one moment."""
+    """Return the whole store at one moment."""
     parts: list[RenderableType] = [_head(overview)]
     if overview.queues:
         parts += [Text(), queue_table(overview.queues), *unknown_lines(overview.queues)]
@@ -70,7 +70,7 @@ def _head(overview: Overview) -> Text:
 
 
 def queue_table(queues: Sequence[QueueSummary]) -> Table:
-    """The queues, each with how much of it has ended and its jobs by state."""
+    """Return the queues, each with its share of ended jobs and its jobs by state."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("queue", overflow="fold", min_width=8)
     table.add_column("ended")
@@ -91,14 +91,14 @@ def queue_table(queues: Sequence[QueueSummary]) -> Table:
 
 
 def unknown_lines(queues: Sequence[QueueSummary]) -> Iterator[Text]:
-    """The types that wait and that no living worker knows."""
+    """Yield the types of waiting jobs that no living worker knows."""
     for queue in queues:
         if queue.unknown:
             yield Text(f"{queue.name}: no living worker knows {type_words(queue.unknown)}", style="yellow")
 
 
 def _running_lines(one: Status, *, is_lost: bool) -> Iterator[RenderableType]:
-    """One active job: what it does, how far it is, who runs it."""
+    """Yield one active job: its stage, its progress, its worker."""
     head = Text("  ") + Text(one.type, style="bold") + Text(f" {short_id(one.id)}", style="cyan")
     if one.stage:
         head += Text(f"  {stage_words(one)}")
@@ -122,15 +122,15 @@ def _review_lines(job: Job, now: Time) -> Iterator[RenderableType]:
 
 
 def worker_lines(worker: Presence, now: Time) -> list[Text]:
-    """One worker: where it runs, when it was last heard of, what it serves and does."""
+    """Return one worker: where it runs, its last heartbeat, its queues and its jobs."""
     state = worker_state(worker, now)
     head = Text() + Text(worker.worker, style="bold") + Text(f"  {state}", style=WORKER_STYLES[state])
     head += Text(f"  {len(worker.running)} of {worker.slots} slots in use", style="")
     if worker.unreadable:
-        beat = f"last beat {ago(worker.beat_at, now)}" if worker.beat_at else "last beat unknown"
-        return [head, Text(f"  what the store holds of it can't be read, {beat}: holdfast doctor", style="bold red")]
+        beat = f"last heartbeat {ago(worker.beat_at, now)}" if worker.beat_at else "last heartbeat unknown"
+        return [head, Text(f"  its worker status can't be read, {beat}; see holdfast doctor", style="bold red")]
     host = f"process {worker.pid} on {clean(worker.host) or 'this machine'}"
-    place = f"  {host}, last beat {ago(worker.beat_at, now)}, started {ago(worker.started_at, now)}"
+    place = f"  {host}, last heartbeat {ago(worker.beat_at, now)}, started {ago(worker.started_at, now)}"
     lines = [head, Text(place, style="dim"), Text(f"  queues {', '.join(worker.queues) or '–'}", style="dim")]
     if worker.trouble and state == ALIVE:
         lines.append(Text(f"  can't write: {one_line(worker.trouble)}", style="bold red"))

@@ -1,14 +1,14 @@
-"""The colours of the lifecycle's picture, in light and in dark, as one style sheet.
+"""The colours of the lifecycle picture, light and dark, as one style sheet.
 
-Must not use what plain renderers don't know: no variables, no `light-dark()`; the light colours stand without a media
-query, and the dark ones only replace them.
+Must not use what simple renderers don't support: no variables, no `light-dark()`. The light colours are outside any
+media query, and the dark ones only override them.
 """
 
 from typing import NamedTuple
 
 
 class Paint(NamedTuple):
-    """What a colour is put on, and its value in light and in dark."""
+    """What a colour applies to, and its value in light and in dark mode."""
 
     selector: str
     what: str

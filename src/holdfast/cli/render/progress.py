@@ -1,4 +1,4 @@
-"""How far something long is, on stderr: a bar that moves in a terminal, a line now and then elsewhere."""
+"""Shows the progress of something long on stderr: a moving bar on a terminal, a line now and then elsewhere."""
 
 import sys
 import time
@@ -8,13 +8,13 @@ import click
 from holdfast.cli.render.screen import BAR_WIDTH
 
 LINE_SECONDS = 5.0
-"""How often a line tells how far it is, where there is no terminal to draw on."""
+"""Seconds between two lines of progress where there is no terminal."""
 
 DRAW_SECONDS = 0.1
 
 
 class ProgressLine:
-    """One line of progress. Owns the line while it is drawn."""
+    """One line of progress, redrawn in place."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -23,7 +23,7 @@ class ProgressLine:
         self._drawn = False
 
     def tell(self, what: str, done: int, total: int) -> None:
-        """Say how much of it is done; see `drain.Tell`."""
+        """Show how much is done; see `drain.Tell`."""
         now = time.monotonic()
         if self._quiet or (now < self._next and done < total):
             return
@@ -37,6 +37,6 @@ class ProgressLine:
         self._drawn = True
 
     def end(self) -> None:
-        """Leave the line that was drawn."""
+        """Finish the drawn line, so that other output starts on a new one."""
         if self._drawn:
             click.echo("", err=True)

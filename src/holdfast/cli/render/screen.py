@@ -1,7 +1,7 @@
-"""Where the verbs write: a safe console, JSON, tables, bars and the colours of the states. Must not ask a store.
+"""Where the verbs write: a safe console, JSON, tables, bars and the colours of the states. Must not read a store.
 
-Whatever users wrote (errors, log lines, progress, reasons) is shown by `console`, `say_json` or `echo`, which leave
-nothing in it that a terminal obeys (`safe_text`).
+Text written by users (errors, log lines, progress, reasons) goes through `console`, `say_json` or `echo`, which remove
+control sequences that a terminal would obey (`safe_text`).
 """
 
 import json
@@ -33,18 +33,18 @@ STYLES: dict[State, str] = {
 BAR_WIDTH = 20
 
 LEAST_WIDTH = 20
-"""Text is wrapped to no fewer columns; a smaller screen wraps it once more."""
+"""Text is never wrapped to fewer columns than this; a smaller screen wraps it again."""
 
 
 def console() -> Console:
-    """Where verbs write: colours in a terminal, plain text elsewhere, and never a crash over an old encoding."""
+    """Return the console for verbs: colours on a terminal, plain text elsewhere. An old encoding never crashes it."""
     if (sys.stdout.encoding or "").lower().replace("-", "") != "utf8" and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     return _Out()
 
 
 class _Out(SafeConsole):
-    """A console that leaves no blanks at the ends of lines that go to a file or another program."""
+    """A console that removes trailing spaces when the output goes to a file or another program."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print, see Console.print."""
@@ -57,24 +57,24 @@ class _Out(SafeConsole):
 
 
 def say_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document to stdout."""
     click.echo(escaped(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def bar(done: int, total: int, width: int = BAR_WIDTH) -> Text:
-    """A bar that is full when all is done."""
+    """Return a bar that is full when everything is done."""
     share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
     filled = int(share * width)
     return Text() + Text("█" * filled, style="green") + Text("░" * (width - filled), style="dim")
 
 
 def state_text(state: State) -> Text:
-    """A state in its colour."""
+    """Return a state in its colour."""
     return Text(str(state), style=STYLES[state])
 
 
 def plain_table(*headings: str, right: Iterable[str] = ()) -> Table:
-    """A table without lines, as wide as it must be. Only its last column, made by `last_cell`, gives way."""
+    """Return a table without lines, as wide as its content. Only its last column, made by `last_cell`, shrinks."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for heading in headings[:-1]:
         table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True, overflow="ellipsis")
@@ -83,7 +83,7 @@ def plain_table(*headings: str, right: Iterable[str] = ()) -> Table:
 
 
 class Hanging:
-    """Text that wraps under itself: a lead, then the text from column `indent` on, its further lines `hang` deeper."""
+    """Text that wraps under itself: a lead, then the text at column `indent`, with further lines `hang` deeper."""
 
     def __init__(self, text: Text, indent: int, lead: Text | None = None, *, hang: int = 0) -> None:
         self._text, self._indent, self._hang = text, indent, hang
@@ -103,5 +103,5 @@ class Hanging:
 
 
 def last_cell(text: str) -> Text:
-    """What stands in a table's last column: one line, cut where there is no room."""
+    """Return a cell for a table's last column: one line, cut if there is no room."""
     return Text(text, no_wrap=True, overflow="ellipsis")

@@ -1,1 +1,1 @@
-"""One file for each verb, or family of verbs: read the call, ask `jobs`, show the answer. No verb knows another."""
+"""One file for each verb or family of verbs: parse the call, ask `jobs`, show the answer. No verb knows another."""

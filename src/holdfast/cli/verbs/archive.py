@@ -1,4 +1,4 @@
-"""`holdfast archive`: keep what has ended for longer, in another store. Must not know how (`jobs.transfer`)."""
+"""`holdfast archive`: keep ended jobs for longer, in another store. Must not know how (`jobs.transfer`)."""
 
 import asyncio
 import signal
@@ -23,15 +23,15 @@ Examples:
   holdfast jobs --url sqlite:///history.db
 
 \b
-Copies jobs that have ended, with history, steps and log, and takes nothing away: where they
-ran, they leave after their retention (`keep`), so archive more often than that. No worker
-takes work from an archive. Repeating it copies what is new.
+Copies ended jobs with their history, steps and log. Removes nothing: the first store still
+prunes its jobs when their retention (`keep`) is over, so archive more often than that. No
+worker runs jobs from an archive. If you repeat the command, it copies what is new.
 """
 )
-@click.option("--from", "source_url", metavar="URL", required=True, help="The store that the jobs run in.")
-@click.option("--to", "target_url", metavar="URL", required=True, help="The archive; made if there is none.")
-@click.option("--every", metavar="DURATION", help="Again and again, with so long a pause, until it is stopped.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys for each round.")
+@click.option("--from", "source_url", metavar="URL", required=True, help="The store where the jobs run.")
+@click.option("--to", "target_url", metavar="URL", required=True, help="The archive; created if it doesn't exist.")
+@click.option("--every", metavar="DURATION", help="Repeat after this pause until you stop it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document with stable keys per round.")
 def archive(source_url: str, target_url: str, every: str | None, as_json: bool) -> None:
     """Keep ended jobs longer, in another store."""
     pause = None if every is None else milliseconds(every) / 1_000

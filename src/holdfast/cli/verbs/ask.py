@@ -1,4 +1,4 @@
-"""`holdfast ask`: the questions that jobs ask a person, and answers to them. Must not judge an answer (`jobs`)."""
+"""`holdfast ask`: list the questions of jobs, and answer them. Must not judge an answer (`jobs`)."""
 
 import json
 
@@ -27,10 +27,10 @@ from holdfast.jobs.views.text import ago, one_line, plural, short_id, time_left
 from holdfast.safe_text import clean
 
 SHOWN = 50
-"""How many questions are listed for a person; `--json` has all of them."""
+"""How many questions are listed; `--json` has all of them."""
 
 VALUE_SHOWN = 200
-"""How much of a question's value is shown in the list."""
+"""How many characters of a question's value the list shows."""
 
 
 @click.command(
@@ -43,15 +43,15 @@ Examples:
   holdfast ask --json | jq -r '.questions[].job'
 
 \b
-Without an ID all open questions are listed. With one, the question is shown in full; on a
-terminal its fields are then asked for one by one (Ctrl-C leaves it open). An answer that
+Without an ID, lists all open questions. With an ID, shows the question in full; on a terminal
+it then asks for the answer field by field (Ctrl-C leaves the question open). An answer that
 doesn't fit the form is refused, and the question stays open.
---json with --answer is the job's new status.
+--json with --answer prints the job's new status.
 """
 )
 @click.argument("id", required=False, shell_complete=job_ids(State.PENDING, State.ACTIVE))
 @click.option("--answer", metavar="JSON", help="The answer.")
-@click.option("--name", metavar="NAME", help="Which question, where a job asks several.")
+@click.option("--name", metavar="NAME", help="Which question, if the job has asked several.")
 @json_option
 @url_option
 def ask(id: str | None, answer: str | None, name: str | None, as_json: bool, url: str | None) -> None:
@@ -66,7 +66,7 @@ def ask(id: str | None, answer: str | None, name: str | None, as_json: bool, url
         _show(id, name, as_json, url)
 
 
-# All of them.
+# The list.
 
 
 def _list(as_json: bool, url: str | None) -> None:
@@ -100,11 +100,11 @@ def _head(out: Console, one: Question, now: Time) -> None:
 
 
 def _text(value: object) -> str:
-    """A question's value on a line: a text as it is, else JSON."""
+    """Return a question's value in one line: a text as it is, anything else as JSON."""
     return value if isinstance(value, str) else canonical(value)
 
 
-# One of them.
+# One question.
 
 
 def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
@@ -114,7 +114,7 @@ def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
         if not found:
             which = "" if name is None else f" {name!r}"
             raise NotFound(
-                f"job {job.id} has no open question{which}: it is {standing(job.state)}; holdfast ask lists them"
+                f"job {job.id} has no open question{which}: it is {standing(job.state)}; to list all, run holdfast ask"
             )
         return found, await jobs.engine.now()
 
@@ -131,7 +131,7 @@ def _show(id: str, name: str | None, as_json: bool, url: str | None) -> None:
             out.print(Padding(refusal_line(one.refused), (0, 0, 1, 2)))
         fields = fields_of(one.schema)
         if len(questions) == 1 and at_terminal():
-            # The store is closed while a person thinks: a file would else be kept from its worker.
+            # Close the store while a person thinks: an open file would block its worker.
             _answer(one.job, ask_fields(fields), one.name, as_json, url)
             return
         for field in fields:
@@ -153,6 +153,6 @@ def _answer(id: str, value: object, name: str | None, as_json: bool, url: str | 
     if as_json:
         say_json(status_shape(status))
     else:
-        goes_on = status.state in (State.AVAILABLE, State.ACTIVE)
-        told = "it continues" if goes_on else f"it is {standing(status.state)}"
-        console().print(f"answered {short_id(status.id)}: {told}")
+        continues = status.state in (State.AVAILABLE, State.ACTIVE)
+        what_now = "it continues" if continues else f"it is {standing(status.state)}"
+        console().print(f"answered {short_id(status.id)}: {what_now}")

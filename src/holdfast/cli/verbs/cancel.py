@@ -1,4 +1,4 @@
-"""`holdfast cancel`: stop one job, some, or all of a kind. Must not decide what a cancel does (`lifecycle`)."""
+"""`holdfast cancel`: cancel one job, several, or all that match. Must not decide what a cancel does (`lifecycle`)."""
 
 import click
 
@@ -17,7 +17,7 @@ from holdfast.jobs.views.names import suggest_names
 from holdfast.jobs.views.text import plural, short_id
 
 REFUSALS_SHOWN = 10
-"""How many refusals are told one by one."""
+"""How many refusals are listed one by one."""
 
 
 @click.command(
@@ -29,11 +29,12 @@ Examples:
   holdfast cancel --type make_video --yes --reason "provider is down"
 
 \b
-Without ids all jobs that fit the options and have not ended are cancelled, after a question
-(--yes answers it; without a terminal it is needed). Jobs in review are only among them with
---state review. A running job loses its lease at once. Children are cancelled, too. What was made
-is undone, where the code says how (undo=, cleanup=), by jobs of type holdfast.undo. A job that
-runs always gets one: it may just be making something. By id or --type they are cancelled, too.
+Without ids, cancels all unfinished jobs that match the options, after asking (--yes skips the
+question; without a terminal it is required). Jobs in review are included only with --state
+review. A running job loses its lease at once. Child jobs are cancelled, too. What the jobs made
+is undone by jobs of type holdfast.undo, where the code says how (undo=, cleanup=). A running
+job always gets one, because it may be making something at this moment. To cancel an undo job,
+give its id or --type holdfast.undo.
 """
 )
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=job_ids(*CANCELLABLE))
@@ -57,7 +58,7 @@ def cancel(
     """Cancel jobs by id, or all that match."""
     picked = bool(queue or kind or states)
     if bool(ids) == picked:
-        raise click.UsageError("give ids, or --queue, --type or --state, and not both")
+        raise click.UsageError("give either ids, or --queue, --type or --state")
     where = Where(
         states=tuple(State(state) for state in states)
         or tuple(state for state in CANCELLABLE if state is not State.REVIEW),
@@ -68,7 +69,7 @@ def cancel(
     async def choose(jobs: Jobs) -> list[str]:
         if ids:
             return await find_ids(jobs, ids)
-        # The jobs that undo are left alone: without them, what the others made would stay.
+        # Leave the undo jobs alone: without them, what the other jobs made would stay.
         return [job.id async for job in jobs.walk(where) if job.type != UNDO_TYPE or kind == UNDO_TYPE]
 
     async def work(jobs: Jobs) -> list[CancelAnswer]:
@@ -79,7 +80,7 @@ def cancel(
 
     chosen: list[str] | None = None
     if picked and not yes:
-        # The store is closed while a person thinks, and no event loop runs: it would swallow a Ctrl-C.
+        # Close the store while a person thinks. No event loop runs either: it would swallow Ctrl-C.
         chosen = run_in_store(url, choose, write=True)
         if chosen:
             confirm(_question(len(chosen)))
@@ -112,6 +113,6 @@ def _print_answers(answers: list[CancelAnswer], as_json: bool, *, by_id: bool) -
         echo(f"holdfast: {error}", err=True)
     if len(refused) > REFUSALS_SHOWN and not as_json:
         echo(f"holdfast: and {len(refused) - REFUSALS_SHOWN:,} more were refused", err=True)
-    # Of those picked by kind, one that ended by itself meanwhile is no failure: it is not running any more.
+    # A job picked by an option that ended in the meantime is not a failure: it isn't running any more.
     if refused and by_id:
         raise SystemExit(1)

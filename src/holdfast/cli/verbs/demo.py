@@ -17,13 +17,13 @@ Examples:
   holdfast status --url sqlite:///demo.db
 """
 )
-@click.option("--db", type=click.Path(path_type=Path), help="Keep the store in this file, to look at it afterwards.")
-@click.option("--url", metavar="URL", help="Keep the store there: another engine, the same film.")
+@click.option("--db", type=click.Path(path_type=Path), help="Keep the store in this file, so that you can inspect it.")
+@click.option("--url", metavar="URL", help="Keep the store there, on any engine.")
 @click.option("--svg", type=click.Path(path_type=Path), hidden=True, help="Write a picture of the demo's end.")
 def demo(db: Path | None, url: str | None, svg: Path | None) -> None:
-    """Make a film in seven stages with pretend providers; kill the worker half-way; watch another one go on.
+    """Make a film in seven stages with pretend providers, kill the worker half-way, and watch another one continue.
 
-    Takes about half a minute, asks nothing, and leaves nothing behind unless --db or --url names a store.
+    Takes about half a minute, asks nothing, and leaves nothing behind unless you pass --db or --url.
     """
     if db is not None and url is not None:
         raise click.UsageError("give --db or --url, not both")

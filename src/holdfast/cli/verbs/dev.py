@@ -1,6 +1,6 @@
-"""`holdfast dev`: a worker that starts anew when the code changes, and what it does, line by line.
+"""`holdfast dev`: a worker that restarts when the code changes, with the jobs' progress line by line.
 
-Must not do what a worker does: it is a process of its own, so that new code never meets old modules.
+Must not do what a worker does: the worker is a separate process, so that new code never meets old modules.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from holdfast.cli.log_format import log_format_option, log_level_option
 from holdfast.cli.source_files import changed_files, files_below, folder_of
 
 POLL_SECONDS = 0.5
-"""How often the files are looked at, and the jobs."""
+"""How often to check the files and the jobs."""
 
 STOP_SECONDS = 30.0
-"""A worker that has not stopped so long after SIGTERM is killed; its jobs are recovered."""
+"""A worker that hasn't stopped this long after SIGTERM is killed; its jobs are recovered."""
 
 
 @click.command(
@@ -31,25 +31,25 @@ Examples:
   holdfast dev examples/video.py:app --at-once 2
 
 \b
-The .py files below the module's folder are watched. On a change the worker is asked to stop
-(what runs is handed over, no attempt is lost) and a new one is started. Ctrl-C ends both,
-and so does a closed terminal.
+Watches the .py files below the module's folder. When one changes, the worker stops (its
+running jobs are handed over and lose no attempt) and a new one starts. Ctrl-C or a closed
+terminal ends both.
 """
 )
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--queues", help="Which queues, in this order, separated by commas. Default: those of the App's jobs.")
+@click.option("--queues", help="Queues in order, separated by commas. Default: those of the App's jobs.")
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots.")
-@click.option("--url", metavar="URL", help="The store, instead of the App's own.")
+@click.option("--url", metavar="URL", help="Use this store instead of the App's own.")
 @log_level_option
 @log_format_option
 def dev(target: str, queues: str | None, at_once: int, url: str | None, log_level: str, log_format: str) -> None:
-    """Run the jobs of MODULE:APP, and start anew when its code changes."""
+    """Run the jobs of MODULE:APP, and restart when its code changes."""
     folder = folder_of(target)
     command = [sys.executable, "-m", "holdfast.cli", "worker", target, "--at-once", str(at_once)]
     command += ["--log-level", log_level, "--log-format", log_format]
     command += ["--queues", queues] if queues else []
     command += ["--url", url] if url else []
-    echo(f"watching the .py files in {folder}; Ctrl-C ends")
+    echo(f"watching the .py files in {folder}; press Ctrl-C to end")
     for one in stop_signals():
         signal.signal(one, signal.default_int_handler)
     try:
@@ -59,20 +59,20 @@ def dev(target: str, queues: str | None, at_once: int, url: str | None, log_leve
 
 
 async def _keep_running(command: list[str], folder: Path, target: str, url: str | None) -> None:
-    """Keep one worker running on the code as it is now; tell what the jobs do."""
+    """Keep one worker running with the current code, and print the jobs' progress."""
     news, files, line = JobNews(target, url), files_below(folder), Lifeline()
     child: subprocess.Popen[bytes] | None = line.start(command)
     try:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if child is not None and child.poll() is not None:
-                echo(f"the worker ended with {child.returncode}; waiting for a change", err=True)
+                echo(f"the worker ended with exit code {child.returncode}; waiting for a change", err=True)
                 child = None
             now = await asyncio.to_thread(files_below, folder)
             if names := changed_files(files, now):
                 files = now
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-                echo(f"{Path(names[0]).relative_to(folder)}{more} changed; the worker starts anew")
+                echo(f"{Path(names[0]).relative_to(folder)}{more} changed; restarting the worker")
                 if child is not None:
                     await asyncio.to_thread(stop, child)
                 child = line.start(command)
@@ -84,7 +84,7 @@ async def _keep_running(command: list[str], folder: Path, target: str, url: str 
 
 
 def stop(child: "subprocess.Popen[bytes]") -> None:
-    """Ask a worker to stop; after a while, make it."""
+    """Ask a worker to stop. If it takes too long, kill it."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
     try:

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is this store healthy, and what would break. Must not mend anything, and must not make a store."""
+"""`holdfast doctor`: check whether a store is healthy. Must not repair anything, and must not create a store."""
 
 import asyncio
 
@@ -31,15 +31,15 @@ Examples:
   holdfast doctor --url sqlite:////srv/jobs.db --json
 
 \b
-With MODULE:APP its own store is looked at, unless --url names another, and whether the App
-knows the jobs that wait there. Exit code 1 when something fails; a warning is none.
+With MODULE:APP, checks the App's own store (unless --url names another), and whether the App
+knows the jobs that wait there. The exit code is 1 if a check fails; warnings don't count.
 """
 )
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 @json_option
 @url_option
 def doctor(target: str | None, as_json: bool, url: str | None) -> None:
-    """Tell whether a store is healthy, and what would break."""
+    """Check whether a store is healthy, and say what to fix."""
     app = None if target is None else load_app(target)
     engine = engine_at(url or (None if app is None else app.url))
     place = place_of_store(engine, url or (None if app is None else app.url))
@@ -49,18 +49,18 @@ def doctor(target: str | None, as_json: bool, url: str | None) -> None:
         return findings if app is None else [*findings, *await check_app(jobs, app.registry.types(), STEPS)]
 
     try:
-        told = asyncio.run(use_store(engine, place, work))
-        inside = [*check_file(engine), *told]
+        found = asyncio.run(use_store(engine, place, work))
+        inside = [*check_file(engine), *found]
     except StoreError as error:
         inside = [Finding("open", Level.FAIL, str(error))]
     path = path_of_engine(engine)
     findings = [*check_store(engine, place, path), *check_file_system(path), *inside]
-    _tell(findings, place, as_json)
+    _print(findings, place, as_json)
     if any(finding.level is Level.FAIL for finding in findings):
         raise SystemExit(1)
 
 
-def _tell(findings: list[Finding], place: str, as_json: bool) -> None:
+def _print(findings: list[Finding], place: str, as_json: bool) -> None:
     bad = [finding for finding in findings if finding.level is not Level.OK]
     fails = sum(finding.level is Level.FAIL for finding in bad)
     if as_json:
@@ -70,7 +70,7 @@ def _tell(findings: list[Finding], place: str, as_json: bool) -> None:
     for one in findings:
         level, text = Text(f"{one.level.value:5}", STYLES[one.level]), Text() + Text(f"{one.name}: ", "dim")
         text.append(one.text)
-        # In a terminal long lines are wrapped beside the level; elsewhere they are whole, to be searched.
+        # On a terminal, long lines wrap next to the level. Elsewhere they stay whole, so that you can search them.
         if out.is_terminal:
             row = Table.grid()
             row.add_row(level, text)

@@ -1,4 +1,4 @@
-"""`holdfast export` and `import`: one run as a readable file. Must not know the file's format (`jobs.run_file`)."""
+"""`holdfast export` and `import`: one job as a readable file. Must not know the file's format (`jobs.run_file`)."""
 
 import os
 import sys
@@ -29,12 +29,12 @@ Examples:
   holdfast export 4f2a91bc --output run.json
 
 \b
-The file has the job with its arguments, its history, steps and log, as they are: mind the
-secrets in them. Nothing in it is executed, here or where it is imported.
+The file has the job with its arguments, history, steps and log, unchanged: check it for
+secrets before you share it. Nothing in the file is executed, now or when it is imported.
 """,
 )
 @click.argument("id", shell_complete=job_ids())
-@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A new file, instead of stdout.")
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write to this new file.")
 @url_option
 def export_run(id: str, output: Path | None, url: str | None) -> None:
     """Write one run to a readable JSON file."""
@@ -60,15 +60,15 @@ Examples:
   ssh server holdfast export 4f2a91bc | holdfast import - --url sqlite:///look.db
 
 \b
-Nothing runs by itself: a run that had not ended comes into review, where `holdfast replay`
-lets it go on after its last recorded step. The store is made if there is none.
+Nothing runs by itself: an unfinished job arrives in review, where `holdfast replay` makes it
+continue after its last recorded step. The store is created if it doesn't exist.
 """,
 )
 @click.argument("file", metavar="FILE")
-@click.option("--review", is_flag=True, help="Into review even if it has ended, to replay it.")
+@click.option("--review", is_flag=True, help="Put the job into review even if it has ended, so that you can replay it.")
 @url_option
 def import_run(file: str, review: bool, url: str | None) -> None:
-    """Bring an exported run into a store, to look at it and replay it."""
+    """Load an exported job into a store, to inspect and replay it."""
     run = parse_run(_text_of(file), file)
 
     async def work(jobs: Jobs) -> Job:
@@ -85,7 +85,7 @@ def _text_of(file: str) -> str:
     except OSError as error:
         raise Invalid(f"{file}: can't be read: {error.strerror}") from None
     if len(raw) > FILE_LIMIT:
-        raise Invalid(f"{file}: larger than {FILE_LIMIT // 1024**2} MiB; that is no exported run")
+        raise Invalid(f"{file}: larger than {FILE_LIMIT // 1024**2} MiB, so it can't be an exported run")
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -98,12 +98,12 @@ def _read(path: Path) -> bytes:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, and never over another one."""
+    """Write a file that only its owner can read. Never overwrite one."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
             opened.write(text)
     except FileExistsError:
-        raise Refused(f"{path} is there already and was left as it is; name another file") from None
+        raise Refused(f"{path} exists already and was not changed; name another file") from None
     except OSError as error:
         raise Refused(f"{path}: can't be written: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""`holdfast jobs`: jobs as a list, page by page. Must not change anything."""
+"""`holdfast jobs`: list jobs, page by page. Must not change anything."""
 
 import click
 
@@ -25,7 +25,7 @@ Examples:
 
 \b
 A full page says how to get the next one: holdfast jobs --after ID.
-The short ids are the last characters of the whole ones; every verb takes them.
+A short id is the end of the whole id; every verb accepts it.
 """
 )
 @click.option(
@@ -34,8 +34,8 @@ The short ids are the last characters of the whole ones; every verb takes them.
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--type", "kind", help="Only jobs of this type.")
 @click.option("--limit", type=click.IntRange(1, PAGE_LIMIT), default=20, show_default=True, help="How many at most.")
-@click.option("--newest/--oldest", "newest", default=True, help="From which end.  [default: newest]")
-@click.option("--after", metavar="ID", help="Start after this job: the next page.")
+@click.option("--newest/--oldest", "newest", default=True, help="Newest or oldest first.  [default: newest]")
+@click.option("--after", metavar="ID", help="Start after this job, for the next page.")
 @json_option
 @url_option
 def jobs(

@@ -1,4 +1,4 @@
-"""`holdfast lifecycle`: the states and events of a job's life. Must not know how they are drawn (`render`)."""
+"""`holdfast lifecycle`: show the states and events of a job. Must not know how they are drawn (`render`)."""
 
 import shutil
 from collections.abc import Callable
@@ -23,12 +23,12 @@ Examples:
     type=click.Choice(["text", "mermaid", "svg", "json"]),
     default="text",
     show_default=True,
-    help="How to show it.",
+    help="The output format.",
 )
 def lifecycle(form: str) -> None:
     """Show the states and events of a job's life.
 
-    All formats are drawn from the table that the engine runs on.
+    All formats are drawn from the table that the engines use.
     """
     forms: dict[str, Callable[[], str]] = {
         "text": lambda: as_text(shutil.get_terminal_size((WIDEST, 24)).columns),

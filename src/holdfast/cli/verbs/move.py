@@ -1,4 +1,4 @@
-"""`holdfast move`: all jobs of a store to another one. Must not know how it is done (`jobs.transfer`)."""
+"""`holdfast move`: move all jobs of a store to another one. Must not know how it is done (`jobs.transfer`)."""
 
 import asyncio
 import signal
@@ -24,7 +24,7 @@ from holdfast.jobs.views.text import plural
 T = TypeVar("T")
 
 DRAIN = "10m"
-"""How long workers may take to finish what they run, if the call doesn't say."""
+"""How long workers may take to finish their jobs, by default."""
 
 
 @click.command(
@@ -36,30 +36,30 @@ Examples:
   holdfast move --from sqlite:///jobs.db --give-up
 
 \b
-Every job goes along as it is: history, steps, keys, waits, signals, children, pauses. The new
-store must be empty; the old one is closed from then on and says where its jobs are. A move
-that was interrupted continues when you repeat the same command. Times stay as they
-are: with a server's clock, what is due comes by that one. Mind the password in a URL: your
-shell may keep it; $PGPASSFILE and the like are read as usual.
+Moves every job as it is, with history, steps, keys, waits, signals, children and pauses. The
+new store must be empty. The old store is closed after that and says where its jobs are. If a
+move is interrupted, repeat the same command to continue it. Times don't change; on a server,
+its clock decides when a job is due. Your shell may keep the password of a URL in its history;
+use $PGPASSFILE and the like instead.
 """
 )
-@click.option("--from", "source_url", metavar="URL", required=True, help="The store that the jobs are in.")
-@click.option("--to", "target_url", metavar="URL", help="The store that they go to; made if there is none.")
+@click.option("--from", "source_url", metavar="URL", required=True, help="The store where the jobs are.")
+@click.option("--to", "target_url", metavar="URL", help="The store to move them to; created if it doesn't exist.")
 @click.option(
     "--drain",
     metavar="[DURATION]",
     is_flag=False,
     flag_value=DRAIN,
-    help=f"Let workers finish what they run and claim nothing more; for so long at most ({DRAIN}).",
+    help=f"First let workers finish their running jobs, for at most this long (default: {DRAIN}).",
 )
 @click.option("--give-up", "gives_up", is_flag=True, help="Undo an interrupted move and use the old store again.")
-@click.option("--yes", is_flag=True, help="With --give-up: even if all jobs had been moved.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document with stable keys.")
+@click.option("--yes", is_flag=True, help="With --give-up: even if all jobs were moved already.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document with stable keys.")
 def move(source_url: str, target_url: str | None, drain: str | None, gives_up: bool, yes: bool, as_json: bool) -> None:
     """Move all jobs from one store to another."""
     if gives_up:
         if target_url is not None or drain is not None:
-            raise click.UsageError("--give-up takes --from alone")
+            raise click.UsageError("--give-up takes only --from")
         _give_up(source_url, yes, as_json)
         return
     if target_url is None:
@@ -76,7 +76,7 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
             sides = Side(source, named(source_url)), Side(target, named(target_url))
             return await move_jobs(*sides, by=whoami(), drain_seconds=seconds, tell=progress.tell)
 
-        if seconds is None and await mark_in(source) is None:  # before a store is made for nothing
+        if seconds is None and await mark_in(source) is None:  # before a store is created for nothing
             await drain_store(source, named(source_url), None, progress.tell)
         return await use_store(target, named(target_url), both, create=True)
 
@@ -99,7 +99,7 @@ def _give_up(source_url: str, yes: bool, as_json: bool) -> None:
     if as_json:
         say_json({"from": named(source_url), "given_up": store})
         return
-    rest = f"takes jobs again; remove what there is of them in {store}" if store else "lets its workers claim again"
+    rest = f"accepts jobs again; delete their copies in {store}" if store else "lets its workers claim again"
     console().print(f"given up: {named(source_url)} {rest}", soft_wrap=True)
 
 
@@ -107,7 +107,7 @@ def _run(work: Awaitable[T]) -> T:
     async def awaited() -> T:
         return await work
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a drain is lifted before we end
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the drain is ended before this process ends
     try:
         return asyncio.run(awaited())
     except KeyboardInterrupt:
@@ -124,7 +124,7 @@ def _tell(report: Report, source: str, target: str, seconds: float, as_json: boo
         return
     out = console()
     if report.already:
-        out.print(f"the jobs of {source} had been moved to {target} already; nothing was left to do")
+        out.print(f"the jobs of {source} were moved to {target} earlier; there was nothing left to do")
         return
     parts = [
         plural(report.entries, "entry", "entries"),

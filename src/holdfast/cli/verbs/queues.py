@@ -1,4 +1,4 @@
-"""`holdfast queues`: the queues with their jobs by state; pause and resume. Must not change a job's state."""
+"""`holdfast queues`: list the queues with their jobs by state; pause and resume. Must not change a job's state."""
 
 import click
 
@@ -61,8 +61,8 @@ Examples:
   holdfast queues pause video --reason "provider is down"
 
 \b
-Jobs in flight go on, and no job changes its state. Nothing else is handed out until it is
-resumed.
+Running jobs continue, and no job changes its state. No other job of the queue starts until you
+resume it.
 """
 )
 @click.argument("name")
@@ -112,6 +112,6 @@ def resume(ctx: click.Context, name: str, url: str | None) -> None:
 
 
 def _url(ctx: click.Context, own: str | None) -> str | None:
-    """`--url` may stand before the sub-verb or behind it."""
+    """Return `--url`, which may come before or after the sub-verb."""
     assert ctx.parent is not None
     return own or ctx.parent.params.get("url")

@@ -1,4 +1,4 @@
-"""`holdfast review`, `replay`, `resolve`, `discard`: the jobs that need a person. Must not decide (`lifecycle`)."""
+"""`holdfast review`, `replay`, `resolve`, `discard`: jobs that need a person. Must not decide (`lifecycle`)."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from holdfast.jobs.views.shapes import status_shape
 from holdfast.jobs.views.text import error_line, one_line, plural, short_id, span
 
 SHOWN = 50
-"""How many jobs in review are listed for a person; `--json` has up to a page of them."""
+"""How many jobs in review are listed; `--json` has up to a page of them."""
 
 REVIEW_IDS = job_ids(State.REVIEW)
 
@@ -42,10 +42,10 @@ Examples:
   holdfast review --json | jq -r '.jobs[].id'
 
 \b
-Then, for each: holdfast show ID, and one of
-  holdfast replay ID        again, from what is recorded
-  holdfast resolve ID       it counts as done, with your result; --step: one step in doubt
-  holdfast discard ID       given up
+Then, for each job: holdfast show ID, and one of
+  holdfast replay ID        run it again; recorded steps keep their results
+  holdfast resolve ID       complete it with your result; with --step, decide a step in doubt
+  holdfast discard ID       give it up
 """
 )
 @json_option
@@ -79,9 +79,9 @@ def _print_view(out: Console, view: ReviewView, now: Time) -> None:
     before = ", ".join(owner_words(job)) or "no failed attempt"
     out.print(line + Text(f"  for {span(max(0, now - view.since))}, {before}", style="dim"))
     if not view.in_doubt or job.error is None or job.error.type != EffectInDoubt.__name__:  # it says the same
-        out.print(Padding(Text(error_line(job.error) or "no error was kept", "red"), (0, 0, 0, 10)))
-    for told in (*step_lines(view.may_not_fit), *doubt_lines(view.in_doubt)):
-        out.print(Text("          ") + told, soft_wrap=True)  # a command to copy stays on one line
+        out.print(Padding(Text(error_line(job.error) or "no error was recorded", "red"), (0, 0, 0, 10)))
+    for line in (*step_lines(view.may_not_fit), *doubt_lines(view.in_doubt)):
+        out.print(Text("          ") + line, soft_wrap=True)  # a command to copy stays on one line
 
 
 @click.command(
@@ -92,15 +92,15 @@ Examples:
   holdfast replay 4f2a91bc --args '[{"title": "The Lighthouse"}]' --app video:app
 
 \b
-Recorded steps are not run again; failed ones are. Attempts start anew.
+Recorded steps don't run again; failed ones do. The attempts start from 1 again.
 --args is the whole list of arguments, as `holdfast show` prints it: in the function's order,
-keyword-only ones in a last {"**": {"name": value}}. Without --app their type hints are not
-known here: any list is taken, and what doesn't fit fails when the job runs.
---json is the job's new status; with several ids {"jobs": [...], "refused": [...]}.
+keyword-only ones in a last {"**": {"name": value}}. Without --app, any list is accepted, and
+arguments that don't fit fail when the job runs.
+--json prints the job's new status; with several ids {"jobs": [...], "refused": [...]}.
 """
 )
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=REVIEW_IDS)
-@click.option("--args", metavar="JSON", help="Other arguments than before, as a JSON array. For one job.")
+@click.option("--args", metavar="JSON", help="New arguments, as a JSON array. For one job only.")
 @app_option
 @reason_option
 @json_option
@@ -108,7 +108,7 @@ known here: any list is taken, and what doesn't fit fails when the job runs.
 def replay(
     ids: tuple[str, ...], args: str | None, target: str | None, reason: str, as_json: bool, url: str | None
 ) -> None:
-    """Run jobs in review again, from what they have recorded."""
+    """Run jobs in review again. Recorded steps keep their results."""
     if args is not None:
         if len(ids) > 1:
             raise click.UsageError("--args is for one job: give one ID")
@@ -130,18 +130,18 @@ Examples:
   holdfast resolve 4f2a91bc --step 'send#order-42' --again
 
 \b
-The job completes with this result, as if it had returned it. Without --app type hints are
-not known here: any JSON is taken, and what doesn't fit fails where the result is read.
-With --step it is about a step in doubt, by the path that `holdfast show` prints: an effect that
-was begun and not recorded. With --result it happened, and this came of it; with --again it did
-not. When the last step in doubt is resolved, the job continues.
---json is the job's new status.
+The job completes with this result, as if it had returned it. Without --app, any JSON is
+accepted, and a result that doesn't fit fails where it is read.
+--step decides a step in doubt: its effect was started but not recorded. Name the step by the
+path that `holdfast show` prints. Pass --result if it happened, with what it returned, or --again
+if it didn't. When the last step in doubt is resolved, the job continues.
+--json prints the job's new status.
 """
 )
 @click.argument("id", shell_complete=REVIEW_IDS)
-@click.option("--result", metavar="JSON", help="The result that the job, or the step, completes with.")
+@click.option("--result", metavar="JSON", help="The result of the job or the step.")
 @click.option("--step", "path", metavar="STEP", help="A step in doubt, instead of the whole job.")
-@click.option("--again", is_flag=True, help="The step did not happen: do it again.")
+@click.option("--again", is_flag=True, help="The step didn't happen: run it again.")
 @app_option
 @reason_option
 @json_option
@@ -156,13 +156,13 @@ def resolve(
     as_json: bool,
     url: str | None,
 ) -> None:
-    """Complete a job in review with a result of your own, or say of a step in doubt whether it happened."""
+    """Complete a job in review with your own result, or decide whether a step in doubt happened."""
     if again and path is None:
         raise click.UsageError("--again is for a step in doubt: name it with --step")
     if again and result is not None:
-        raise click.UsageError("--again says that it did not happen and --result that it did: give one of them")
+        raise click.UsageError("--again means that the step didn't happen, --result that it did; give one of them")
     if path is not None and not again and result is None:
-        raise click.UsageError("say of the step --result JSON if it happened, or --again if it did not")
+        raise click.UsageError("add --result JSON if the step happened, or --again if it didn't")
     if path is None and result is None:
         raise _missing("result")
     value = None if result is None else parse_json("--result", result)
@@ -178,16 +178,16 @@ def resolve(
 
 
 def _missing(name: str) -> click.MissingParameter:
-    """An option is missing that is only needed without certain others."""
+    """Return the error for an option that is required only without certain other options."""
     ctx = click.get_current_context()
     return click.MissingParameter(ctx=ctx, param=next(param for param in ctx.command.params if param.name == name))
 
 
 def _resolve_step(call: "Call", path: str, result: object, again: bool, reason: str) -> None:
-    """Say of a step in doubt whether it happened."""
+    """Decide whether a step in doubt happened."""
 
     async def act(jobs: Jobs, id: str) -> Job:
-        await jobs.get(id)  # a job that isn't there is told as such
+        await jobs.get(id)  # so that a missing job gets its own error
         if call.target is not None and not again:
             for step in await jobs.engine.steps(id):
                 if step.path == path:  # an unknown path is refused below
@@ -204,8 +204,9 @@ Examples:
   holdfast discard 4f2a91bc 77ab01ce --yes
 
 \b
-For good: nothing leads out of there, and what the job made is undone. Several ids need a yes.
---json is the job's new status; with several ids {"jobs": [...], "refused": [...]}.
+This can't be reverted, and what the job made is undone. With several ids, --yes or an answer is
+required.
+--json prints the job's new status; with several ids {"jobs": [...], "refused": [...]}.
 """
 )
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", shell_complete=REVIEW_IDS)
@@ -224,7 +225,7 @@ def discard(ids: tuple[str, ...], yes: bool, reason: str, as_json: bool, url: st
 
 
 class Call(NamedTuple):
-    """What the three have in common: which jobs, how it is told, in which store, and by which App it is checked."""
+    """What these verbs share: the jobs, the output, the store, and the App that checks values."""
 
     ids: tuple[str, ...]
     done: str
@@ -236,7 +237,7 @@ class Call(NamedTuple):
 def _each(
     call: Call, act: Callable[[Jobs, str], Awaitable[Job]], check: Callable[[Job, Signature], object] | None = None
 ) -> None:
-    """Do the same to each job. All are looked up and checked before the first is changed.
+    """Do the same to each job. All jobs are looked up and checked before the first one is changed.
 
     A refusal doesn't stop the others.
     """

@@ -1,4 +1,4 @@
-"""`holdfast show`: everything that is kept of one job. Must not change anything."""
+"""`holdfast show`: show everything stored about one job. Must not change anything."""
 
 import click
 
@@ -25,7 +25,7 @@ ID may be shortened to its first or last characters, six or more.
 @json_option
 @url_option
 def show(id: str, as_json: bool, url: str | None) -> None:
-    """Show all that is kept of a job: its arguments, story, steps, log and error."""
+    """Show everything stored about a job: its arguments, history, steps, log and error."""
 
     async def work(jobs: Jobs) -> None:
         view = await view_job(jobs, await find_job(jobs, id))

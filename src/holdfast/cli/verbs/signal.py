@@ -24,30 +24,31 @@ Examples:
   holdfast signal 4f2a91bc approved --json '{"by": "Ada", "ok": true}'
 
 \b
-A job that waits for this signal continues; any other keeps it until it asks. A value that can't
-be what the job waits for is refused. Questions are answered with holdfast ask.
+A job that waits for this signal continues. Any other job keeps the signal until it asks for
+it. A value that doesn't fit what the job waits for is refused. To answer a question, use
+holdfast ask.
 """
 )
 @click.argument("id", shell_complete=job_ids(*EVENT_ROWS[Event.CANCEL].sources))
 @click.argument("name")
-@click.option("--json", "value", metavar="VALUE", default="null", help="What goes with it, as JSON. Default: null.")
+@click.option("--json", "value", metavar="VALUE", default="null", help="The signal's value, as JSON. Default: null.")
 @url_option
 def signal(id: str, name: str, value: str, url: str | None) -> None:
     """Send a job a signal."""
     if not name.strip():
         raise click.UsageError("a signal needs a name")
-    told = parse_json("--json", value)
+    parsed = parse_json("--json", value)
 
     async def work(jobs: Jobs) -> Job:
         whole = await find_id(jobs, id)
         with refuse_for_job(whole):
             try:
-                return await jobs.signal(whole, name, told, by=whoami())
+                return await jobs.signal(whole, name, parsed, by=whoami())
             except BadValue as error:
                 raise BadValue(f"{error}{await _form(jobs, whole, name)}") from None
 
     job = run_in_store(url, work, write=True)
-    kept = "it keeps it" if any(one.version == job.version for one in job.inbox) else "taken"
+    kept = "kept in its inbox" if any(one.version == job.version for one in job.inbox) else "taken"
     others = [one_line(wait.name, 60) for wait in job.waits if wait.kind is WaitKind.SIGNAL and wait.name != name]
     waits = f"; it waits for {', '.join(others)}" if others and job.state == State.PENDING else ""
     woke = "it continues" if job.state == State.AVAILABLE else f"it is {standing(job.state)}{waits}; {kept}"
@@ -55,7 +56,7 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
 
 
 async def _form(jobs: Jobs, id: str, name: str) -> str:
-    """What the job takes under this name, in words, behind what is wrong with a value."""
+    """Return what values the job accepts under this name, to add to an error."""
     schemas = schemas_of(await jobs.get(id), await jobs.engine.steps_under(id, WAIT_PATH)).get(name, [])
     forms = dict.fromkeys(form_words(fields_of(schema)) for schema in schemas if schema)
     return f"; it takes {', or '.join(forms)}" if forms else ""

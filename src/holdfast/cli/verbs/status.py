@@ -1,4 +1,4 @@
-"""`holdfast status`: what is going on, in words and bars; once, or live with `--watch`. Must not change anything."""
+"""`holdfast status`: show jobs and their progress, once or live with `--watch`. Must not change anything."""
 
 import asyncio
 import time
@@ -23,10 +23,10 @@ from holdfast.jobs.views.overview import Overview, view_store
 from holdfast.jobs.views.shapes import status_shape
 
 REDRAW_SECONDS = 0.5
-"""At most twice a second."""
+"""Redraw at most twice a second."""
 
 LOOK_SECONDS = 1.0
-"""How long `--watch` waits for news before it looks by itself: progress is told by beats, which ring no bell."""
+"""How long `--watch` waits for a wake-up before it reads again: progress in heartbeats causes no wake-up."""
 
 
 @click.command(
@@ -39,15 +39,15 @@ Examples:
 
 \b
 ID may be shortened to its first or last characters, six or more.
-With an ID, --watch ends when the job has settled. Ctrl-C ends it, too.
+With an ID, --watch ends when the job has settled. Ctrl-C ends it earlier.
 """
 )
 @click.argument("id", required=False, shell_complete=job_ids())
-@click.option("--watch", is_flag=True, help="Keep showing it, live.")
+@click.option("--watch", is_flag=True, help="Keep the output up to date until you press Ctrl-C.")
 @json_option
 @url_option
 def status(id: str | None, watch: bool, as_json: bool, url: str | None) -> None:
-    """Show what is going on, or where one job stands."""
+    """Show what is running, or the status of one job."""
     if watch and as_json:
         raise click.UsageError("--watch and --json can't be combined: repeat it with --json instead")
     engine = engine_at(url)
@@ -80,7 +80,7 @@ async def _one(jobs: Jobs, found: Status) -> RenderableType:
 
 
 async def _watch(jobs: Jobs, id: str | None, place: str) -> None:
-    """Draw, wait for news, draw again; until the job has settled or the caller has seen enough."""
+    """Draw, wait for a wake-up, and draw again, until the job has settled or the caller stops it."""
     out, mark, shown = console(), 0, None
     with _screen(out) as live:
         while True:
@@ -88,7 +88,7 @@ async def _watch(jobs: Jobs, id: str | None, place: str) -> None:
             drawing, topics, moved, over = await _scene(jobs, id, place)
             if live is not None:
                 live.update(drawing, refresh=True)
-            elif moved != shown:  # not a terminal: again only when something has moved
+            elif moved != shown:  # not a terminal: print again only if something changed
                 if shown is not None:
                     out.print()
                 out.print(drawing)
@@ -100,7 +100,7 @@ async def _watch(jobs: Jobs, id: str | None, place: str) -> None:
 
 
 async def _scene(jobs: Jobs, id: str | None, place: str) -> tuple[RenderableType, Sequence[str], object, bool]:
-    """What to draw, what to wait for, what tells that something moved, and whether that was the end."""
+    """Return what to draw, the topics to wait for, a value that changes with the jobs, and whether this is the end."""
     if id is not None:
         found = await jobs.status(id)
         return await _one(jobs, found), [job_topic(id)], found.progress(), found.state in SETTLED
@@ -111,7 +111,7 @@ async def _scene(jobs: Jobs, id: str | None, place: str) -> tuple[RenderableType
 
 
 class _Plain:
-    """Stands in for a live screen where there is none."""
+    """Replaces a live screen where there is no terminal."""
 
     def __enter__(self) -> None:
         return None

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
@@ -11,17 +12,20 @@ import click
 from holdfast.app.app import App
 from holdfast.app.job import DecoratedJob
 from holdfast.app.run import Run
+from holdfast.app.settings import store_url
 from holdfast.cli.errors import OneLine, echo
 from holdfast.cli.json_options import parse_call, read_text
 from holdfast.cli.load_app import load_app, spec_in
 from holdfast.cli.options import json_option
 from holdfast.cli.render.screen import say_json
+from holdfast.cli.worker_process import unknown_queues
 from holdfast.core.durations import milliseconds
 from holdfast.core.errors import Invalid, JobCancelled, JobFailed
 from holdfast.core.keys import check_queue
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Job, Time
 from holdfast.engines import engine_for
+from holdfast.engines.urls import masked
 from holdfast.jobs.requests import PRIORITY_LIMIT
 from holdfast.jobs.views.shapes import job_shape
 from holdfast.jobs.views.text import one_line, short_id
@@ -73,6 +77,7 @@ def submit(target: str, type: str, text: str, wait: bool, timeout: str | None, u
     patience = None if timeout is None else _duration("--timeout", timeout)
     as_json, options = given.pop("as_json"), _options(given)
     args, kwargs = parse_call("--args", read_text("--args", text))
+    usual = store_url(None)
     app = _load(target, url)
     spec = spec_in(app, target, type)
     call = spec.signature.read_call(args, kwargs)
@@ -81,10 +86,12 @@ def submit(target: str, type: str, text: str, wait: bool, timeout: str | None, u
     async def work() -> tuple[Job, Exception | None]:
         jobs = await app.open()
         try:
+            for line in [] if options["queue"] is None else await unknown_queues(app, [options["queue"]]):
+                echo(line, err=True)
             before, failure = await jobs.engine.now(), None
             run = await job.submit(*call[0], **call[1], **options)
             if not as_json:
-                _say_submitted(await jobs.get(run.id), before, wait)
+                _say_submitted(await jobs.get(run.id), before, wait, "" if app.url == usual else app.url)
             if wait:
                 failure = await _wait(run, patience)
             return await jobs.get(run.id), failure
@@ -101,7 +108,7 @@ def submit(target: str, type: str, text: str, wait: bool, timeout: str | None, u
 
 
 async def _wait(run: Run[Any], timeout: str | None) -> Exception | None:
-    """Wait until the job has ended. Return why there is no result, if there is none."""
+    """Wait until the job has ended. Return the error if there is no result."""
     try:
         await run.result(timeout=timeout)
     except (JobFailed, JobCancelled, TimeoutError) as error:
@@ -109,24 +116,29 @@ async def _wait(run: Run[Any], timeout: str | None) -> Exception | None:
     return None
 
 
-def _say_submitted(job: Job, before: Time, wait: bool) -> None:
-    """Print the id and what to do next; with --wait to stderr, where it doesn't mix with the result."""
+def _say_submitted(job: Job, before: Time, wait: bool, url: str) -> None:
+    """Print the id and what to do next. With --wait, print to stderr, separate from the result.
+
+    `url` is empty if the next command finds the store without --url.
+    """
     verb = "submitted" if job.created_at >= before else "already submitted:"
     key = "" if job.key is None else f" with key {one_line(job.key, 60)}"
     echo(f"{verb} {job.type} {job.id}{key}", err=wait)
-    echo(f"next: holdfast status {short_id(job.id)}{' --watch' if job.state not in SETTLED else ''}", err=wait)
+    watch = " --watch" if job.state not in SETTLED else ""
+    store = f" --url {shlex.quote(masked(url))}" if url else ""
+    echo(f"next: holdfast status {short_id(job.id)}{watch}{store}", err=wait)
 
 
 def _load(target: str, url: str | None) -> App:
     """Load the App, with its own store or the one that the call names."""
     if url is not None:
-        engine_for(url)  # so that a wrong URL is not taken for an App that can't be imported
+        engine_for(url)  # so that a wrong URL isn't reported as an App that can't be imported
         os.environ["HOLDFAST_URL"] = url
     app = load_app(target)
     if url is not None:
         app.use(url)
     if app.engine.guarantees.durable == "nothing":
-        raise Invalid(f"{app.place()}: a store in memory ends with this command; name another with --url")
+        raise Invalid(f"{app.place()}: a store in memory is lost when this command ends; name another with --url")
     return app
 
 

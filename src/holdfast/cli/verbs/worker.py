@@ -1,4 +1,4 @@
-"""`holdfast worker`: run the jobs of an App until told to stop. Must not do what a worker does (`app.worker`)."""
+"""`holdfast worker`: run the jobs of an App until a signal stops it. Must not do what a worker does (`app.worker`)."""
 
 import asyncio
 import os
@@ -29,37 +29,38 @@ Examples:
   holdfast worker video:app --log-format json
 
 \b
-SIGTERM, Ctrl-C or a closed terminal: claims nothing more, lets work finish within the grace,
-hands over the rest. A second one stops at once. Neither costs an attempt or a finished step.
-With --processes, the workers also stop when the first process is gone, as after kill -9.
+On SIGTERM, Ctrl-C or a closed terminal, the worker claims no more jobs, gives running jobs its
+grace time to finish, and hands over the rest. A second signal stops it at once. Neither costs
+an attempt or a finished step. With --processes, the workers also stop if the first process
+dies, even by kill -9.
 
 \b
 Exit code 1: a job ended the worker's event loop (sys.exit in a task, loop.stop()).
-Exit code 3: the store was emptied, or went back to an older state, while the worker ran, or
-its jobs were moved elsewhere. It has written nothing more. Look before you start it again.
+Exit code 3: while the worker ran, the store was emptied, went back to an older state, or its
+jobs were moved elsewhere. The worker wrote nothing more. Check the store before you restart.
 """
 )
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--queues", help="Which queues, in this order, separated by commas. Default: those of the App's jobs.")
+@click.option("--queues", help="Queues in order, separated by commas. Default: those of the App's jobs.")
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots in each process.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Worker processes.")
-@click.option("--url", help="The store, instead of the App's own.")
+@click.option("--url", help="Use this store instead of the App's own.")
 @log_level_option
 @log_format_option
 def worker(
     target: str, queues: str | None, at_once: int, processes: int, url: str | None, log_level: str, log_format: str
 ) -> None:
-    """Run the jobs of MODULE:APP until told to stop."""
+    """Run the jobs of MODULE:APP until a signal stops it."""
     line = lifeline.inherited_line()
     set_up_logging(log_level, log_format)
     if url is not None:
-        # Checked here, so that a wrong one is told as such, and not as an App that can't be imported.
+        # Check the URL here, so that a wrong one isn't reported as an App that can't be imported.
         _check_shared(engine_for(url), processes)
         os.environ["HOLDFAST_URL"] = url
     if processes > 1 and line is None:
         sys.exit(supervise(processes))
     names = [name.strip() for name in queues.split(",") if name.strip()] if queues else None
-    for one in stop_signals():  # until a worker is there that has something to hand over
+    for one in stop_signals():  # until there is a worker with jobs to hand over
         signal.signal(one, signal.default_int_handler)
     app: App | None = None
     if line is not None:
@@ -77,8 +78,9 @@ def worker(
 
 
 def _check_shared(engine: Engine, processes: int) -> None:
-    """Refuse several processes on a store that only one can use. Without --url each of them finds out by itself: the
-    first process imports no App.
+    """Refuse several processes for a store that only one can use.
+
+    Without --url, each process finds out by itself, because the first process doesn't import the App.
     """
     if processes > 1 and not engine.guarantees.shared:
         raise Invalid(

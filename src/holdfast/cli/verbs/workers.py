@@ -1,4 +1,4 @@
-"""`holdfast workers`: who is there, and what they do. Must not change anything."""
+"""`holdfast workers`: list the workers and their jobs. Must not change anything."""
 
 import click
 
@@ -21,10 +21,10 @@ Examples:
 @json_option
 @url_option
 def workers(as_json: bool, url: str | None) -> None:
-    """List the workers: where they run, what they do, when they were last heard of."""
+    """List the workers: where they run, what they run, and their last heartbeat."""
 
     async def work(jobs: Jobs) -> None:
-        now, found = await jobs.engine.now(), await jobs.workers()  # in this order nobody seems more silent than it is
+        now, found = await jobs.engine.now(), await jobs.workers()  # `now` first: no heartbeat looks too old
         if as_json:
             say_json({"workers": [worker_shape(one, worker_state(one, now)) for one in found]})
             return

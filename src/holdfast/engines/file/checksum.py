@@ -18,27 +18,27 @@ FREE = ("args", "queue", "priority", "run_at", "tags")
 """What a person can edit while a job has not ended."""
 
 NAMED = (*FREE, "type", "key", "parent", "result", "error")
-"""The fields with a hash of their own."""
+"""The fields that have their own hash."""
 
 OTHERS = "others"
-"""The name for all fields without a hash of their own."""
+"""The name for all other fields."""
 
 
 def seal(job: Job, marks: Iterable[str]) -> str:
     """The check of a job, with the marks of its steps and its history in their order."""
-    told: dict[str, Any] = to_builtins(job)
-    options = told.pop("options")
-    named = {name: options.pop("tags", ()) if name == "tags" else told.pop(name) for name in NAMED}
-    first = _hash([told, options, "".join(marks)], 12)
+    fields: dict[str, Any] = to_builtins(job)
+    options = fields.pop("options")
+    named = {name: options.pop("tags", ()) if name == "tags" else fields.pop(name) for name in NAMED}
+    first = _hash([fields, options, "".join(marks)], 12)
     return "-".join([first, *(_hash(value, 6) for value in named.values())])
 
 
 def mark(line: Step | Entry) -> str:
     """The hash of one step or entry."""
-    told: dict[str, Any] = to_builtins(line)
-    if told.get("tries") == 1:  # Files from before `tries` existed have checks without it, and must not look edited.
-        del told["tries"]
-    return _hash(told, 12)
+    fields: dict[str, Any] = to_builtins(line)
+    if fields.get("tries") == 1:  # Files from before `tries` existed have checks without it, and must not look edited.
+        del fields["tries"]
+    return _hash(fields, 12)
 
 
 def edited(check: str, job: Job, marks: Iterable[str]) -> tuple[str, ...]:

@@ -253,8 +253,8 @@ def _lose(rows: Rows, job: Job, now: Time, by: str, why: str, note: dict[str, ob
         error = Error(
             WORKERS_LOST, f"{job.recoveries + 1} workers in a row were lost while running this job, last {job.worker}"
         )
-    told = {"lost": job.worker, "why": why, "steps": sum(step.state is StepState.DONE for step in steps)}
-    _commit(rows, decide(job, event, now, by=by, error=error, progressed=progressed, note=told | (note or {})))
+    details = {"lost": job.worker, "why": why, "steps": sum(step.state is StepState.DONE for step in steps)}
+    _commit(rows, decide(job, event, now, by=by, error=error, progressed=progressed, note=details | (note or {})))
 
 
 def _fit(row: Row, name: str, text: str) -> str:

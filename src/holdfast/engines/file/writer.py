@@ -115,19 +115,21 @@ class FileText:
         self._lines[job.id] = kept
         texts = [line.text for line in kept.values()]
         lists = {
-            "waits": [_line(WaitPart, _told(WaitPart, wait)) for wait in job.waits],
-            "inbox": [_line(SignalPart, _told(SignalPart, one) | _value("value", one.value)) for one in job.inbox],
+            "waits": [_line(WaitPart, _shared_fields(WaitPart, wait)) for wait in job.waits],
+            "inbox": [
+                _line(SignalPart, _shared_fields(SignalPart, one) | _value("value", one.value)) for one in job.inbox
+            ],
             "traceback": [_json(line) for line in _error(job.error).get("traceback", ())],
             "steps": texts[:count],
             "history": texts[count:],
         }
-        told = _job(job)
+        values = _job(job)
         fields = {
             name: "[" + ",".join(f"\n        {text}" for text in lists[name]) + "\n      ]"
             if lists.get(name)
-            else _json(told[name])
+            else _json(values[name])
             for name in JobPart.__struct_fields__
-            if lists.get(name) or name in told
+            if lists.get(name) or name in values
         }
         fields["check"] = _json(_check(job, fields, kept.values()))
         return _bytes("\n    {" + ",".join(f'\n      "{name}": {text}' for name, text in fields.items()) + "\n    }")
@@ -142,32 +144,32 @@ def _check(job: Job, fields: dict[str, str], lines: Iterable[RowText]) -> str:
 
 
 def _job(job: Job) -> dict[str, Any]:
-    told = _told(JobPart, job) | {"error": None} | _error(job.error) | _value("args", job.args)
-    told["status"] = STATE_ROWS[job.state].checkpoint
+    values = _shared_fields(JobPart, job) | {"error": None} | _error(job.error) | _value("args", job.args)
+    values["status"] = STATE_ROWS[job.state].checkpoint
     # A job that can't have a result shows null. A completed job without one omits it, because null is a result, too.
     if job.state is State.COMPLETED:
-        told |= {} if job.result is None else _value("result", job.result)
+        values |= {} if job.result is None else _value("result", job.result)
     else:
-        told |= {"result": None} if job.result is None else {"result_text": job.result}
+        values |= {"result": None} if job.result is None else {"result_text": job.result}
     if job.digest and job.digest != (written := fingerprint(job.type, job.args)):
-        told["args_digest"] = written
+        values["args_digest"] = written
     if job.options != _USUAL:
         options = {name: getattr(job.options, name) for name in Options.__struct_fields__}
-        told["options"] = {name: to_builtins(it) for name, it in options.items() if it != getattr(_USUAL, name)}
-    return told
+        values["options"] = {name: to_builtins(it) for name, it in options.items() if it != getattr(_USUAL, name)}
+    return values
 
 
 def _step(step: Step) -> RowText:
-    told = _told(StepPart, step) | _error(step.error)
-    text = _line(StepPart, told if step.result is None else told | _value("result", step.result))
+    values = _shared_fields(StepPart, step) | _error(step.error)
+    text = _line(StepPart, values if step.result is None else values | _value("result", step.result))
     return RowText(step, text, mark(read_step(text, step.job)))
 
 
 def _entry(entry: Entry, last: State | None) -> RowText:
-    told = _told(EntryPart, entry)
+    values = _shared_fields(EntryPart, entry)
     if entry.before is not last:
-        told["before"] = entry.before
-    text = _line(EntryPart, told | {"note": entry.note} if entry.note else told)
+        values["before"] = entry.before
+    text = _line(EntryPart, values | {"note": entry.note} if entry.note else values)
     return RowText(entry, text, mark(read_entry(text, entry.job, last)))
 
 
@@ -180,10 +182,10 @@ def _keys(rows: Rows) -> list[str]:
 
 @lru_cache(KEY_LINES_KEPT)
 def _key(type: str, name: str, job: str, digest: str, until: Time | None, outlives: bool) -> str:
-    told: dict[str, Any] = {"type": type, "key": name, "job": job}
-    told |= {"digest": digest} if digest else {}
-    told |= {"until": shown(until)} if until is not None else {}
-    return _line(KeyPart, told | ({"outlives": True} if outlives else {}))
+    values: dict[str, Any] = {"type": type, "key": name, "job": job}
+    values |= {"digest": digest} if digest else {}
+    values |= {"until": shown(until)} if until is not None else {}
+    return _line(KeyPart, values | ({"outlives": True} if outlives else {}))
 
 
 def _groups(rows: Rows) -> list[str]:
@@ -195,19 +197,19 @@ def _groups(rows: Rows) -> list[str]:
 
 def _records(rows: Rows) -> list[str]:
     return [
-        _line(RecordPart, _told(RecordPart, record) | (_value("value", record.value) if record.value else {}))
+        _line(RecordPart, _shared_fields(RecordPart, record) | (_value("value", record.value) if record.value else {}))
         for _, record in sorted(rows.records.items())
     ]
 
 
-def _told(part: type[Part], source: Struct) -> dict[str, Any]:
+def _shared_fields(part: type[Part], source: Struct) -> dict[str, Any]:
     """The fields that the format and the model share, without defaults, and with times as text."""
-    told = {}
+    values = {}
     for name in shared(part, type(source)):
         value = getattr(source, name)
         if value != _defaults(part)[name]:
-            told[name] = shown(value) if value is not None and is_time(name) else value
-    return told
+            values[name] = shown(value) if value is not None and is_time(name) else value
+    return values
 
 
 @cache
@@ -226,14 +228,14 @@ def _error(error: Error | None) -> dict[str, Any]:
     if error is None:
         return {}
     text = f"{error.type}: {error.message}" if error.message else error.type
-    told: dict[str, Any] = {"error": text}
+    values: dict[str, Any] = {"error": text}
     if split_error(text) != (error.type, error.message):
-        told = {"error": f"{error.type}: {error.message}", "error_type": error.type}
-    return told | ({"traceback": error.traceback.split("\n")} if error.traceback else {})
+        values = {"error": f"{error.type}: {error.message}", "error_type": error.type}
+    return values | ({"traceback": error.traceback.split("\n")} if error.traceback else {})
 
 
-def _line(part: type[Part], told: dict[str, Any]) -> str:
-    return _json({name: told[name] for name in part.__struct_fields__ if name in told})
+def _line(part: type[Part], values: dict[str, Any]) -> str:
+    return _json({name: values[name] for name in part.__struct_fields__ if name in values})
 
 
 def _bytes(text: str) -> bytes:

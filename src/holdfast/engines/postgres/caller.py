@@ -137,7 +137,7 @@ class Follower:
                 ids = list(self._expected)
                 try:
                     there = [row[0] for row in await self._pool.act(lambda db, ids=ids: db.fetch(self._sql.there, ids))]  # type: ignore[misc]
-                except Exception:  # the store is away: check again
+                except Exception:  # the store is unreachable: check again
                     there = []
                 if there:
                     self._liveness.tell({self._expected.pop(id)[0] for id in there})

@@ -1,8 +1,7 @@
 """The Postgres engine: the contract, on a database that many machines share.
 
-Must not contain SQL (`queries.sql`), what an act does (`writes`, in `write_batches`), nor what is only looked up
-(`reads`). Everything runs on one thread of the engine's own (`loop_thread`), so that it can be used from every loop and
-thread.
+Must not contain SQL (`queries.sql`), what an act does (`writes`, in `write_batches`), or reads (`reads`). Everything
+runs on the engine's own thread (`loop_thread`), so that it can be used from every loop and thread.
 """
 
 import asyncio
@@ -60,13 +59,13 @@ T = TypeVar("T")
 Look = Callable[[Connection], Awaitable[Any]]
 
 SCRATCH = "holdfast_scratch_"
-"""How the schemas of tests begin."""
+"""The prefix of the schemas of tests."""
 
 DAYS_AHEAD, DAYS_SECONDS = 3, 3_600.0
-"""For how many days to come there are partitions, and how often that is seen to."""
+"""For how many days ahead there are partitions, and how often to check that."""
 
 DAYS_TABLES = 400
-"""How many tables one round makes or drops at most: a hundred days."""
+"""How many tables one round creates or drops at most: a hundred days."""
 
 FOLD_ROWS = 2_000
 """How many differences the counters may consist of before they are summed up."""
@@ -89,7 +88,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     )
     look_seconds = 1.4
     may_block = True
-    inserts_in_order = False  # two may be under way
+    inserts_in_order = False  # two may be in progress
 
     def __init__(self, url: str) -> None:
         self._url: StoreUrl = parse_url(url)
@@ -116,12 +115,12 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "PostgresEngine":
-        """Make the engine of a store's URL. Goes by the server's clock."""
+        """Make the engine of a store's URL. It uses the server's clock."""
         return cls(url)
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """Name an empty store for a test: a schema of its own."""
+        """Name an empty store for a test: its own schema."""
         return with_schema(url, f"{SCRATCH}{secrets.token_hex(6)}")
 
     @classmethod
@@ -142,7 +141,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     # Opening and closing.
 
     async def is_there(self) -> bool:
-        """Tell whether there is a store to open."""
+        """Whether the store exists."""
         return await is_there(self._url, self._texts)
 
     async def open(self) -> None:
@@ -174,7 +173,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._pid = os.getpid()
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close the store and release everything."""
         with self._opening:
             if self._pid != os.getpid():
                 return
@@ -189,7 +188,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         await asyncio.to_thread(self._loop_thread.close, last)
 
     def leave_behind(self) -> None:
-        """Forget the parent's lock; the loop's thread lets go of the connections."""
+        """Drop the parent's lock; the loop's thread closes the connections."""
         self._opening = threading.Lock()
 
     def _check_open(self) -> None:
@@ -206,7 +205,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         return self._writing().insert(jobs, parent)
 
     async def _insert_within(self, connection: Any, jobs: Sequence[Job]) -> list[Inserted]:
-        """Insert on the caller's loop and connection; who waits hears of it after its commit."""
+        """Insert on the caller's loop and connection. Waiters are notified after the caller's commit."""
         self._check_open()
         try:
             answers = await Writes(CallersConnection(connection), self._sql).insert_within(jobs)
@@ -215,7 +214,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
                 raise Moved(mark_of(mark).words()) from error
             if is_elsewhere(error):
                 raise Invalid(
-                    f"connection: it leads to a database without this store; give one to {self._url.shown}"
+                    f"connection=: its database doesn't have this store; pass a connection to {self._url.shown}"
                 ) from error
             raise
         topics = {job.id: queue_topic(job.queue) for job, one in zip(jobs, answers, strict=True) if one.new}
@@ -232,7 +231,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     async def _turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """Commit and claim in one statement, if the changes bring nothing along."""
+        """Commit and claim in one statement, if the changes carry no cargo."""
         if not limit or not queues or not is_turn(changes):
             return await super()._turn(changes, worker, queues, limit, types)
         return await self._writing().turn(changes, worker, queues, limit, types)
@@ -255,7 +254,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         async def mark(db: Connection) -> Record | Conflict:
             async with db.transaction():
                 if await db.fetchval(self._sql.mark) is not None and value is not None:
-                    return await write(db)  # the guard is there already
+                    return await write(db)  # the guard exists already
                 await db.execute(self._sql.lock_all)
                 answer = await write(db)
                 if isinstance(answer, Record) and value is None:
@@ -271,12 +270,13 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
                 self._liveness.tell([EVERYTHING])
             return answer
 
-        # Not as a look, which is repeated when its connection breaks: our own first try would pass for somebody else's.
+        # Not with `_look`, which repeats a call if its connection breaks: our own first try would look like somebody
+        # else's.
         self._check_open()
         return await self._loop_thread.call(lambda: self._pool.act(work))
 
     async def _prune(self, limit: int) -> int:
-        """Tidy, too: counters, keys, the traces of dead workers, days of which nothing is left."""
+        """Prune, and clean up: counters, keys, the status of dead workers, days with nothing left."""
         [row] = await self._fetch(self._sql.prune, limit, FOLD_ROWS)
         now = time.monotonic()
         if now - self._tidied_at > TIDY_SECONDS:
@@ -298,19 +298,19 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         await self._loop_thread.call(self._keep_days)
 
     async def _keep_days(self) -> None:
-        """Make the partitions of the days to come, and drop days of which nothing is left: one table at a time."""
+        """Create the partitions of the coming days, and drop days with nothing left: one table at a time."""
         try:
             for statement, given in ((self._sql.add_day, (DAYS_AHEAD,)), (self._sql.drop_day, ())):
                 for _ in range(DAYS_TABLES):
                     if not await self._pool.act(lambda db, s=statement, g=given: db.fetchval(s, *g)):  # type: ignore[misc]
                         break
             await self._pool.tidy()
-        except StoreBusy:  # somebody's transaction takes long: another time
+        except StoreBusy:  # somebody's transaction takes long: try again later
             self._days_at = time.monotonic() - DAYS_SECONDS + TIDY_SECONDS
-        except Exception as error:  # a role that may not: then all falls into the rest, and is deleted row by row
-            log.info("%s: partitions were not kept: %s", self._url.shown, error)
+        except Exception as error:  # a role without the right: rows go to the default partition
+            log.info("%s: could not maintain partitions:  %s", self._url.shown, error)
 
-    # Looking.
+    # Reading.
 
     async def _run_looks(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
@@ -341,17 +341,17 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
 
         return await self._look(work)
 
-    # Beating and waking.
+    # Heartbeats and waking.
 
     async def _run_beats(self, tickets: Sequence[Ticket[Any]]) -> None:
         for ticket in tickets:
             ticket.answer = await self._liveness.beat(ticket.work)
 
     async def _beat(self, presence: Presence) -> Beat:
-        """Beat on the lasting connection, which waits for nobody."""
+        """Send the heartbeat on the long-lived connection, which waits for nobody."""
         self._check_open()
         answer: Beat = await self._beats.do(presence)
-        self._clock.heard(answer.now)
+        self._clock.note(answer.now)
         return answer
 
     async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
@@ -361,7 +361,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         elif not self._liveness.hears(topics):
             try:
                 await self._loop_thread.call(lambda: self._liveness.listen(topics))
-                return after  # what came before we listened can't be known: look once more
+                return after  # earlier notifications were missed: check once more
             except StoreError:
                 timeout = min(timeout, DEAF_POLL_SECONDS)
         queues = queues_of(topics)

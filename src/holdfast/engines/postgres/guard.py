@@ -51,7 +51,7 @@ _REFUSED = {
 _TROUBLE = (
     asyncpg.DiskFullError,
     asyncpg.OutOfMemoryError,
-    asyncpg.InvalidCachedStatementError,  # a table was altered since: the next try prepares the statement anew
+    asyncpg.InvalidCachedStatementError,  # a table was altered: the next try prepares the statement again
     asyncpg.OutdatedSchemaCacheError,
 )
 

@@ -263,7 +263,7 @@ class Liveness:
 
     def presences(self, found: Collection[Any]) -> list[Presence]:
         """The workers in these rows. A suspect worker whose proof of life is gone is marked as gone."""
-        told: list[Presence] = []
+        seen: list[Presence] = []
         connected = self._db is not None and not self._db.is_closed()
         watched_ms = (time.monotonic() - self._since) * 1_000 if connected else 0.0
         was_lost = self._remade or (self._db is not None and not connected)
@@ -279,8 +279,8 @@ class Liveness:
             missing = sees and signs and not signed and worker not in self._workers
             gone = missing and is_suspect(one, now, watched_ms, steady_ms, shown=worker in self._seen)
             away = is_excused(one, now, steady_ms)
-            told.append(msgspec.structs.replace(one, gone=gone, store_away=away))
-        return told
+            seen.append(msgspec.structs.replace(one, gone=gone, store_away=away))
+        return seen
 
 
 def _answer(presence: Presence, found: Collection[Any]) -> Beat:

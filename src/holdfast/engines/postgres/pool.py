@@ -1,6 +1,6 @@
-"""A few connections, shared by all that an engine does: opened when needed, thrown away after trouble.
+"""A few connections, shared by everything that an engine does: opened when needed, dropped after an error.
 
-Must not run a statement of its own: a connection is handed on as it is, so nothing here costs a round trip.
+Must not run its own statements: a connection is passed on as it is, so nothing here costs a round trip.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from holdfast.engines.postgres.url import StoreUrl
 T = TypeVar("T")
 
 TRIES = 8
-"""How often an act is tried that the database took back because others came at the same time."""
+"""How often to retry an act that the database rolled back because of concurrent transactions."""
 
 BACKOFF_SECONDS = 0.005
 
 IDLE_SECONDS = 60.0
-"""A connection that nobody needed for so long is closed."""
+"""A connection that nobody used for this long is closed."""
 
 
 class Pool:
-    """Connections of one event loop. Bounded: who finds none free, waits."""
+    """Connections of one event loop. Bounded: callers wait for a free one."""
 
     def __init__(self, url: StoreUrl, settings: Mapping[str, str] = SETTINGS) -> None:
         self._url = url
@@ -44,7 +44,7 @@ class Pool:
         self._tidying: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
     async def act(self, work: Callable[[Connection], Awaitable[T]], *, again: bool = False) -> T:
-        """Do something on a connection. Deadlocks and the like are tried again; with `again`, a broken one is, too."""
+        """Do something on a connection. Retry after a deadlock; with `again`, also after a lost connection."""
         for left in reversed(range(TRIES)):
             try:
                 async with self.connection() as db:
@@ -57,7 +57,7 @@ class Pool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """One of them, for as long as it takes. After trouble it is thrown away."""
+        """Lend a connection for as long as the caller needs it. After an error it is dropped."""
         async with self._free:
             db = await self._take()
             try:
@@ -84,7 +84,7 @@ class Pool:
         return db
 
     def _tidy_later(self) -> None:
-        """See to it that what nobody needs any more is closed. Each process has to do that for itself."""
+        """Make sure that unused connections are closed. Each process must do this itself."""
         if self._tidying is None:
             loop = asyncio.get_running_loop()
             self._tidying = loop.call_later(IDLE_SECONDS / 4, self._tidy_now)
@@ -99,7 +99,7 @@ class Pool:
         self._tidying = asyncio.get_running_loop().create_task(work())
 
     async def tidy(self) -> None:
-        """Close what nobody needed for a while."""
+        """Close connections that nobody used for a while."""
         since = asyncio.get_running_loop().time() - IDLE_SECONDS
         old = [db for used, db in self._idle if used < since]
         self._idle = [(used, db) for used, db in self._idle if used >= since]
@@ -115,5 +115,5 @@ class Pool:
         await asyncio.gather(*(close(db) for db in every))
 
     def sockets(self) -> list[Any]:
-        """What a forked child must let go of."""
+        """The sockets that a forked child must close."""
         return [socket for db in list(self._all) if (socket := socket_of(db)) is not None]

@@ -1,16 +1,16 @@
--- Every statement of the Postgres engine, one each, named. Many rows go in as arrays, one for each column. The comment
--- says which act it serves. `lateral (… offset 0)` is a look for each row: the planner can't make a walk over a large
--- table of it, whatever it believes about sizes. `{schema}` is put in by `store.Texts`, and by nobody else.
--- By way of a pooler, and on a caller's own connection, the search_path is not ours. So tables and functions are named
--- with their schema, and so is an operator whose operands are not just those of the catalog's. `unnest` of several
--- arrays is the catalog's only as it stands: the server knows it by that name.
+-- Every statement of the Postgres engine, one each, by name. Many rows are passed as arrays, one for each column. The
+-- comment says which act a statement serves. `lateral (… offset 0)` is an index lookup for each row: the planner can't
+-- turn it into a scan of a large table, whatever it estimates. Only `store.Texts` fills in `{schema}`. Behind a pooler,
+-- and on a caller's own connection, the search_path isn't ours, so tables and functions are named with their schema,
+-- and so are operators with operands of types outside the catalog. `unnest` of several arrays must be written without
+-- its schema: the server recognises it only by that name.
 
 -- name: now
 select {schema}.now_ms();
 
 -- name: health
--- the doctor: what the server's settings can lose, how many of its connections are taken and can be, for how many
--- seconds somebody has held a transaction open in this database (null: nobody), and whether that is ours to see
+-- doctor: what the server's settings can lose, how many connections are used and allowed, for how many seconds the
+-- oldest transaction in this database has been open (null: none), and whether we may see those of others
 select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchronous_commit'),
   (select pg_catalog.sum(numbackends)::bigint from pg_catalog.pg_stat_database),
   pg_catalog.current_setting('max_connections')::bigint
@@ -25,8 +25,8 @@ select pg_catalog.current_setting('fsync'), pg_catalog.current_setting('synchron
     );
 
 -- name: add_alike
--- insert: new jobs that differ in nothing but id, arguments and digest, of which none has a key: a bulk. If an id is there
--- already, none is written, and `add_jobs` says which.
+-- insert: a bulk of new jobs that differ only in id, arguments and digest, and have no key. If an id exists already,
+-- none is written, and `add_jobs` finds out which.
 with new as materialized (
   select own.id, own.args, own.digest,
     (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
@@ -49,8 +49,8 @@ select n, id, $4::text, $5::text, case when pg_catalog.length(args) <= 1000 then
 from new;
 
 -- name: add_jobs
--- insert and commit: new jobs. An id that is there already stays as it is, and so does one whose key another job has:
--- the answer is these, with who has the key. Each parameter stands here once: a caller's driver may number them anew.
+-- insert and commit: new jobs. A job whose id exists, or whose key another job has, isn't written: the answer lists
+-- these, with the holder of the key. Each parameter occurs once, because a caller's driver may renumber them.
 with new as materialized (
   select own.*, (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
   from unnest(
@@ -81,7 +81,7 @@ with new as materialized (
   on conflict (id) do nothing
   returning id
 ), added as not materialized (
-  -- mostly all of them, and then nothing is compared
+  -- usually all of them, and then nothing is compared
   select * from new
   where (select pg_catalog.count(*) from named) = (select pg_catalog.count(*) from new)
     or id in (select id from named)
@@ -122,17 +122,17 @@ where (select pg_catalog.count(*) from named) < (select pg_catalog.count(*) from
 select id from {schema}.name where id = any($1::text[]);
 
 -- name: hold
--- insert with a parent: keeps its lease from changing hands until we have committed
+-- insert with a parent: locks its lease until we commit
 select n from {schema}.job
 where n = (select n from {schema}.name where id = $1) and epoch = $2 and state = 'active'
 for no key update;
 
 -- name: claim
--- the claimed jobs; a row with nothing but a queue says that something was promoted there
+-- the claimed jobs; a row with only a queue means that jobs were promoted there
 select * from {schema}.claim($1, $2, $3, $4, $5::text[], $6, $7, $8);
 
 -- name: heads
--- commit: what the store holds of jobs whose change was refused
+-- commit: the stored heads of jobs whose changes were refused
 select name.id, head.state, head.version, head.epoch, head.inbox, head.arrived, head.worker, name.n
 from {schema}.name cross join lateral (
   select state, version, epoch, inbox, arrived, worker from {schema}.job where job.n = name.n
@@ -142,16 +142,17 @@ from {schema}.name cross join lateral (
 where name.id = any($1::text[]);
 
 -- name: lock_heads
--- commit: the jobs that changes with cargo are about, held until we have committed; always in one order
+-- commit: locks the jobs of changes with cargo until we commit; always in the same order
 select id, state, version, epoch, inbox, arrived, worker, n from {schema}.job
 where n = any(array(select n from {schema}.name where id = any($1::text[]))) order by n
 for update;
 
 -- name: change_jobs
--- commit, turn: with `complete_jobs` and `claim` all that changes a state. Compares what each change expects with the job
--- as it is when we hold its row, so that of several at the same time one wins. A turn claims in the same act, a commit
--- for no queue. The first row tells of all changed jobs at once: ids, versions, and who held them; the others are the
--- claimed jobs. Where all changes have the same in a column, an array of one will do (`once`).
+-- commit, turn: `change_jobs`, `complete_jobs` and `claim` are the only statements that change a state. Compares what
+-- each change expects with the job's row under its lock, so that one of several concurrent changes wins. A turn claims
+-- in the same act; a commit passes no queue. The first row reports all changed jobs: ids, versions and former owners;
+-- the other rows are the claimed jobs. If all changes have the same value in a column, an array of one is enough
+-- (`once`).
 with given as materialized (
   select {schema}.once($2::bigint[]) as expects_epoch, {schema}.once($3::bigint[]) as expects_version,
     {schema}.once($4::text[]) as state, {schema}.once($5::bigint[]) as run_at, {schema}.once($6::bigint[]) as epoch,
@@ -187,7 +188,7 @@ with given as materialized (
   )
   cross join lateral (select n from {schema}.name where name.id = own.id offset 0) as name
 ), going as materialized (
-  -- jobs that go on, with their leases as they were: an update tells only of what it made
+  -- the jobs to change, with their leases before the change: an update returns only the new values
   select change.*, job.worker as owner, job.claimed_at as owned_at, job.epoch as owned_epoch, job.untold
   from change cross join lateral (
     select worker, claimed_at, epoch, untold from {schema}.job where job.n = change.n offset 0
@@ -201,7 +202,7 @@ with given as materialized (
     error = going.error, result = going.result, untold = null, summed = job.summed + 1
   from going
   where job.n = going.n
-    and job.n = any(array(select n from going))  -- by the key, however small the table looks
+    and job.n = any(array(select n from going))  -- by the primary key, however small the table looks
     and (expects_epoch is null or (job.epoch = expects_epoch and job.state = 'active'))
     and (expects_version is null or job.version = expects_version)
   returning job.n, job.id, job.version, job.queue, going.before, going.state, going.owner, going.owned_at,
@@ -240,13 +241,13 @@ with given as materialized (
     note, is_plain
   from gone
 ), told as (
-  -- the claim that had no row so far, then the change itself
+  -- the claim that has no entry yet, then the change itself
   insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
   select n, untold, owned_at, 'claim', 'available', 'active', owner, owned_epoch, null
   from made where untold is not null and not is_plain
   union all
   select n, version, at, event, before, state, actor, epoch, note from made where not is_plain
-  on conflict (n, version) do nothing  -- a signal that came in between has told of the claim already
+  on conflict (n, version) do nothing  -- a signal that arrived in between has already written the claim's entry
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
   select moves.queue, one.state, pg_catalog.sum(one.jobs)
@@ -263,18 +264,18 @@ union all
 select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28::text[], $29, $30, $31) as claim;
 
 -- name: complete_jobs
--- commit, turn: what `change_jobs` does, for completions by their owner that differ in nothing but their results: most
--- turns bring nothing else. A completion leaves the rest of a job as it is. By their numbers, which need no look at
--- `name`, as one text, because the driver would have to ask for the type of an array of them; with their ids, because a
--- server that went back in time hands out numbers again. The first row has the version that all of them have now; or,
--- where some were refused or the versions differ, which have gone ahead, and their versions.
+-- commit, turn: what `change_jobs` does, for completions by their owner that differ only in their results: most turns
+-- have nothing else. A completion changes nothing else in a job. Jobs are given by their numbers, which saves the
+-- lookup in `name`, as one text, because the driver would ask for the type of an array of them; and with their ids,
+-- because a server that went back in time assigns numbers again. The first row has the version that all of them have
+-- now; or, if some were refused or the versions differ, the changed jobs and their versions.
 with ending as materialized (
   select own.n, own.id, own.result from unnest($1::text::bigint[], $2::text[], $3::text[]) as own (n, id, result)
 ), gone as (
-  -- The first columns are read several times over, and each time all that stand before them.
+  -- The first columns are read several times, each time with all columns before them.
   delete from {schema}.job using ending
   where job.n = ending.n and job.n = any(array(select n from ending))
-    -- `ending.n is null` is never so. An `or` proves no partial index's condition, so that the key is looked up.
+    -- `ending.n is null` is never true. An `or` can't imply a partial index's condition, so the primary key is used.
     and (ending.n is null or (job.id = ending.id and job.epoch = $4::bigint and job.state = 'active'))
   returning job.queue, job.version + 1 as version, job.untold is not null and job.worker = $7::text as is_plain, job.n,
     job.untold, job.claimed_at, job.worker, job.epoch, job.id, job.type, job.args, job.digest, job.priority, job.key,
@@ -318,14 +319,14 @@ union all
 select claim.*, null, null, null from {schema}.claim($8, $9, $10, $11, $12::text[], $13, $14, $15) as claim;
 
 -- name: lock_family
--- commit: suspending on children; nobody arrives until we have committed
+-- commit: suspends on children; no child can arrive until we commit
 select total - arrived from {schema}.family where parent = $1 and name = $2 for update;
 
 -- name: missing
 select coalesce((select total - arrived from {schema}.family where parent = $1 and name = $2), 0);
 
 -- name: arrive
--- commit: children settled; each counted once, because job.arrived says so
+-- commit: settled children; each counts once, as job.arrived shows
 with come as (select * from unnest($1::text[], $2::text[], $3::bigint[]) as come (parent, name, more)),
 locked as (
   select family.parent, family.name from {schema}.family join come using (parent, name)
@@ -346,14 +347,14 @@ where step.n = gone.n and step.path = gone.path
 returning step.n, step.path, step.name, step.state, step.place;
 
 -- name: edit_args
--- commit: a replay with edited arguments, or without options that can't be read; long arguments stay in the job's row
--- from now on
+-- commit: a replay with edited arguments, or without unreadable options; from now on, long arguments stay in the job's
+-- row
 update {schema}.job set args = edit.args, digest = edit.digest, options = edit.options
 from unnest($1::bigint[], $2::text[], $3::text[], $4::text[]) as edit (n, args, digest, options) where job.n = edit.n;
 
 -- name: set_steps
--- commit, load: step records that go with changes; the changes have been checked already. Answers with what was written, and
--- whether it is new: what has taken the place of a started step has that step's place.
+-- commit, load: step records that belong to changes, which are already checked. Returns the written ones and whether
+-- each is new: one that replaced a started step keeps its place.
 with own as materialized (
   select *, pg_catalog.nextval('{schema}.step_place') as place
   from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::text[],
@@ -371,11 +372,10 @@ select written.n, written.path, written.name, written.state, written.place, writ
 from written join own on own.n = written.n and own.path = written.path;
 
 -- name: add_steps
--- record: one fenced write for many; what is done or failed stays, what was only started is replaced. The lock keeps
--- the lease from changing hands until we have committed. In the same statement the steps are counted by name: what has taken
--- the place of a started step has that step's place, and is not new. Where a job has more counters than $11 it may have no
--- room for these names: then nothing is written, and `hold_jobs` and `set_steps` do it. Answers with what was written, and the
--- job's number if its counters are not right.
+-- record: one fenced write for many steps; done and failed records stay, started ones are replaced. The lock keeps the
+-- lease until we commit. The same statement counts the steps by name: one that replaced a started step keeps its place
+-- and isn't new. A job with more counters than $11 may have no room for these names: then nothing is written, and
+-- `hold_jobs` and `set_steps` do it. Returns the written steps, and the job's number if its counters aren't valid.
 with new as materialized (
   select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[],
     $8::text[], $9::text[], $10::bigint[]) with ordinality
@@ -422,14 +422,14 @@ select own.nth, case when own.is_counted then null else own.n end
 from own join written on written.n = own.n and written.path = own.path;
 
 -- name: hold_jobs
--- record: the leases of these jobs, which stay as they are until we have committed
+-- record: locks the leases of these jobs until we commit
 select job.n, job.id, job.epoch, coalesce(job.summed = job.version, false) from {schema}.job
 where job.n = any(array(select name.n from {schema}.name where name.id = any($1::text[]))) and job.state = 'active'
 order by job.n for no key update;
 
 -- name: add_counts
--- commit, record: counts of steps, each name by its own counter until there are $8 of them: further names share the counter
--- without a name
+-- commit, record: counts of steps. Each name has its own counter until there are $8; further names share the counter
+-- without a name.
 insert into {schema}.summary (n, name, started, done, failed, last, path)
 select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
   pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]
@@ -452,7 +452,7 @@ on conflict (n, name) do update set started = summary.started + excluded.started
   path = case when excluded.last > summary.last then excluded.path else summary.path end;
 
 -- name: find_last
--- commit: the last step of a name, after the last one was dropped
+-- commit: the last step of a name, after its last one was dropped
 update {schema}.summary set last = coalesce(remaining.place, 0), path = coalesce(remaining.path, '')
 from unnest($1::bigint[], $2::text[], $3::bigint[]) as gone (n, name, place)
 left join lateral (
@@ -463,7 +463,7 @@ left join lateral (
 where summary.n = gone.n and summary.name = gone.name and summary.last = gone.place;
 
 -- name: find_last_other
--- commit: the same for the names that have no counter of their own
+-- commit: the same for the names without their own counter
 update {schema}.summary set last = coalesce(remaining.place, 0), path = coalesce(remaining.path, '')
 from unnest($1::bigint[], $2::bigint[]) as gone (n, place)
 left join lateral (
@@ -476,14 +476,14 @@ left join lateral (
 where summary.n = gone.n and summary.name = '' and summary.last = gone.place;
 
 -- name: lock_uncounted
--- record: jobs whose counters are not right, and who have not ended meanwhile
+-- record: jobs whose counters aren't valid and that haven't ended
 select n from {schema}.job where n = any($1::bigint[]) and summed is distinct from version order by n for no key update;
 
 -- name: forget_counts
 delete from {schema}.summary where n = any($1::bigint[]);
 
 -- name: recount
--- record, load: all steps of jobs that have no counters, the first names apart
+-- record, load: counts all steps of jobs without counters, the first names separately
 insert into {schema}.summary (n, name, started, done, failed, last, path)
 select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
   pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]
@@ -504,7 +504,7 @@ group by n, counter;
 update {schema}.job set summed = version where n = any($1::bigint[]);
 
 -- name: summaries
--- the counters of many jobs; a job whose counters are not right has one row, which says so
+-- the counters of many jobs; a job whose counters aren't valid has one row that says so
 select name.id, name.n, coalesce(held.is_counted, false), counter.name, counter.started, counter.done, counter.failed,
   counter.last, counter.path
 from {schema}.name
@@ -520,7 +520,7 @@ left join lateral (
 where name.id = any($1::text[]);
 
 -- name: count_steps
--- summaries: the same, of jobs whose counters are not right
+-- summaries: the same for jobs whose counters aren't valid
 select n, counter, pg_catalog.sum(started)::bigint, pg_catalog.sum(done)::bigint, pg_catalog.sum(failed)::bigint,
   pg_catalog.max(last), (pg_catalog.array_agg(path order by last desc))[1]
 from (
@@ -537,7 +537,7 @@ from (
 group by n, counter;
 
 -- name: place_of
--- steps_page: where a step stands in the order of first writing
+-- steps_page: a step's position in the order of first writes
 select step.place from {schema}.name cross join lateral (
   select place from {schema}.step where step.n = name.n and step.path = $2 offset 0
 ) as step
@@ -553,17 +553,17 @@ from {schema}.name cross join lateral (
 where name.id = $1 order by step.place;
 
 -- name: standing
--- record: the records that stand where ours were not written
+-- record: the existing records in place of those that weren't written
 select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
   step.tries
 from unnest($1::text[], $2::text[]) as asked (job, path)
 cross join lateral (select id, n from {schema}.name where name.id = asked.job offset 0) as name
 cross join lateral (select * from {schema}.step where step.n = name.n and step.path = asked.path offset 0) as step;
 
--- Transactional steps. What goes together is sent as one text, so that it costs one way to the server and back.
+-- Transactional steps. Statements that belong together are sent as one text, which costs one round trip.
 
 -- name: look_step
--- transact: the record that stands there already, if the lease is still this one; and the mark of a store that was moved
+-- transact: the existing record, if the lease is still current; and the mark of a store that was moved
 select name.id, step.epoch, step.path, step.name, step.state, step.result, step.error, step.started_at, step.finished_at,
   step.tries, (select value from {schema}.record where record.name = 'moved')
 from {schema}.name
@@ -574,7 +574,7 @@ left join lateral (select * from {schema}.step where step.n = name.n and step.pa
 where name.id = $1;
 
 -- name: begin_step
--- transact: with the mark by which its end is known to be its own; a worker that vanished holds it no longer than this
+-- transact: sets the mark that identifies this transaction at its end; if its worker vanishes, it ends after this time
 begin isolation level read committed read write;
 set local statement_timeout = '30s';
 set local idle_in_transaction_session_timeout = '30s';
@@ -582,9 +582,10 @@ set local lock_timeout = '15s';
 set local holdfast.transaction = 'held';
 
 -- name: check_step
--- transact: what was deferred is checked now, while all is as the body left it. Then: is this still the transaction that
--- we began, and has it touched nothing of ours? Each use of a table holds a lock to the end, by whatever way it came.
--- From here to the commit is a moment: a process that sleeps in it must not keep its job from being rescued.
+-- transact: checks deferred constraints now, while everything is as the body left it. Then: is this still the
+-- transaction that we began, and has it left our tables alone? Each use of a table holds a lock until the end, however
+-- it was made. From here to the commit takes only a moment: a process that sleeps in between must not block the rescue
+-- of its job.
 set constraints all immediate;
 reset role;
 set local search_path = pg_catalog;
@@ -612,7 +613,7 @@ commit;
 rollback;
 
 -- name: tidy_session
--- transact: what a body may have left on its connection
+-- transact: resets what a body may have left on its connection
 set session authorization default;
 reset all;
 close all;
@@ -658,7 +659,7 @@ select whole.* from {schema}.name cross join lateral (
 ) as whole
 where name.id = any($1::text[]);
 
--- find: a walk along the ids, from either end; then along (state, id), (parent, id), and over what expires.
+-- find: scans by id, from either end; or by (state, id), by (parent, id), or over expiring jobs.
 
 -- name: find
 select whole.* from {schema}.name cross join lateral (
@@ -770,7 +771,7 @@ where $3 is null or $3 = case when held.value is null then 0 else held.version e
 returning version, at;
 
 -- name: next_due
--- wait: when the next job of these queues becomes due, soon or just now; or may be tried again after lost workers
+-- wait: when the next job of these queues becomes due, soon or just now; or can be retried after lost workers
 select pg_catalog.min(run_at) from pg_catalog.unnest($1::text[]) as asked (queue) cross join lateral (
   (select run_at from {schema}.job
    where state in ('scheduled', 'retryable', 'pending') and job.queue = asked.queue and run_at > $2
@@ -782,7 +783,7 @@ select pg_catalog.min(run_at) from pg_catalog.unnest($1::text[]) as asked (queue
 ) as next;
 
 -- name: beat
--- a worker's presence, and all that it must know
+-- stores a worker's status, and returns everything it must know
 with told as (
   insert into {schema}.worker (name, presence, beat_at, beat_ms, lease_ms, lock)
   values ($1, $2, {schema}.now_ms(), $3, $4, $5)
@@ -813,14 +814,14 @@ select 'record', name, 0 from {schema}.record
 where name = any($3::text[]) and value is not null;
 
 -- name: lock
--- the sign of life: shared, so that it never waits, and gone with the connection
+-- the proof of life: a shared lock, so that it never waits; it ends with the connection
 select pg_catalog.pg_try_advisory_lock_shared($1::bigint);
 
 -- name: unlock
 select pg_catalog.pg_advisory_unlock_shared($1::bigint);
 
 -- name: workers
--- the presences; whether a worker's sign of life is held; how old the server is
+-- the workers' statuses, whether each one's proof of life exists, and how long the server has been up
 select worker.name, presence, beat_at, beat_ms, lease_ms, lock is not null,
   exists (
     select 1 from pg_catalog.pg_locks
@@ -834,7 +835,7 @@ select worker.name, presence, beat_at, beat_ms, lease_ms, lock is not null,
 from {schema}.worker order by worker.name;
 
 -- name: forget_workers
--- the traces of the dead, once none of their jobs is left to be rescued
+-- removes the statuses of dead workers, once all their jobs are rescued
 delete from {schema}.worker
 where name = any($1::text[]) and beat_at = any($2::bigint[])
   and not exists (select 1 from {schema}.job where job.worker = worker.name and state = 'active');
@@ -843,10 +844,10 @@ where name = any($1::text[]) and beat_at = any($2::bigint[])
 select pg_catalog.pg_notify(channel, payload)
 from unnest($1::text[], $2::text[]) as told (channel, payload);
 
--- Moving all jobs to another store, and from another one.
+-- Moving all jobs to and from another store.
 
 -- name: number
--- in_order: where a job stands in the order of insertion
+-- in_order: a job's position in the order of insertion
 select n from {schema}.name where id = $1;
 
 -- name: in_order
@@ -875,12 +876,12 @@ where (type, key) > ($1, $2) order by type, key limit $3;
 select name, coalesce(value, ''), version, at from {schema}.record order by name;
 
 -- name: lock_all
--- put_record of the mark: waits for all who are writing; who comes after them meets the guard, or none any more
+-- put_record of the mark: waits for all running writes; later ones meet the guard, or no guard any more
 lock table {schema}.job, {schema}.done, {schema}.step, {schema}.record in share row exclusive mode;
 
 -- name: add_guard
--- put_record of the mark: what refuses every write while it is there. Nothing of this is in the way of a store that
--- bears no mark. `HF003` is read in `store.py`.
+-- put_record of the mark: refuses every write while it exists. A store without a mark pays nothing for this. `store.py`
+-- recognises `HF003`.
 create or replace function {schema}.guard() returns trigger language plpgsql set search_path = pg_catalog as $$
 begin
   if current_setting('holdfast.loading', true) is distinct from 'on' then
@@ -915,7 +916,7 @@ do $$ begin
 end $$;
 
 -- name: mark
--- load, put_record of the mark: what the mark says; it stays until we have committed
+-- load, put_record of the mark: the content of the mark, locked until we commit
 select value from {schema}.record where name = 'moved' for share;
 
 -- name: loading
@@ -923,7 +924,7 @@ select value from {schema}.record where name = 'moved' for share;
 select pg_catalog.set_config('holdfast.loading', 'on', true);
 
 -- name: load_jobs
--- load: jobs as they are, those that are not there yet, in the order in which they are given
+-- load: jobs unchanged, those that don't exist yet, in the given order
 with new as materialized (
   select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
     $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[],
@@ -974,13 +975,13 @@ select * from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::t
   $8::bigint[], $9::text[]);
 
 -- name: load_keys
--- `created_at` is of no use any more: what it was compared with is `until`
+-- `created_at` isn't needed any more: it was only compared with `until`
 insert into {schema}.key (type, key, job, digest, until, created_at)
 select *, 0 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
 on conflict (type, key) do nothing;
 
 -- name: load_records
--- a version never comes back, nor does one that this store has given before
+-- a version is never used again, neither one from the other store nor one of this store
 insert into {schema}.record as held (name, value, version, at)
 select * from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
 on conflict (name) do update set value = excluded.value, version = greatest(excluded.version, held.version + 1),

@@ -364,45 +364,45 @@ _NOT_ITS_FAULT: tuple[type[BaseException], ...] = (
 def translate_error(error: BaseException, url: StoreUrl) -> BaseException:
     """Turn an error of the database or the network into one that a person understands."""
     where = url.shown
-    told = str(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {error}".strip(": ")
-    told = told.partition("\n")[0]  # details and hints follow on separate lines
+    reason = str(error) if isinstance(error, asyncpg.PostgresError) else f"{type(error).__name__}: {error}".strip(": ")
+    reason = reason.partition("\n")[0]  # details and hints follow on separate lines
     match error:
         case HoldfastError() | asyncio.CancelledError():
             return error
         case _ if (mark := mark_told(error)) is not None:
             return Moved(mark_of(mark).words())
         case asyncpg.InvalidCatalogNameError():
-            return StoreError(f"{where}: {told}; create the database first")
+            return StoreError(f"{where}: {reason}; create the database first")
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            return StoreUnwritable(f"{where}: {told}; check the user, the password and pg_hba.conf")
+            return StoreUnwritable(f"{where}: {reason}; check the user, the password and pg_hba.conf")
         case asyncpg.InsufficientPrivilegeError() | asyncpg.ReadOnlySQLTransactionError():
             return StoreUnwritable(
-                f"{where}: {told}; this user may not write there; see 'Grant rights to roles' in the Postgres guide"
+                f"{where}: {reason}; this user may not write there; see 'Grant rights to roles' in the Postgres guide"
             )
         case asyncpg.TooManyConnectionsError():
-            return StoreBusy(f"{where}: {told}; raise the server's max_connections or lower ?connections=")
+            return StoreBusy(f"{where}: {reason}; raise the server's max_connections or lower ?connections=")
         case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
-            return StoreFull(f"{where}: {told}; nothing was written; free some space and try again")
+            return StoreFull(f"{where}: {reason}; nothing was written; free some space and try again")
         case asyncpg.LockNotAvailableError() | asyncpg.SerializationError() | asyncpg.DeadlockDetectedError():
-            return StoreBusy(f"{where}: {told}; nothing was written; try again")
+            return StoreBusy(f"{where}: {reason}; nothing was written; try again")
         case asyncpg.InvalidCachedStatementError() | asyncpg.OutdatedSchemaCacheError():
             return StoreBusy(f"{where}: a table was altered at the same time; nothing was written; try again")
         case asyncpg.QueryCanceledError() | TimeoutError():
             return StoreBusy(f"{where}: {TIMED_OUT}")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
-            return StoreDamaged(f"{where}: {told}; the database is corrupted; restore a backup")
+            return StoreDamaged(f"{where}: {reason}; the database is corrupted; restore a backup")
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.InvalidSchemaNameError():
-            return StoreDamaged(f"{where}: {told}; the schema was dropped, or another program changed it")
+            return StoreDamaged(f"{where}: {reason}; the schema was dropped, or another program changed it")
         case FileNotFoundError(filename=None):
             return StoreError(f"{where}: a file named in the URL doesn't exist; check sslrootcert, sslcert and sslkey")
-        case asyncpg.ProtocolViolationError() if "startup parameter" in told:
-            return StoreError(f"{where}: {told}; this is a connection pooler; add pooler=transaction to the URL")
+        case asyncpg.ProtocolViolationError() if "startup parameter" in reason:
+            return StoreError(f"{where}: {reason}; this is a connection pooler; add pooler=transaction to the URL")
         case ConnectionRefusedError() | socket.gaierror():
-            return StoreError(f"{where}: can't be reached ({told}): {CHECK}")
+            return StoreError(f"{where}: can't be reached ({reason}): {CHECK}")
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
-            return StoreError(f"{where}: can't be reached ({told}); {UNKNOWN}")
+            return StoreError(f"{where}: can't be reached ({reason}); {UNKNOWN}")
         case _ if isinstance(error, _GONE):
-            return StoreError(f"{where}: can't be reached ({told}); {UNKNOWN}")
+            return StoreError(f"{where}: can't be reached ({reason}); {UNKNOWN}")
     return error
 
 
@@ -411,8 +411,8 @@ def mark_told(error: BaseException) -> str | None:
     source, state = _said(error)
     if state != GUARDED:
         return None
-    told = getattr(getattr(source, "diag", None), "message_primary", None)
-    return told or getattr(source, "message", None) or str(source)
+    reason = getattr(getattr(source, "diag", None), "message_primary", None)
+    return reason or getattr(source, "message", None) or str(source)
 
 
 def is_elsewhere(error: BaseException) -> bool:

@@ -83,7 +83,7 @@ class Transactions:
     async def run(self, step: Step, body: Body) -> Recorded | Conflict:
         """Run a body inside its own transaction. On the caller's loop."""
         hold = HeldTransaction(step, Over(self._loop_thread.loop))
-        return await hold.filled(body, self._loop_thread.call(lambda: self._answered(hold)))
+        return await hold.run_body(body, self._loop_thread.call(lambda: self._answered(hold)))
 
     async def stop(self) -> None:
         """Roll back what is running: closing doesn't wait for bodies."""
@@ -105,12 +105,12 @@ class Transactions:
                     try:
                         answer.set_result(await self._carried_out(db, hold))
                     except Exception as error:
-                        answer.set_exception(self._told(error))
+                        answer.set_exception(self._translate(error))
                     finally:
                         await self._leave(db)
             except BaseException as error:
                 if not answer.done():
-                    answer.set_exception(self._told(error) if isinstance(error, Exception) else self._was_closed())
+                    answer.set_exception(self._translate(error) if isinstance(error, Exception) else self._was_closed())
 
         self._loop_thread.spawn(work())
         return await answer
@@ -220,7 +220,7 @@ class Transactions:
         except Exception:
             db.terminate()
 
-    def _told(self, error: Exception) -> BaseException:
+    def _translate(self, error: Exception) -> BaseException:
         return error.error if isinstance(error, _Own) else translate_error(error, self._url)
 
     def _was_closed(self) -> Exception:

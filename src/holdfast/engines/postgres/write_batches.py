@@ -1,7 +1,7 @@
 """Writing to a Postgres store in batches: new jobs, changes, steps, and turns of a worker. On the engine's own loop.
 
-Must not contain SQL (`queries.sql`) nor what an act does (`writes`). What arrives while a statement of its kind is
-under way goes into the next one: that is group commit, without a timer.
+Must not contain SQL (`queries.sql`) or what an act does (`writes`). Acts that arrive while a statement of their kind
+runs go into the next one: that is group commit, without a timer.
 """
 
 import time
@@ -25,25 +25,27 @@ from holdfast.engines.server import ServerClock
 from holdfast.engines.topics import queue_topic
 
 INSERTS_AT_ONCE = 2
-"""So that one is on its way while the server is at the other; it leaves a connection for everything else."""
+"""How many statements may be in progress: one on its way while the server runs the other. Other work needs connections,
+too.
+"""
 
 BIG_TURN = 100
-"""So many changes keep a server busy by themselves: such turns go one after another, and the next one is ready when its
-time comes. Smaller ones mostly wait for the disk, two at once.
+"""This many changes keep a server busy by themselves: such turns go one after another, and the next one is ready in
+time. Smaller ones mostly wait for the disk, so two may run at once.
 """
 
 BULK_JOBS = 2_000
-"""After so many new jobs the planner is told: it would else walk a table that it takes for empty."""
+"""After this many new jobs, run ANALYZE: the planner would scan a table that it takes for empty."""
 
 FRESH_SECONDS = 60.0
-"""How long what the planner was told counts: while jobs go on to come, it waits for twice as many as the last time."""
+"""How long the last ANALYZE counts: while jobs keep coming, the next one waits for twice as many."""
 
 NUMBERS_KEPT = 100_000
-"""Of how many claimed jobs the numbers are known here at most; without them a job is looked up by its id."""
+"""For how many claimed jobs the numbers are remembered. Other jobs are looked up by their ids."""
 
 
 class WriteBatches:
-    """The queues of what writes, and how a batch of each is carried out."""
+    """The queues of writes, and how a batch of each is executed."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class WriteBatches:
         return self._inserts.do((jobs, parent))
 
     def commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
-        """Carry out changes."""
+        """Apply changes."""
         return self._commits.do(changes)
 
     def record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
@@ -89,7 +91,7 @@ class WriteBatches:
     def turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> Awaitable[tuple[list[Applied | Conflict], list[Job]]]:
-        """Carry out changes that bring nothing along, and claim; or claim alone."""
+        """Apply changes without cargo, and claim; or only claim."""
         batches = self._turns if len(changes) < BIG_TURN else self._big_turns
         return batches.do((changes, worker, queues, limit, types))
 
@@ -111,7 +113,7 @@ class WriteBatches:
             ticket.answer, ticket.error = (None, answer) if isinstance(answer, Exception) else (answer, None)
 
     def note_new_jobs(self, jobs: int) -> None:
-        """Let the planner hear of it when many jobs are new."""
+        """Run ANALYZE when many jobs are new."""
         now = time.monotonic()
         if now > self._analyzed_at + FRESH_SECONDS:
             self._bulk = BULK_JOBS
@@ -127,7 +129,7 @@ class WriteBatches:
         news: set[str] = set()
 
         async def alone(index: int) -> None:
-            """The rest of what one caller asked for: what is written already is not tried again."""
+            """The rest of one caller's changes: those already written are not tried again."""
             ticket = tickets[index]
             done = answers[ends[index] - len(ticket.work) : ends[index]]
             rest = Ticket[Any](ticket.work[len(done) :], None)
@@ -142,7 +144,7 @@ class WriteBatches:
         await self._together(tickets, work, alone, news)
         self._forget(changes[: len(answers)])
         for ticket, end in zip(tickets, ends, strict=True):
-            if end <= len(answers):  # whatever became of the others
+            if end <= len(answers):  # whatever happened to the others
                 ticket.answer, ticket.error = answers[end - len(ticket.work) : end], None
 
     async def _run_records(self, tickets: Sequence[Ticket[Any]]) -> None:
@@ -167,7 +169,7 @@ class WriteBatches:
         alone: Callable[[int], Awaitable[None]],
         news: set[str],
     ) -> bool:
-        """Do what several callers asked for, and tell the news; whether it was done."""
+        """Do what several callers asked for, and notify others. Return whether it was done."""
         try:
             await self._pool.act(work)
         except StoreError as error:
@@ -175,7 +177,7 @@ class WriteBatches:
                 ticket.error = error
             return False
         except Exception as error:
-            # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
+            # One of many may be the cause, so each is retried alone. Trouble with the store itself concerns everybody.
             if len(tickets) == 1:
                 tickets[0].error = error
                 return False
@@ -197,7 +199,7 @@ class WriteBatches:
     async def _run_turn(
         self, changes: Sequence[Change], worker: str, queues: Sequence[str], limit: int, types: Sequence[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """Changes and a claim, or a claim alone: one statement. In a long drain it begins where the last one did."""
+        """Changes and a claim, or only a claim: one statement. In a long drain it starts where the last one did."""
         began = time.monotonic()
         claim = (worker, queues, limit, PROMOTE_LIMIT, types, *self._claim_cursor.ahead(queues, types, began))
 
@@ -207,10 +209,10 @@ class WriteBatches:
             acts = Writes(db, self._sql, None, self.numbers)
             return *await acts.turn(changes, *claim), acts.news
 
-        answers, told, news = await self._pool.act(work)
+        answers, rows, news = await self._pool.act(work)
         self._forget(changes)
-        found = [row for row in told if row[0] is not None]
-        news.update(queue_topic(row[3]) for row in told if row[0] is None)  # something was promoted there
+        found = [row for row in rows if row[0] is not None]
+        news.update(queue_topic(row[3]) for row in rows if row[0] is None)  # something was promoted there
         if news:
             self._liveness.tell(news)
         jobs = [job_of(row) for row in found]
@@ -220,13 +222,13 @@ class WriteBatches:
             self.numbers.update(zip([job.id for job in jobs], [row[0] for row in found], strict=True))
             spots = [(job.queue, job.priority, job.run_at or 0, row[0]) for job, row in zip(jobs, found, strict=True)]
             self._claim_cursor.note(queues, types, limit, spots, began)
-            self._clock.heard(jobs[-1].claimed_at or 0)
+            self._clock.note(jobs[-1].claimed_at or 0)
         elif limit:
             self._claim_cursor.reset()
         return answers, jobs
 
     def _forget(self, changes: Sequence[Change]) -> None:
-        """These have been answered: but for signals, the leases under which they were claimed here are over."""
+        """Forget answered changes: except for signals, their leases are over."""
         for change in changes:
             if change.job.state is not State.ACTIVE:
                 self.numbers.pop(change.job.id, None)

@@ -1,8 +1,8 @@
 """What each writing act does to the database. Must not connect, and must not decide: `core.lifecycle` does.
 
-Plain changes and new jobs are one statement for all who wait, which compares and writes in one go. What brings cargo
-(steps, signals, new jobs, an arrival) takes the rows' locks first, compares in Python (`lifecycle.refusal`, the same
-words as in every engine), and then writes in bulk, all in one transaction.
+Plain changes and new jobs are one statement for all callers, which compares and writes at once. Changes with cargo
+(steps, signals, new jobs, an arrival) lock the rows first, compare in Python (`lifecycle.refusal`, the same words as in
+every engine), and then write in bulk, all in one transaction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,24 +54,24 @@ from holdfast.engines.rows import Row, head_of, step_of, steps_apart
 from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
 
 FEW = 50
-"""So few new jobs are not worth a savepoint, which costs two ways to the server and back."""
+"""Up to this many new jobs, a savepoint isn't worth its two round trips."""
 
 NO_CLAIM: tuple[Any, ...] = ("", [], 0, 0, None, None, None, None)
-"""What `change_jobs` and `complete_jobs` are given when they are to claim nothing."""
+"""The arguments of `change_jobs` and `complete_jobs` if they must claim nothing."""
 
 Known = dict[str, tuple[str | None, str | None]]
-"""Jobs that are not new, by their ids: who has their key, and that one's digest; neither where the id was there."""
+"""Jobs that are not new, by their ids: who has their key, and that job's digest; both empty if the id exists."""
 
 Made = tuple[int, str | None]
-"""Of a job that was changed: its version now, and who held it before, where somebody is to hear of that."""
+"""For a changed job: its new version, and its former owner, if the owner must be notified."""
 
 _DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
 class Writes:
-    """Acts on one connection. `news` collects who is to be woken once they are durable.
+    """Acts on one connection. `news` collects the topics to wake once they are durable.
 
-    `numbers` are those of jobs that were claimed here, by their ids: their ends need not look them up.
+    `numbers` are those of jobs that were claimed here, by their ids, so that their ends need no lookup.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class Writes:
     # insert
 
     async def insert(self, orders: Sequence[Order], answers: dict[int, list[Inserted] | Exception]) -> None:
-        """Insert for many callers at once: each order is all or none on its own.
+        """Insert for many callers at once: each order is all or none by itself.
 
-        The answers are filled in as they are written, by index, so that another try leaves alone what is there.
+        The answers are filled in as they are written, by index, so that another try skips what is stored.
         """
         plain = [index for index, order in enumerate(orders) if index not in answers and is_plain(order)]
         for group in orders_apart(orders, plain):
@@ -105,14 +105,14 @@ class Writes:
                     answers[index] = error
 
     async def _insert_whole(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
-        """One order in a transaction of its own, taken back as a whole when a lease is over or a key is taken."""
+        """Insert one order in its own transaction, rolled back if a lease is over or a key is taken."""
         async with self._db.transaction():
             if parent is not None and await self._db.fetchval(self._sql.hold, parent.job, parent.epoch) is None:
                 raise lease_over(parent)
             return await self.insert_within(jobs)
 
     async def insert_within(self, jobs: Sequence[Job]) -> list[Inserted]:
-        """New jobs in a transaction that is not ours: what is refused is for its owner to roll back."""
+        """Insert jobs in a transaction that isn't ours: on a refusal, its owner must roll back."""
         answers: list[Inserted] = []
         taken: dict[tuple[str, str], Job] = {}
         for group in jobs_apart(jobs):
@@ -123,7 +123,7 @@ class Writes:
         return answers
 
     async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> Known:
-        """Like `_add`, for a part of an order whose earlier parts took these keys: within an order a key holds."""
+        """Like `_add`, for a part of an order whose earlier parts took these keys: within an order a key is unique."""
         bound = [job for job in jobs if job.key is not None and (job.type, job.key) in taken]
         found = await self._add([job for job in jobs if job not in bound])
         if bound:
@@ -135,7 +135,7 @@ class Writes:
         return found
 
     async def _add(self, jobs: Sequence[Job]) -> Known:
-        """Write new jobs; answer with those that are not new."""
+        """Write new jobs; return those that are not new."""
         if not jobs or await self._add_alike(jobs):
             return {}
         columns = rows.columns([rows.job_row(job) for job in jobs], rows.JOB_WIDTH)
@@ -144,8 +144,8 @@ class Writes:
         return found
 
     async def _add_alike(self, jobs: Sequence[Job]) -> bool:
-        """Write new jobs of one order by a shorter statement; False if they are not so much alike, or not all new."""
-        if isinstance(self._db, CallersConnection):  # one that fails would take the caller's transaction with it
+        """Write new jobs of one order with a shorter statement; False if they differ too much, or aren't all new."""
+        if isinstance(self._db, CallersConnection):  # a failed statement would end the caller's transaction
             return False
         within = self._db.is_in_transaction()
         given = None if within and len(jobs) < FEW else rows.alike(jobs)
@@ -165,34 +165,34 @@ class Writes:
     # commit
 
     async def commit(self, changes: Sequence[Change], answers: list[Applied | Conflict]) -> None:
-        """Carry out changes. The answers are added as they are written, so that another try can go on behind them."""
+        """Apply changes. The answers are added as they are written, so that another try can continue after them."""
         for wave in waves(changes[len(answers) :]):
             if all(is_light(change) for change in wave):
                 answers += await self._change(wave)
             else:
                 async with self._db.transaction():
-                    told = await self._carry(wave)
-                answers += told
+                    carried = await self._carry(wave)
+                answers += carried
 
     async def turn(self, changes: Sequence[Change], *claim: Any) -> tuple[list[Applied | Conflict], list[Row]]:
-        """Commit and claim, for changes that `is_turn` lets through: one statement for both."""
+        """Commit and claim, for changes that `is_turn` accepts: one statement for both."""
         given = rows.completions(changes, self._numbers)
         made: dict[str, Made]
         if given is not None:
-            told, *claimed = await self._db.fetch(self._sql.complete_jobs, *given, *claim)
-            if (version := told[-3]) is not None:
+            changed, *claimed = await self._db.fetch(self._sql.complete_jobs, *given, *claim)
+            if (version := changed[-3]) is not None:
                 self.news.update([job_topic(change.job.id) for change in changes])
                 return [Applied(version)] * len(changes), claimed
-            made = {id: (int(version), None) for id, version in zip(*told[-2:], strict=True)}
+            made = {id: (int(version), None) for id, version in zip(*changed[-2:], strict=True)}
         else:
             changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
             columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
-            told, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
-            made = _made(told)
+            changed, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
+            made = _made(changed)
         return await self._answers(changes, made), claimed
 
     async def _answers(self, changes: Sequence[Change], made: Mapping[str, Made]) -> list[Applied | Conflict]:
-        """What is told of changes of which these were made, by the ids of their jobs."""
+        """Return the answers to changes, given the ids of the jobs that were changed."""
         refused = [change for change in changes if change.job.id not in made]
         why = await self._why(refused) if refused else {}
         answers: list[Applied | Conflict] = []
@@ -207,25 +207,25 @@ class Writes:
         return answers
 
     async def _change(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """Changes that bring nothing along: one statement, and a look at those that were refused."""
+        """Apply changes without cargo: one statement, and a lookup of those that were refused."""
         answers, _ = await self.turn(changes, *NO_CLAIM)
         return answers
 
     async def _why(self, changes: Sequence[Change]) -> dict[str, Applied | Conflict]:
-        """Why changes were refused, by what the store holds now."""
+        """Return why changes were refused, from what the store has now."""
         answers: dict[str, Applied | Conflict] = {}
         heads = await self._heads(self._sql.heads, changes)
         for change in changes:
             head = heads.get(change.job.id)
             conflict = refusal(head, change)
-            if conflict is None:  # by now it could go ahead; it was refused all the same, so somebody was faster
+            if conflict is None:  # it would succeed now, but it was refused: somebody was faster
                 assert head is not None
                 conflict = lease_lost(head)
             answers[change.job.id] = conflict
         return answers
 
     async def _carry(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """Changes with cargo, inside a transaction. None of them is about a job that another one is about."""
+        """Apply changes with cargo, inside a transaction. No two of them are about the same job."""
         heads = await self._heads(self._sql.lock_heads, changes)
         unlocked = [change for change in changes if change.job.id not in heads]
         if unlocked:
@@ -248,8 +248,8 @@ class Writes:
             return answers
         await self._write_cargo(going)
         columns = rows.shared_columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
-        (told,) = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
-        assert len(_made(told)) == len(going), "a row that we hold was changed by somebody else"
+        (changed,) = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
+        assert len(_made(changed)) == len(going), "a row that we hold was changed by somebody else"
         for change, head, _ in going:
             self._note(change, head.worker)
         missing = await self._arrive(going)
@@ -282,7 +282,7 @@ class Writes:
         await self._add(one_of_each([job for change, _, _ in going for job in change.inserts]))
 
     async def _arrive(self, going: Sequence[tuple[Change, Head, Job]]) -> dict[str, int]:
-        """Count children in at their parents; answer how many each one found missing after itself."""
+        """Count children as arrived at their parents; return how many are still missing after each."""
         come: dict[tuple[str, str], list[str]] = {}
         for change, head, job in going:
             if change.arrives and not head.arrived:
@@ -299,7 +299,7 @@ class Writes:
         return missing
 
     async def _waits_for_nobody(self, parent: str, change: Change) -> bool:
-        """Whether all children of a group that a change waits for have arrived. Locks the groups until the end."""
+        """Return whether all children of a group that a change waits for have arrived. Locks the groups to the end."""
         for group in awaited_groups(change):
             if not await self._db.fetchval(self._sql.lock_family, parent, group):
                 return True
@@ -310,7 +310,7 @@ class Writes:
         return {row[0]: head_of(row) for row in await self._db.fetch(statement, ids)}
 
     def _note(self, change: Change, owner: str | None) -> None:
-        """Who is to hear of a change."""
+        """Note who must be notified of a change."""
         job = change.job
         self.news.add(job_topic(job.id))
         if (loser := loser_of(owner, change)) is not None:
@@ -321,7 +321,7 @@ class Writes:
     # record
 
     async def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """Record steps. One statement for all; what became of each is only looked up when one was refused."""
+        """Record steps. One statement for all; if a step was refused, look up why."""
         answers: list[Recorded | Conflict] = []
         for group in steps_apart(steps):
             found = await self._db.fetch(self._sql.add_steps, *rows.steps_given(group))
@@ -338,7 +338,7 @@ class Writes:
         return answers
 
     async def standing(self, steps: Sequence[Step]) -> dict[tuple[str, str], Recorded | Conflict]:
-        """What stands where steps were not written: another record, or another lease."""
+        """Return why steps were not written: another record, or another lease."""
         heads = {row[0]: head_of(row) for row in await self._db.fetch(self._sql.heads, [s.job for s in steps])}
         asked = rows.columns([(step.job, step.path) for step in steps], 2)
         found = {(row[0], row[2]): step_of(row) for row in await self._db.fetch(self._sql.standing, *asked)}
@@ -349,7 +349,7 @@ class Writes:
                 answers[step.job, step.path] = refused
             elif standing is not None:
                 answers[step.job, step.path] = Recorded(standing, standing == step)
-            else:  # by now it could be written; it was refused all the same, so somebody was faster
+            else:  # it would succeed now, but it was refused: somebody was faster
                 assert head is not None
                 answers[step.job, step.path] = lease_lost(head)
         return answers
@@ -366,8 +366,8 @@ class Writes:
                 columns = rows.columns([astuple(key) for key in keys], 5)
                 await self._db.execute(self._sql.load_keys, *columns)
             if records:
-                told = [(record.name, record.value or None, record.version, record.at) for record in records]
-                await self._db.execute(self._sql.load_records, *rows.columns(told, 4))
+                values = [(record.name, record.value or None, record.version, record.at) for record in records]
+                await self._db.execute(self._sql.load_records, *rows.columns(values, 4))
         return len(numbers)
 
     async def _load_jobs(self, wholes: dict[str, Whole]) -> dict[str, int]:
@@ -378,21 +378,21 @@ class Writes:
         fresh = [(whole, numbers[id]) for id, whole in wholes.items() if id in numbers]
         await self._db.execute(self._sql.load_entries, *rows.entry_columns(fresh))
         for group in steps_apart([step for whole, _ in fresh for step in whole.steps]):
-            told = [rows.step_row(step, numbers[step.job]) for step in group]
-            await self._db.execute(self._sql.set_steps, *rows.columns(told, rows.STEP_WIDTH))
+            values = [rows.step_row(step, numbers[step.job]) for step in group]
+            await self._db.execute(self._sql.set_steps, *rows.columns(values, rows.STEP_WIDTH))
         if stepped := [n for whole, n in fresh if whole.steps]:
             await self._db.execute(self._sql.recount, stepped, STEP_NAMES)
         return numbers
 
 
-def _made(told: Row) -> dict[str, Made]:
-    """The changed jobs, of the first row that a change answers with: their versions now, and who held them before."""
-    ids, versions, owners = told[-3:]
+def _made(changed: Row) -> dict[str, Made]:
+    """Return the changed jobs from the first row of a change's answer: their versions now, and their former owners."""
+    ids, versions, owners = changed[-3:]
     return {} if ids is None else dict(zip(ids, zip(map(int, versions), owners, strict=True), strict=True))
 
 
 def _answer(jobs: Sequence[Job], found: Known) -> list[Inserted] | Exception:
-    """What an order's caller is told."""
+    """Return the answer to an order."""
     answer: list[Inserted] = []
     for job in jobs:
         if job.id not in found:

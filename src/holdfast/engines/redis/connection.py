@@ -1,7 +1,7 @@
-"""One connection to the server: what is asked while answers are under way is sent along, and answered in order.
+"""One connection to the server: commands are sent while answers are pending, and answered in order.
 
-Must not know acts. Brings the greeting (`store`) behind it before anything else is sent, follows a cluster to the node
-that has the store, and is made anew after trouble, at the next call.
+Must not know acts. Finishes the greeting (`store`) before it sends anything else, follows a cluster to the node that
+has the store, and reconnects after an error, at the next call.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from holdfast.engines.redis.url import StoreUrl
 
 CONNECT_SECONDS = 10.0
 CALL_SECONDS = 30.0
-"""An answer that takes longer is given up with its connection: the network may have swallowed it."""
+"""If an answer takes longer, its connection is given up: the network may have lost it."""
 
 HANG_UP_SECONDS = 2.0
 
@@ -37,28 +37,28 @@ Node = tuple[str, int]
 
 
 class Way:
-    """Which node to ask: the one of the URL, until a cluster has told us another."""
+    """Which node to ask: that of the URL, until a cluster names another."""
 
     def __init__(self, url: StoreUrl) -> None:
         self._home: Node = (url.host, url.port)
         self._last = self.to = self._home
 
     def follow(self, error: MovedError) -> None:
-        """The store is on this node."""
+        """Note that the store is on this node."""
         self.to = (error.host or self.to[0], int(error.port))
 
     def start_over(self, gone: Node) -> None:
-        """That node is not there: ask the one of the URL; and if that is gone, the last one that had the store."""
-        if gone == self.to:  # else somebody else has found out before us
+        """Note that a node can't be reached: use the URL's, or if that one is gone, the last one that had the store."""
+        if gone == self.to:  # otherwise another call has noticed it already
             self.to, self._last = (self._last, gone) if gone == self._home else (self._home, gone)
 
 
 class NotConnected(said.ConnectionError):
-    """There is no connection, so nothing was asked."""
+    """There is no connection, so nothing was sent."""
 
 
 async def connect(url: StoreUrl, way: Way) -> Connection:
-    """A connection that has said who we are. The caller closes it."""
+    """Return a connection that is logged in. The caller closes it."""
     options = {getattr(socket, name): seconds for name, seconds in KEEPALIVE.items() if hasattr(socket, name)}
     kind, node = SSLConnection if url.tls else Connection, way.to
     connection = kind(
@@ -89,7 +89,7 @@ async def connect(url: StoreUrl, way: Way) -> Connection:
 
 
 class Wire:
-    """A connection that lasts. Lives on the engine's own loop."""
+    """A long-lived connection. Lives on the engine's own loop."""
 
     def __init__(self, url: StoreUrl, way: Way, greet: Callable[["Wire"], Awaitable[None]]) -> None:
         self._url = url
@@ -102,11 +102,11 @@ class Wire:
         self._connecting: asyncio.Task[None] | None = None
         self._closed = False
         self.since = 0.0
-        """When this connection was made, by the loop's clock."""
+        """When this connection was opened, by the loop's clock."""
         self.remade = False
         """Whether there was another one before it."""
         self.client = 0
-        """What the server calls this connection."""
+        """The server's id of this connection."""
         self.calls = 0
         """How many commands were sent."""
 
@@ -116,19 +116,19 @@ class Wire:
             await self.connected()
             try:
                 return await self._send(words)
-            except MovedError as error:  # it was not carried out
+            except MovedError as error:  # it was not executed
                 if not left:
                     raise
                 self._way.follow(error)
                 self.cut(error)
-            except ReadOnlyError as error:  # the node became a replica; nor was it here
+            except ReadOnlyError as error:  # the node became a replica; it was not executed here either
                 self._way.start_over(self._way.to)
                 self.cut(error)
                 raise
         raise AssertionError("not reached")
 
     async def run(self, script: Script, key: str, given: Callable[[], Sequence[Any]]) -> Any:
-        """Run a script; where the server doesn't know it yet, with its text. `given` are its arguments at that time."""
+        """Run a script, with its text if the server doesn't know it yet. `given` returns its arguments at that time."""
         await self.connected()
         try:
             return await self.call("EVALSHA", script.sha, 1, key, *given())
@@ -137,12 +137,12 @@ class Wire:
             return await self.call("EVAL", script.text, 1, key, *given())
 
     async def connected(self) -> None:
-        """See that there is a connection, and that it was greeted: until then nobody knows which server it leads to."""
+        """Make sure that there is a connection and that it was greeted: before that, its server is unknown."""
         if self._greeted:
             return
         if self._closed:
             raise StoreClosed(f"{self._url.shown}: was closed; open it first")
-        if self._connecting is None:  # who comes while we are at it shares what comes of it
+        if self._connecting is None:  # callers that arrive meanwhile share the outcome
             self._connecting = asyncio.get_running_loop().create_task(self._follow())
             self._connecting.add_done_callback(self._connected)
         await asyncio.shield(self._connecting)
@@ -150,10 +150,10 @@ class Wire:
     def _connected(self, task: "asyncio.Task[None]") -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # who asked for it may be gone: then nobody reads it
+            task.exception()  # mark it as seen: its caller may be gone
 
     async def _follow(self) -> None:
-        """Connect, to the node that has the store."""
+        """Connect to the node that has the store."""
         for left in reversed(range(MOVES)):
             try:
                 await self._connect()
@@ -178,7 +178,7 @@ class Wire:
             raise
 
     async def ask(self, *words: Any) -> Any:
-        """Send a command on the connection as it is: for the greeting."""
+        """Send a command on the connection as it is, for the greeting."""
         return await self._send(words)
 
     async def _send(self, words: Sequence[Any]) -> Any:
@@ -198,7 +198,7 @@ class Wire:
             raise
 
     async def _read(self, connection: Connection) -> None:
-        """Hand answers to who waits for them, in order, until the connection ends."""
+        """Pass answers to their callers, in order, until the connection ends."""
         waiting = self._waiting
         try:
             while True:
@@ -224,22 +224,22 @@ class Wire:
                 raise
 
     def cut(self, error: BaseException) -> asyncio.StreamWriter | None:
-        """Give the connection up; who waits for an answer is told why there is none."""
+        """Give the connection up. Callers that wait for an answer get the reason."""
         connection, self._connection = self._connection, None
         self._greeted = False
         reader, self._reader = self._reader, None
         waiting, self._waiting = self._waiting, deque()
-        told = error if isinstance(error, RedisError | OSError) else ConnectionError("the connection was lost")
+        reason = error if isinstance(error, RedisError | OSError) else ConnectionError("the connection was lost")
         for future in waiting:
             if not future.done():
-                future.set_exception(told)
-                future.exception()  # who waited may be gone: then nobody reads it
+                future.set_exception(reason)
+                future.exception()  # mark it as seen: its caller may be gone
         if reader is not None and reader is not asyncio.current_task():
             reader.cancel()
         return None if connection is None else close_writer(connection)
 
     async def close(self) -> None:
-        """Let go of the connection for good."""
+        """Close the connection permanently."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -252,12 +252,12 @@ class Wire:
             await wait_closed(writer)
 
     def sockets(self) -> list[Any]:
-        """What a forked child must let go of: while it is open anywhere, our workers look alive."""
+        """The sockets that a forked child must close: while one is open anywhere, our workers look alive."""
         return sockets_of(self._connection)
 
 
 def _is_answer(error: RedisError) -> bool:
-    """Whether the server said this, and the connection goes on."""
+    """Whether the server said this, so that the connection still works."""
     return not isinstance(error, said.ConnectionError | said.TimeoutError) or isinstance(error, _SAID)
 
 
@@ -265,7 +265,7 @@ _SAID = (said.BusyLoadingError, said.AuthenticationError, said.AuthorizationErro
 
 
 def close_writer(connection: Connection) -> asyncio.StreamWriter | None:
-    """Close a connection without a word. Its writer may be waited for."""
+    """Close a connection without a goodbye. Its writer can be waited for."""
     writer: asyncio.StreamWriter | None = getattr(connection, "_writer", None)
     if writer is not None:
         writer.close()
@@ -274,7 +274,7 @@ def close_writer(connection: Connection) -> asyncio.StreamWriter | None:
 
 
 async def wait_closed(writer: asyncio.StreamWriter) -> None:
-    """Wait until a socket is closed indeed."""
+    """Wait until a socket is really closed."""
     try:
         async with asyncio.timeout(HANG_UP_SECONDS):
             await writer.wait_closed()
@@ -283,14 +283,14 @@ async def wait_closed(writer: asyncio.StreamWriter) -> None:
 
 
 async def hang_up(connection: Connection) -> None:
-    """Close a connection, and wait until it is."""
+    """Close a connection, and wait until it is closed."""
     writer = close_writer(connection)
     if writer is not None:
         await wait_closed(writer)
 
 
 def sockets_of(connection: Connection | None) -> list[Any]:
-    """The sockets under a connection."""
+    """The sockets of a connection."""
     writer = None if connection is None else getattr(connection, "_writer", None)
     wrapped = None if writer is None else writer.transport.get_extra_info("socket")
     found = getattr(wrapped, "_sock", None)

@@ -1,4 +1,4 @@
-"""A shorter way for one insert at a time: on a connection of the caller's own loop or thread, past the engine's thread.
+"""A shortcut for one insert at a time: on a connection of the caller's own loop or thread, past the engine's thread.
 
 Must not report errors: whatever goes wrong here, the engine repeats the insert the usual way (`write_batches`), which
 knows what the error means. Repeating is safe, because an insert is idempotent by the job's id.
@@ -22,10 +22,10 @@ from holdfast.engines.redis.store import Store
 from holdfast.engines.redis.url import StoreUrl
 
 WARM_UP_INSERTS = 16
-"""A loop, or the blocking code of a process, gets a connection after so many inserts: most never submit that much."""
+"""A loop, or the blocking code of a process, gets a connection after this many inserts: most never submit so much."""
 
 LOOPS = 4
-"""How many event loops of a process have a connection of their own."""
+"""How many event loops of a process can have their own connection."""
 
 ANSWER_SECONDS = 5.0
 """How long an insert waits for its answer here before it goes the usual way."""
@@ -33,7 +33,7 @@ ANSWER_SECONDS = 5.0
 READ_BYTES = 65_536
 
 CLIENT_NAME = "holdfast-submits"
-"""How `CLIENT LIST` names these connections."""
+"""The name of these connections in `CLIENT LIST`."""
 
 
 class Direct(forking.Forkable):
@@ -50,7 +50,7 @@ class Direct(forking.Forkable):
         forking.watch(self)
 
     async def insert(self, order: bytes) -> Any:
-        """Run the insert script with one order; None where the caller must go the usual way.
+        """Run the insert script with one order; None if the caller must use the usual way.
 
         Where no loop runs, this blocks and never suspends.
         """
@@ -98,7 +98,9 @@ class Direct(forking.Forkable):
         return packed
 
     def _read(self, answer: Any, line: "_Line", connection: "_Connection") -> Any:
-        """The answer for the one order. Errors, and a store that isn't the one we know, are for the usual way."""
+        """Return the answer for the one order. Errors, and a store that isn't the one we know, are left to the usual
+        way.
+        """
         if not isinstance(answer, list) or not isinstance(answer[0], int):
             line.drop(connection)
             return None
@@ -167,7 +169,7 @@ class _Line:
     def give_back(self, connection: "_Connection") -> None:
         """Return the connection after an answer."""
         with self._lock:
-            if self._lent is connection:  # else it was closed meanwhile
+            if self._lent is connection:  # otherwise it was closed
                 self._lent, self._idle = None, connection
 
     def drop(self, connection: "_Connection") -> None:
@@ -187,7 +189,7 @@ class _Line:
             connection.close()
 
     def leave_behind(self) -> None:
-        """In a forked child: the lock may be held by a thread that isn't here."""
+        """In a forked child: a thread that doesn't exist here may hold the lock."""
         self._lock = threading.RLock()
         self.close()
 

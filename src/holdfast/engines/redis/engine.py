@@ -1,8 +1,8 @@
 """The Redis engine: the contract, on a server that many machines share.
 
-Must not contain what an act does (`lua/`), how writes are batched (`write_batches`), nor what is only looked up
-(`reads`). Everything runs on one thread of the engine's own (`loop_thread`), so that it can be used from every loop and
-thread; only a lone insert goes a shorter way (`direct`).
+Must not contain what an act does (`lua/`), how writes are batched (`write_batches`), or reads (`reads`). Everything
+runs on the engine's own thread (`loop_thread`), so that it can be used from every loop and thread. Only a single insert
+uses a shortcut (`direct`).
 """
 
 import asyncio
@@ -59,22 +59,22 @@ from holdfast.engines.wakeups import Wakeups
 T = TypeVar("T")
 
 DUE_SECONDS = 0.05
-"""For how long what a claim told of the next due job is good for the wait after it."""
+"""How long the next due time that a claim returned can be used by the wait after it."""
 
 PRUNE_PAGE = 100
-"""How many jobs one call of the prune's script removes: a millisecond or two in which the server does nothing else."""
+"""How many jobs one call of the prune script removes: it blocks the server for a millisecond or two."""
 
 ROUNDS = 200
-"""How many calls one act may consist of, as a bound that is never reached."""
+"""How many calls one act may take; a bound that is never reached."""
 
 DEALING_ROUNDS = 100_000
-"""How many calls of one claim may deal out what an old store had ready: for twenty million jobs."""
+"""How many calls of one claim may sort the ready jobs of an old store: enough for twenty million jobs."""
 
 RECHECKED_AT_ONCE = 200
 """How many keys of a changed limit one call lets claims look at."""
 
 SCRATCH = "holdfast-scratch-"
-"""How the apps of tests begin."""
+"""The prefix of the apps of tests."""
 
 SCRAP_PAGE = 500
 
@@ -94,7 +94,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         limit="the server's memory; a power cut loses what its appendonly file had not got, about a second",
     )
     insert_at_once = 40
-    inserts_in_order = False  # one that goes the direct way may overtake another, or be overtaken
+    inserts_in_order = False  # a direct insert may overtake another one, or be overtaken
     look_seconds = 1.6
     may_block = True
 
@@ -122,12 +122,12 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "RedisEngine":
-        """Make the engine of a store's URL. Goes by the server's clock."""
+        """Make the engine of a store's URL. It uses the server's clock."""
         return cls(url)
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
-        """Name an empty store for a test: an app of its own."""
+        """Name an empty store for a test: its own app."""
         return with_app(url, f"{SCRATCH}{secrets.token_hex(6)}")
 
     @classmethod
@@ -138,7 +138,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             return
 
         async with _unopened(store) as wire:
-            await wire.call("EXISTS", f"{store.tag}:store")  # a cluster leads us to the node that has it
+            await wire.call("EXISTS", f"{store.tag}:store")  # a cluster redirects us to the node that has it
             cursor: Any = b"0"
             while True:
                 cursor, keys = await wire.call("SCAN", cursor, "MATCH", f"{store.tag}:*", "COUNT", SCRAP_PAGE)
@@ -148,7 +148,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
                     break
 
     async def shift_clock(self, milliseconds: int) -> bool:
-        """Move the clock of a test's store, and never of another one; False where that can't be."""
+        """Move the clock of a test's store, and never of another one; False if that isn't possible."""
         if not self._url.app.startswith(SCRATCH):
             return False
         await self._read("HINCRBY", self._key("store"), "shift", milliseconds)
@@ -158,7 +158,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     # Opening and closing.
 
     async def is_there(self) -> bool:
-        """Tell whether there is a store to open."""
+        """Whether the store exists."""
         async with _unopened(self._url) as wire:
             return bool(await wire.call("EXISTS", self._key("store")))
 
@@ -195,7 +195,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         self._pid = os.getpid()
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close the store and release everything."""
         with self._opening:
             if self._pid != os.getpid():
                 return
@@ -210,7 +210,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         await asyncio.to_thread(self._loop_thread.close, last)
 
     def leave_behind(self) -> None:
-        """Forget the parent's lock; the loop's thread lets go of the connections."""
+        """Drop the parent's lock; the loop's thread closes the connections."""
         self._opening = threading.Lock()
 
     def _check_open(self) -> None:
@@ -219,7 +219,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         if self._store.lost is not None:
             raise self._store.lost
 
-    # The ways to the server.
+    # Calls to the server.
 
     def _do(self, kind: str, work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
         self._check_open()
@@ -251,7 +251,9 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         return self._do("claim", lambda: self._run_claim(worker, queues, limit, types))
 
     async def _run_claim(self, worker: str, queues: list[str], limit: int, types: Sequence[str] | None) -> list[Job]:
-        """One call, or several where more is due or wanted than one call does, or an old store is converted."""
+        """Claim in one call, or in several if more is due or wanted than one call handles, or an old store is
+        converted.
+        """
         jobs: list[Job] = []
         asked, may = tuple(queues), [PROMOTE_LIMIT] * len(queues)
         known: tuple[Any, ...] = (-1,) if types is None else (len(types), *types)
@@ -260,7 +262,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             words = [word for pair in zip(queues, may, strict=True) for word in pair]
             answer = await self._script(self._acts, "claim", worker, limit - len(jobs), PAGE, *known, *words)
             now, due, place, promoted, *found = answer
-            self._clock.heard(now)
+            self._clock.note(now)
             jobs += map(rows.job_of, found)
             if not place:
                 if not jobs:
@@ -280,7 +282,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     async def _turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> tuple[list[Applied | Conflict], list[Job]]:
-        """Commit and claim in one way there and back."""
+        """Commit and claim in one round trip."""
         return await self._writing().turn(changes, worker, queues, limit, types)
 
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
@@ -302,11 +304,11 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         return Record(name, value or "", version, now)
 
     async def _prune(self, limit: int) -> int:
-        """Tidy, too: keys whose time is over, the traces of dead workers."""
+        """Prune, and clean up: expired keys, the status of dead workers."""
         gone = 0
-        parts = [min(PRUNE_PAGE, limit)]  # mostly there is nothing
+        parts = [min(PRUNE_PAGE, limit)]  # usually there is nothing to prune
         for _ in range(ROUNDS):
-            # All parts at once, so that they wait for one sync together; each is an act of its own.
+            # All parts at once, so that they wait for one sync together. Each is a separate act.
             answers = await asyncio.gather(*(self._look("prune", part, PRUNE_PAGE) for part in parts))
             gone += sum(pruned for pruned, _ in answers)
             if not answers[-1][1] or gone >= limit:
@@ -337,14 +339,14 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         return moves.keys(self._look, after, limit)
 
     async def all_records(self) -> list[Record]:
-        """List all records, the removed ones too."""
+        """List all records, including removed ones."""
         return await moves.all_records(self._look)
 
     def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Awaitable[int]:
-        """Load each job whole at once; where one call is too little, jobs come one after the other."""
+        """Load each job completely in one act. If one call isn't enough, jobs are loaded one after the other."""
         return moves.load(self._look, wholes, keys, records)
 
-    # The clock, beating and waking.
+    # The clock, heartbeats and waking.
 
     async def now(self) -> Time:
         """Read the store's clock."""
@@ -352,7 +354,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         return await self._clock.now(self._ask_clock)
 
     async def health(self) -> Health:
-        """How the server is, for who looks after it."""
+        """Return the server's health, for its operator."""
         return await self._call(lambda: health_of(self._looks))
 
     async def _ask_clock(self) -> Time:
@@ -360,7 +362,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         return int(now)
 
     async def _beat(self, presence: Presence) -> Beat:
-        """Beat on a connection of its own, which is the sign of life."""
+        """Send the heartbeat on its own connection, which is the worker's proof of life."""
 
         async def beat() -> Beat:
             wire = self._beats
@@ -368,7 +370,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             return beat_of(presence, await self._script(wire, "beat", *beat_words(presence, wire)))
 
         answer: Beat = await self._do("beat", beat)
-        self._clock.heard(answer.now)
+        self._clock.note(answer.now)
         return answer
 
     async def _wait(self, topics: list[str], timeout: float, after: int) -> int:
@@ -376,7 +378,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         if not self._news.hears.issuperset(topics):
             try:
                 await self._call(lambda: self._news.listen(topics))
-                return after  # what came before we listened can't be known: look once more
+                return after  # earlier notifications were missed: check once more
             except StoreError:
                 timeout = min(timeout, DEAF_POLL_SECONDS)
         queues = queues_of(topics)
@@ -395,7 +397,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
 
 @asynccontextmanager
 async def _unopened(url: StoreUrl) -> AsyncIterator[Wire]:
-    """A connection that greets no store, and so makes none."""
+    """Return a connection without a greeting, so that it creates no store."""
 
     async def say_nothing(wire: Wire) -> None:
         return

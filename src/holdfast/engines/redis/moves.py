@@ -165,7 +165,7 @@ def _parts_of(whole: Whole) -> Iterator[tuple[int, bytes]]:
         return 1 + int(weight), rows.pack(("j", job.id, entries, steps, row))
 
     for entry in whole.entries:
-        if entry.version == 1 and _is_told(job, entry):
+        if entry.version == 1 and _is_derivable(job, entry):
             continue
         entries += (f"e{entry.version}", rows.entry_text(entry))
         weight, size = weight + 1 / ENTRIES_WEIGHT, size + len(entries[-1])
@@ -183,6 +183,6 @@ def _parts_of(whole: Whole) -> Iterator[tuple[int, bytes]]:
     yield part(row)
 
 
-def _is_told(job: Job, first: Entry) -> bool:
+def _is_derivable(job: Job, first: Entry) -> bool:
     """Whether the first entry can be derived from the job and needn't be stored."""
     return first == submit_entry(replace(job, state=first.after, epoch=first.epoch))

@@ -56,7 +56,7 @@ class Reads(Engine):
             return (*given, *words)
 
         answer = await wire.run(script(name), self._url.tag, all_words)
-        return self._store.heard(answer, wire, given)[1:]
+        return self._store.note_answer(answer, wire, given)[1:]
 
     async def _look(self, name: str, *words: Any) -> Any:
         return await self._call(lambda: self._script(self._looks, name, *words))

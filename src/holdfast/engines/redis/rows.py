@@ -62,8 +62,10 @@ from holdfast.engines.redis.columns import (
 
 
 class _Trouble(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A step's error as the store has it, and how often the step was tried where that was more than once. Programs of
-    the version before read rows of six fields, and pass over what they don't know inside an error: so it stands here.
+    """A step's error as stored, with the number of tries if there were several.
+
+    Programs of the previous version read rows of six fields and ignore unknown fields inside an error, so the number is
+    stored here.
     """
 
     type: str
@@ -95,7 +97,7 @@ _EACH_VERSION = 4
 """See `more` in `lua/store.lua`."""
 
 _PLACE = 13
-"""Where a step record begins behind its state and place."""
+"""Where a step record starts, after its state and place."""
 
 
 # Jobs.
@@ -144,7 +146,7 @@ def _read_body(id: str, text: bytes) -> tuple[str, str, int | None, int, Options
         if text[-2:] == b"}]":
             return _body_with_options(text)
         return (*_plain_body(text), _NO_OPTIONS)
-    except (msgspec.DecodeError, TypeError):  # of a body that is gone, too
+    except (msgspec.DecodeError, TypeError):  # also if the body is gone
         return UNREADABLE_ARGS, "", None, created_at_of(id), unreadable_options(text or "")
 
 
@@ -358,8 +360,8 @@ def step_row(step: Step) -> str:
     """A step record without its job, path and state, which are stored next to it."""
     error: Error | _Trouble | None = step.error
     if step.tries != 1:
-        told = step.error or Error("", "")
-        error = _Trouble(told.type, told.message, told.traceback, step.tries, step.error is None)
+        cause = step.error or Error("", "")
+        error = _Trouble(cause.type, cause.message, cause.traceback, step.tries, step.error is None)
     return json_text((step.epoch, step.name, step.started_at, step.finished_at, error, step.result))
 
 

@@ -121,7 +121,7 @@ class Store:
                 )
         self._id, self._gen, self._seq = id, max(self._gen, gen), max(self._seq, seq)
 
-    def heard(self, answer: Any, wire: Wire, given: Given) -> Any:
+    def note_answer(self, answer: Any, wire: Wire, given: Given) -> Any:
         """Note the store's seq, which every script returns first; or raise why the script did nothing."""
         first = answer[0]
         if first == b"lost":
@@ -153,7 +153,7 @@ class Store:
         if self.lost is None:
             self.lost = StoreLost(
                 f"{self._url.shown}: the store lost acknowledged writes: {what}; this process writes nothing more: "
-                "restore the data, or accept the loss and restart this process (`holdfast doctor` shows what is there)"
+                "restore the data, or accept the loss and restart this process (`holdfast doctor` shows what is left)"
             )
             log.critical("%s", self.lost)
         return self.lost
@@ -235,47 +235,47 @@ _NO_RIGHTS = ("ACL failure in script", "executing the script can't")
 
 def translate_error(error: BaseException, url: StoreUrl) -> BaseException:
     """Turn an error of the server or the network into one that a person understands."""
-    where, told = url.shown, str(error)
-    code = told.partition(" ")[0]
+    where, reason = url.shown, str(error)
+    code = reason.partition(" ")[0]
     match error:
         case HoldfastError() | asyncio.CancelledError():
             return error
         case said.AuthenticationError() | said.AuthorizationError():
-            return StoreUnwritable(f"{where}: {told}; check the user and the password")
+            return StoreUnwritable(f"{where}: {reason}; check the user and the password")
         case said.NoPermissionError():
-            return StoreUnwritable(f"{where}: {told}; give this user the ACL rights listed in the Redis guide")
+            return StoreUnwritable(f"{where}: {reason}; give this user the ACL rights listed in the Redis guide")
         case said.OutOfMemoryError():
             return StoreFull(
-                f"{where}: {told}; nothing was written; raise maxmemory or keep jobs for less time (keep=)"
+                f"{where}: {reason}; nothing was written; raise maxmemory or keep jobs for less time (keep=)"
             )
         case said.ReadOnlyError():
             return StoreBusy(
                 f"{where}: this server is a replica now; nothing was written; try again, or use the primary's URL"
             )
         case said.BusyLoadingError() | said.TryAgainError() | said.ClusterDownError() | said.MasterDownError():
-            return StoreBusy(f"{where}: {told}; nothing was written; try again")
+            return StoreBusy(f"{where}: {reason}; nothing was written; try again")
         case said.AskError() | said.MovedError():
             return StoreBusy(f"{where}: the store is moving to another node; nothing was written; try again")
         case said.TimeoutError() | TimeoutError():
             return StoreBusy(f"{where}: {TIMED_OUT}")
-        case said.ConnectionError() if "max number of clients" in told:
-            return StoreBusy(f"{where}: {told}; raise maxclients or run fewer processes")
+        case said.ConnectionError() if "max number of clients" in reason:
+            return StoreBusy(f"{where}: {reason}; raise maxclients or run fewer processes")
         case NotConnected():
-            return StoreError(f"{where}: can't be reached ({told}): {CHECK}")
+            return StoreError(f"{where}: can't be reached ({reason}): {CHECK}")
         case said.ConnectionError() | OSError():
-            return StoreError(f"{where}: can't be reached ({told}); {UNKNOWN}")
+            return StoreError(f"{where}: can't be reached ({reason}); {UNKNOWN}")
         case said.ResponseError():
             if code in _PASSING:
-                return StoreBusy(f"{where}: {told}; nothing was written; try again")
-            if any(words in told for words in _NO_RIGHTS):
-                return StoreUnwritable(f"{where}: {told}; give this user the ACL rights listed in the Redis guide")
-            if code == "WRONGTYPE" or "WRONGTYPE" in told:
+                return StoreBusy(f"{where}: {reason}; nothing was written; try again")
+            if any(words in reason for words in _NO_RIGHTS):
+                return StoreUnwritable(f"{where}: {reason}; give this user the ACL rights listed in the Redis guide")
+            if code == "WRONGTYPE" or "WRONGTYPE" in reason:
                 return StoreForeign(
-                    f"{where}: one of our keys holds another type of value ({told}); choose another app with ?app="
+                    f"{where}: one of our keys holds another type of value ({reason}); choose another app with ?app="
                 )
             if code == "MISCONF":
-                return StoreFull(f"{where}: {told}; nothing was written")
-            return StoreDamaged(f"{where}: {told}")
+                return StoreFull(f"{where}: {reason}; nothing was written")
+            return StoreDamaged(f"{where}: {reason}")
         case said.RedisError():
-            return StoreError(f"{where}: {told}")
+            return StoreError(f"{where}: {reason}")
     return error

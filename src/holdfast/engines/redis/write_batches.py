@@ -1,7 +1,7 @@
 """Writing to a Redis store in batches: new jobs, changes, steps, and turns of a worker. On the engine's own loop.
 
-Must not contain what an act does (`lua/`). What arrives while a call of its kind is under way goes into the next one:
-that is group commit, without a timer.
+Must not contain what an act does (`lua/`). Acts that arrive while a call of their kind runs go into the next one: that
+is group commit, without a timer.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from holdfast.engines.redis.url import StoreUrl
 from holdfast.engines.refusals import key_taken, lease_over
 
 CALL_WEIGHT = 25
-"""How much work goes into one call of a script, counted in plain changes: the server does nothing else meanwhile."""
+"""How much work goes into one call of a script, counted in plain changes: it blocks the server meanwhile."""
 
 CALL_SIZE = 4 << 20
 """How many bytes go into one call."""
 
 Part = tuple[int, list[Any]]
-"""How many things one call is asked for, and its words."""
+"""How many requests one call carries, and its arguments."""
 
 
 class WriteBatches:
-    """The queues of what writes, and how a batch of each is carried out. `script` runs one, `claim` takes jobs."""
+    """The queues of writes, and how a batch of each is executed. `script` runs one, `claim` takes jobs."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class WriteBatches:
     # From any loop.
 
     async def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
-        """Add new jobs: one alone the direct way, if that is open."""
+        """Add new jobs: a single one through the shortcut, if that is open."""
         if len(jobs) == 1:
             answer = await self._direct.insert(_order(jobs, parent))
             if answer is not None:
@@ -64,7 +64,7 @@ class WriteBatches:
         return inserted
 
     def commit(self, changes: Sequence[Change]) -> Awaitable[list[Applied | Conflict]]:
-        """Carry out changes."""
+        """Apply changes."""
         return self._commits.do(changes)
 
     def record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
@@ -80,7 +80,7 @@ class WriteBatches:
     def turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
     ) -> Awaitable[tuple[list[Applied | Conflict], list[Job]]]:
-        """Carry out changes, and claim."""
+        """Apply changes, and claim."""
         return self._turns.do((changes, worker, queues, limit, types))
 
     # On the engine's own loop.
@@ -128,7 +128,7 @@ class WriteBatches:
             )
 
     async def _run_turns(self, tickets: Sequence[Ticket[Any]]) -> None:
-        """The commit and the claim are sent one behind the other, and answered in one go."""
+        """The commit and the claim are sent one after the other, and answered together."""
         for ticket in tickets:
             changes, worker, queues, limit, types = ticket.work
             commits = Ticket[Any](changes, None)
@@ -138,10 +138,10 @@ class WriteBatches:
             ticket.answer = (commits.answer, [] if isinstance(claimed, BaseException) else claimed)
 
     async def _in_calls(self, name: str, parts: Iterable[Part]) -> list[Any]:
-        """Do what several callers asked for in as few calls as is bearable, sent together.
+        """Do what several callers asked for, in as few calls as the limits allow, sent together.
 
-        Answers for each thing that was asked for: with what its call said of it, or with the trouble that this call
-        had. The others may have been carried out.
+        Returns an answer for each request: what its call returned for it, or that call's error. The other calls may
+        have been executed.
         """
         parts = list(parts)
         calls = [self._script(name, *words) for _, words in parts]
@@ -156,7 +156,7 @@ class WriteBatches:
         return found
 
     def _deal(self, tickets: Sequence[Ticket[Any]], found: Iterable[Any], read: Callable[[Any, Any], Any]) -> None:
-        """Deal out answers, in order; `read` makes one of what was asked for and what was said of it."""
+        """Distribute answers in order; `read` makes one from a request and what the script returned for it."""
         found = iter(found)
         for ticket in tickets:
             mine = list(islice(found, len(ticket.work)))
@@ -164,19 +164,19 @@ class WriteBatches:
             if not troubles:
                 ticket.answer = [read(one, row) for one, row in zip(ticket.work, mine, strict=True)]
             elif len(troubles) < len(mine) and isinstance(troubles[0], StoreBusy):
-                ticket.error = StoreError(f"{self._url.shown}: only a part of it was written: look, then repeat")
+                ticket.error = StoreError(f"{self._url.shown}: only a part of it was written; check, then repeat it")
             else:
                 ticket.error = troubles[0]
 
 
 def _order(jobs: Sequence[Job], parent: Lease | None) -> bytes:
-    """What the insert script is asked for by one caller."""
+    """Return the insert script's arguments for one caller."""
     lease = (False, 0) if parent is None else (parent.job, parent.epoch)
     return rows.pack((*lease, [rows.job_row(job) for job in jobs]))
 
 
 def _inserted(answer: Any, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
-    """What the insert script says to one caller, or raise what it refuses."""
+    """Return the insert script's answer to one caller, or raise its refusal."""
     match answer[0]:
         case 0:
             assert parent is not None
@@ -203,7 +203,7 @@ def _recorded(step: Step, row: Any) -> Recorded | Conflict:
 
 
 def _parts(weighed: Any) -> Iterator[Part]:
-    """Words for several calls: (weight, word …) in groups that one call can bear."""
+    """Split (weight, argument …) into groups that fit into one call."""
     words: list[Any] = []
     count = weight = size = 0
     for one, *more in weighed:
@@ -220,7 +220,7 @@ def _parts(weighed: Any) -> Iterator[Part]:
 
 
 async def _all_of(calls: Sequence[Awaitable[Any]]) -> list[Any]:
-    """What each call answers or raises. A lone one, as most are, is awaited here: no task has to be made for it."""
+    """Return what each call returns or raises. A single call, as most are, is awaited here and needs no task."""
     if len(calls) != 1:
         return await asyncio.gather(*calls, return_exceptions=True)
     try:

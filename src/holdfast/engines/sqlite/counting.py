@@ -13,7 +13,7 @@ from holdfast.core.summaries import OTHERS, OWN
 from holdfast.engines.sqlite.rows import Params
 
 Written = tuple[str, str, str, int, int]
-"""A step that was written or dropped: its job, name and state, its number, and whether it is a record of our own."""
+"""A step that was written or dropped: its job, name and state, its number, and whether it is one of our own records."""
 
 _STATES = tuple(state.value for state in StepState)
 _PLACES = {state: place for place, state in enumerate(_STATES)}

@@ -212,7 +212,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         if self._inline:
             raise Invalid(f"step {step.name}: transactional steps need threads, which this store runs without")
         hold = HeldTransaction(step, threading.Event())
-        return await hold.filled(body, self._do(HOLD, hold))
+        return await hold.run_body(body, self._do(HOLD, hold))
 
     async def _prune(self, limit: int) -> int:
         """Prune jobs, and remove the files of dead workers."""
@@ -350,12 +350,12 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         self._writer.close()
 
     def go_on(self) -> None:
-        """Let everybody go on: whoever needs a connection opens it."""
+        """Let everybody continue: a connection is opened when somebody needs it."""
         while self._taken:
             self._taken.pop().release()
 
     def leave_behind(self) -> None:
-        """Leave the parent's sockets and files alone, and begin anew."""
+        """Leave the parent's sockets and files alone, and start over."""
         self._taken.clear()
         self._liveness.forked()
         self._wakeups = Wakeups()

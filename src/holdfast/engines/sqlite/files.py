@@ -14,6 +14,7 @@ from msgspec import DecodeError, Struct, json
 
 from holdfast.core.errors import StoreLost
 from holdfast.core.model import Time
+from holdfast.engines.live_folder import make_live_folder
 
 LOG, MEMORY = "-wal", "-shm"
 """The suffixes of SQLite's write-ahead log and of its shared memory."""
@@ -148,7 +149,7 @@ class Files:
 def write_loss(folder: Path, loss: Loss) -> None:
     """Write down which files were found missing, for those who check later. A failure to do so is ignored."""
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_live_folder(folder)
         (folder / NOTE).write_bytes(json.encode(loss))
     except OSError:
         pass
@@ -189,6 +190,7 @@ def _size(path: Path) -> int:
 def _copy(source: int, target: Path) -> None:
     made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
+        os.fchmod(made, os.fstat(source).st_mode & 0o666)
         place = 0
         while part := os.pread(source, COPY_BYTES, place):
             place += os.pwrite(made, part, place)

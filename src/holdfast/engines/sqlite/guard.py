@@ -60,7 +60,7 @@ _REFUSED = {
     sqlite3.SQLITE_ATTACH: "another file can't be attached: it would not be in the same transaction",
     sqlite3.SQLITE_DETACH: "no other file is attached, so nothing can be detached",
     sqlite3.SQLITE_ANALYZE: "ANALYZE isn't possible in a step; run it on your own connection",
-    sqlite3.SQLITE_CREATE_TEMP_TABLE: "temporary tables would outlive the step; use a table of your own, or a WITH",
+    sqlite3.SQLITE_CREATE_TEMP_TABLE: "temporary tables would outlive the step; use your own table, or a WITH clause",
 }
 """What this connection always refuses, and why."""
 
@@ -99,26 +99,26 @@ def refusal(action: int, first: str | None, second: str | None, database: str | 
         name = (first or "").lower()
         if name in _ASKING or (name in _TELLING and second is None):
             return None
-        return f"PRAGMA {first} would change more than this step; set up the file with a connection of your own"
+        return f"PRAGMA {first} would change more than this step; use your own connection to set up the file"
     if action == sqlite3.SQLITE_CREATE_VTABLE:
         if (second or "").lower() not in _MODULES:
-            return f"virtual tables are made of {', '.join(sorted(_MODULES))} here; {second} is none of them"
+            return f"a step can create virtual tables only with {', '.join(sorted(_MODULES))}, not with {second}"
         return _table_refusal(action, first or "", first or "", database)
     if action in _TEMPORARY:
         action = sqlite3.SQLITE_CREATE_TEMP_TABLE
-    return _REFUSED.get(action, f"SQLite's action {action} is not to be had here")
+    return _REFUSED.get(action, f"SQLite's action {action} isn't allowed in a step")
 
 
 def _table_refusal(action: int, name: str, table: str, database: str | None) -> str | None:
     table = table.lower()
     if table in own_names() or name.lower().startswith(RESERVED):
         if action == sqlite3.SQLITE_READ:
-            return f"{name} is Holdfast's own table, whose shape may change; ask current() or app.jobs"
-        return f"{table} is Holdfast's own, as all that begins with {RESERVED!r}; keep yours in tables of your own"
+            return f"{name} is Holdfast's own table, and its columns may change; use current() or app.jobs"
+        return f"{table} is Holdfast's own, like everything that starts with {RESERVED!r}; use your own tables"
     if action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_DELETE) and table.startswith("sqlite_stat"):
         return None  # SQLite cleans up there when it drops a table
     if table.startswith("sqlite_") and table not in _SCHEMA:
-        return f"{table} belongs to SQLite; use tables of your own"
+        return f"{table} belongs to SQLite; use your own tables"
     if database == "temp" and action != sqlite3.SQLITE_READ and table not in _SCHEMA:
         return _REFUSED[sqlite3.SQLITE_CREATE_TEMP_TABLE]
     return None
@@ -173,7 +173,7 @@ class Session:
             try:
                 return work()
             except sqlite3.Error as error:
-                raise self._told(error) from error
+                raise self._translate(error) from error
             finally:
                 # Outside a transaction, each further statement would be stored at once, without the step's record.
                 if not self._db.in_transaction:
@@ -183,7 +183,7 @@ class Session:
         if self._over is not None:
             raise self._over()
 
-    def _told(self, error: sqlite3.Error) -> Exception:
+    def _translate(self, error: sqlite3.Error) -> Exception:
         if self._denied:
             return Invalid(f"tx(): {self._denied}")
         if self._over is not None:

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.core.model import Presence, Time
 from holdfast.core.unreadable import presence_of
+from holdfast.engines.live_folder import make_live_folder, open_live_file, share_socket
 from holdfast.engines.wakeups import EVERYTHING
 from holdfast.safe_text import logger
 
@@ -64,9 +65,11 @@ class Liveness:
         with self.lock:
             if self._socket is not None:
                 return False
+            make_live_folder(self._folder)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 listener.bind(self._address(self._name))
+                share_socket(self._folder / self._name)
             except OSError:
                 listener.close()
                 raise
@@ -158,7 +161,7 @@ class Liveness:
         with self.lock:
             descriptor = self._beats.get(presence.worker)
             if descriptor is None:
-                self._make_folder()
+                make_live_folder(self._folder)
                 descriptor = self._beats[presence.worker] = _lock(self._folder / f"{presence.worker}.worker")
         text = msgspec.json.encode(presence)
         # A reader may see only a part of a longer text; it then reads again.
@@ -202,12 +205,15 @@ class Liveness:
         found: list[Presence] = []
         try:
             names = sorted(name for name in os.listdir(self._folder) if name.endswith(".worker"))
-        except OSError:
+        except FileNotFoundError:  # No worker has ever run here.
             return found
         for name in names:
             try:
                 descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
+            except PermissionError:  # A user who doesn't share the file: it counts as alive while it has heartbeats.
+                found.append(Presence(name.removesuffix(".worker"), beat_at=_changed_at(self._folder / name)))
+                continue
+            except OSError:  # It has just left.
                 continue
             try:
                 gone = name.removesuffix(".worker") not in self._beats and _is_free(descriptor)
@@ -255,12 +261,8 @@ class Liveness:
         if self._directory is not None:
             os.close(self._directory)
 
-    def _make_folder(self) -> None:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-
     def _address(self, name: str) -> str:
         """A socket's path. If it is longer than the system allows, it goes through an open folder."""
-        self._make_folder()
         path = str(self._folder / name)
         if len(path.encode()) <= 100:
             return path
@@ -286,7 +288,7 @@ def _shut(listener: socket.socket) -> None:
 def _lock(path: Path) -> int:
     """Open and lock a file; retry if it was removed in between, or if an observer held the lock."""
     for left in reversed(range(LOCK_TRIES)):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_live_file(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
@@ -315,6 +317,13 @@ def _is_free(descriptor: int) -> bool:
         raise
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     return True
+
+
+def _changed_at(path: Path) -> Time:
+    try:
+        return os.stat(path).st_mtime_ns // 1_000_000
+    except OSError:
+        return 0
 
 
 def _read(descriptor: int, worker: str) -> Presence:

@@ -1,4 +1,4 @@
--- Every statement of the SQLite engine, one each, named. Parameters by name. The comment says which act it serves.
+-- Every statement of the SQLite engine, one each, by name. Parameters have names. The comment says which act it serves.
 
 -- name: begin
 begin immediate;
@@ -10,11 +10,11 @@ commit;
 rollback;
 
 -- name: lazily
--- before a claim: its commit waits for no disk
+-- before a claim: its commit doesn't wait for the disk
 pragma synchronous = normal;
 
 -- name: durably
--- before all else: who is answered may rely on it after a power cut
+-- before everything else: an acknowledged write survives a power cut
 pragma synchronous = full;
 
 -- name: next_job
@@ -38,7 +38,7 @@ values (:n, :id, :type, :queue, :priority, :state, :version, :run_at, :epoch, :a
   :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result, :version);
 
 -- name: add_lone_job
--- insert: one new job without key and parent, which gets the next number; one that is there already is left as it is
+-- insert: one new job without key and parent, with the next number; an existing one is left unchanged
 insert into job (id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, expires_at, arrived, waits,
   summed)
 values (:id, :type, :queue, :priority, :state, 1, :run_at, 0, 1, 0, :expires_at, 0, :waits, 1)
@@ -57,7 +57,7 @@ insert into family (parent, name, total, arrived) values (:parent, :name, :more,
 on conflict (parent, name) do update set total = total + excluded.total;
 
 -- name: arrive
--- commit: a child settled; counted once, because job.arrived says so
+-- commit: a settled child; it counts once, as job.arrived shows
 update family set arrived = arrived + 1 where parent = :parent and name = :name returning total - arrived;
 
 -- name: missing
@@ -68,7 +68,7 @@ insert into tally (queue, state, jobs) values (:queue, :state, :more)
 on conflict (queue, state) do update set jobs = jobs + excluded.jobs;
 
 -- name: due
--- claim: promote (scheduled, retryable) and activate (pending): what is due in one queue
+-- claim: the due jobs of one queue, to promote (scheduled, retryable) or activate (pending)
 select n, id, state, version, epoch, run_at from job
 where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review'
   and queue = :queue and run_at <= :now
@@ -76,7 +76,7 @@ where run_at is not null and finished_at is null and worker is null and state <>
 order by run_at, n limit :limit;
 
 -- name: promote
--- claim: what a change by time alone writes; thousands may become due in one moment
+-- claim: writes a change that only time causes; thousands of jobs may become due at the same moment
 update job set state = :state, version = :version, run_at = :run_at, waits = null, summed = summed + 1 where n = :n;
 
 -- name: next_due
@@ -86,7 +86,7 @@ where run_at is not null and finished_at is null and worker is null and state <>
   and queue = :queue and run_at > :since;
 
 -- name: next_back
--- wait: when the next job of a queue may be tried again after it lost more than one worker
+-- wait: when the next job of a queue can be retried after it lost more than one worker
 select min(run_at) from job
 where state = 'available' and recoveries > 1 and queue = :queue and run_at > :since;
 
@@ -98,12 +98,12 @@ where state = 'available' and queue = :queue and type = :type and run_at <= :now
 order by priority desc, run_at, n limit :limit;
 
 -- name: ready_among
--- claim: which of these types have something available
+-- claim: which of these types have available jobs
 select asked.value from json_each(:types) as asked
 where exists (select 1 from job where state = 'available' and queue = :queue and type = asked.value);
 
 -- name: ready_types
--- ready_types, and a claim of any type: from one type to the next, never from job to job
+-- ready_types, and a claim of any type: jumps from one type to the next, never from job to job
 with recursive kind (type) as (
   select min(type) from job where state = 'available' and queue = :queue
   union all
@@ -113,11 +113,11 @@ with recursive kind (type) as (
 select type from kind where type is not null limit :limit;
 
 -- name: heads
--- commit: what the store holds of these jobs now, to be compared with what the changes expect
+-- commit: the stored heads of these jobs, to compare with what the changes expect
 select id, state, version, epoch, inbox, arrived, worker, n from job where id in (select value from json_each(:ids));
 
 -- name: update_job
--- claim and commit: the statement that writes a state, but for those that become due
+-- claim and commit: writes the state of all jobs but those that become due
 update job set state = :state, version = :version, run_at = :run_at, epoch = :epoch, attempt = :attempt,
   recoveries = :recoveries, worker = :worker, claimed_at = :claimed_at, finished_at = :finished_at,
   prune_at = :prune_at, arrived = :arrived, waits = :waits, inbox = :inbox, error = :error, result = :result,
@@ -125,25 +125,25 @@ update job set state = :state, version = :version, run_at = :run_at, epoch = :ep
 where n = :n;
 
 -- name: edit_body
--- commit: a replay with edited arguments, or without options that can't be read
+-- commit: a replay with edited arguments, or without unreadable options
 update body set args = :args, digest = :digest, options = :options where n = :n;
 
 -- name: add_steps
--- record: one fenced write for many, of those that have no record yet: mostly all of them
+-- record: one fenced write for many steps that have no record yet: usually all of them
 insert into step (job, path, name, state, epoch, started_at, finished_at, error, result, tries)
 select job.n, row.value ->> 2, row.value ->> 3, row.value ->> 4, row.value ->> 1, row.value ->> 5, row.value ->> 6,
   row.value ->> 7, row.value ->> 8, row.value ->> 9
-from json_each(:steps) as row cross join job on job.id = row.value ->> 0  -- "cross": never a walk over all jobs
+from json_each(:steps) as row cross join job on job.id = row.value ->> 0  -- "cross": never a scan of all jobs
 where job.epoch = row.value ->> 1 and job.state = 'active'
 on conflict (job, path) do nothing;
 
 -- name: steps_since
--- record: what `add_steps` has written
+-- record: the steps that `add_steps` has written
 select (select id from job where job.n = step.job), name, state, n, substr(path, 1, 1) = '~' from step where n > :fence;
 
 -- name: replace_steps
--- record: the same for those that have a record: what is done or failed stays, what was only started is replaced. What was
--- written just now has a number behind the fence.
+-- record: the same for steps with a record: done and failed ones stay, started ones are replaced. The steps that were
+-- just written have numbers above the fence.
 insert into step (job, path, name, state, epoch, started_at, finished_at, error, result, tries)
 select job.n, row.value ->> 2, row.value ->> 3, row.value ->> 4, row.value ->> 1, row.value ->> 5, row.value ->> 6,
   row.value ->> 7, row.value ->> 8, row.value ->> 9
@@ -155,7 +155,7 @@ where step.state = 'started' and step.n <= :fence
 returning (select id from job where job.n = step.job), name, state, n, substr(path, 1, 1) = '~';
 
 -- name: set_step
--- commit: a step record that goes with a change; the change has been checked already
+-- commit: a step record that belongs to a change, which is already checked
 insert into step (job, path, name, state, epoch, started_at, finished_at, error, result, tries)
 values (:n, :path, :name, :state, :epoch, :started_at, :finished_at, :error, :result, :tries)
 on conflict (job, path) do update set state = excluded.state, epoch = excluded.epoch, started_at = excluded.started_at,
@@ -172,7 +172,7 @@ delete from step where job = :n and state = 'failed'
 returning name, state, n, substr(path, 1, 1) = '~';
 
 -- name: last_step
--- commit: what is written from now on has a higher number
+-- commit: steps that are written from now on have higher numbers
 select coalesce(max(n), 0) from step;
 
 -- name: add_count
@@ -182,14 +182,14 @@ update summary set started = started + :started, done = done + :done, failed = f
 where job = (select n from job where id = :job) and name = :name;
 
 -- name: counters
--- record and commit: a job's number, whether its counters are right, and how many names have one
+-- record and commit: a job's number, whether its counters are valid, and how many names have one
 select n, summed is version, (select count(*) from summary where job = job.n and name <> '') from job where id = :job;
 
 -- name: new_count
 insert into summary (job, name, started, done, failed, last) values (:n, :name, :started, :done, :failed, :last);
 
 -- name: find_last
--- commit: the last step of a name, after the last one was dropped
+-- commit: the last step of a name, after its last one was dropped
 update summary set last = coalesce(
   (select max(n) from step where step.job = :n and step.name = :name and substr(path, 1, 1) <> '~'), 0)
 where job = :n and name = :name and last = :last;
@@ -205,7 +205,7 @@ where job = :n and name = '' and last = :last;
 delete from summary where job = :n;
 
 -- name: recount
--- record and load: all steps of a job that was not counted, the first names apart
+-- record and load: counts all steps of a job without counters, the first names separately
 insert into summary (job, name, started, done, failed, last)
 select job, case when nth <= :most then name else '' end, sum(started), sum(done), sum(failed), max(last) from (
   select job, name, sum(state = 'started') as started, sum(state = 'done') as done, sum(state = 'failed') as failed,
@@ -218,14 +218,14 @@ group by 1, 2;
 update job set summed = version where n = :n;
 
 -- name: summaries
--- the counters of many jobs; a job whose counters are not right has one row without a name
+-- the counters of many jobs; a job whose counters aren't valid has one row without a name
 select job.id, job.n, job.summed is job.version, name, started, done, failed, last,
   (select path from step where step.n = last)
 from json_each(:ids) as asked cross join job on job.id = asked.value
 left join summary on summary.job = job.n and job.summed is job.version;
 
 -- name: count_steps
--- summaries: the same, of a job whose counters are not right
+-- summaries: the same for a job whose counters aren't valid
 select counter, started, done, failed, last, (select path from step where step.n = last) from (
   select case when nth <= :most then name else '' end as counter, sum(started) as started, sum(done) as done,
     sum(failed) as failed, max(last) as last
@@ -238,11 +238,11 @@ select counter, started, done, failed, last, (select path from step where step.n
 );
 
 -- name: place_of
--- steps_page: where a step stands in the order of first writing
+-- steps_page: a step's position in the order of first writes
 select step.n from step join job on job.n = step.job where job.id = :job and path = :path;
 
 -- name: steps_page
--- by the index of the paths, which has the order as well: no row is read that is not on the page
+-- by the index of the paths, which also has the order: reads only the rows of the page
 select path, name, state, epoch, error, started_at, finished_at, tries from step
 where n in (
   select step.n from job cross join step on step.job = job.n
@@ -266,7 +266,7 @@ where step.path >= :prefix and step.path < :beyond and substr(step.path, 1, leng
 order by step.n;
 
 -- name: old
--- prune: terminal jobs whose time has come and who have no live kin
+-- prune: terminal jobs whose `prune_at` has passed and that have no unfinished parent or child
 select n, id, queue, state, type, key from job join body using (n)
 where prune_at <= :now and finished_at is not null
   and not exists (select 1 from job as child where child.parent = job.id and child.finished_at is null)
@@ -298,8 +298,7 @@ delete from key where until <= :now;
 select * from whole
 where id in (select value from json_each(:ids));
 
--- find: a walk along the ids, from either end; then along (state, id), what workers hold, (parent, id), and over what
--- expires.
+-- find: scans by id, from either end; or by (state, id), by what workers hold, by (parent, id), or over expiring jobs.
 
 -- name: find
 select * from whole
@@ -356,7 +355,7 @@ where parent = :parent and id < :after
 order by id desc limit :limit;
 
 -- name: find_expired
--- `+id`: not by way of the ids, of which there may be a million
+-- `+id`: don't use the index of the ids, of which there may be a million
 select * from whole
 where expires_at is not null and finished_at is null and state <> 'active' and state <> 'review'
   and expires_at <= :expires_before and +id > :after
@@ -394,17 +393,17 @@ insert into record (name, value, version, at) values (:name, :value, :version, :
 on conflict (name) do update set value = excluded.value, version = excluded.version, at = excluded.at;
 
 -- name: held
--- beat: the leases in a worker's name
+-- beat: the leases that a worker holds
 select id, epoch from job indexed by job_held where worker = :worker and state = 'active' order by id;
 
 -- name: holders
--- who holds leases: a presence whose worker still holds one is not tidied away
+-- the workers that hold leases: the status of such a worker isn't removed
 select distinct worker from job indexed by job_held where state = 'active';
 
--- Moving all jobs to another store, and from another one.
+-- Moving all jobs to and from another store.
 
 -- name: number
--- in_order: where a job stands in the order of insertion
+-- in_order: a job's position in the order of insertion
 select n from job where id = :id;
 
 -- name: in_order
@@ -428,8 +427,9 @@ where (type, key) > (:type, :key) order by type, key limit :limit;
 -- name: all_records
 select name, coalesce(value, ''), version, at from record order by name;
 
--- The guard: triggers that refuse every write while the mark of a move is there. They come and go with the mark, so
--- that a store without it pays nothing. For the time of a load they are away, which nobody sees: it holds the lock.
+-- The guard: triggers that refuse every write while the mark of a move exists. They are created and dropped with the
+-- mark, so a store without it pays nothing. A load drops them for its duration, which nobody sees, because it holds the
+-- lock.
 
 -- name: guard_insert
 create trigger if not exists moved_insert before insert on job begin select raise(abort, 'holdfast: moved'); end;
@@ -471,7 +471,7 @@ insert into key (type, key, job, digest, until) values (:type, :key, :job, :dige
 on conflict (type, key) do nothing;
 
 -- name: load_record
--- a version never comes back, nor does one that this store has given before
+-- a version is never used again, neither one from the other store nor one of this store
 insert into record (name, value, version, at) values (:name, :value, :version, :at)
 on conflict (name) do update set value = excluded.value, version = max(excluded.version, record.version + 1),
   at = excluded.at

@@ -22,6 +22,7 @@ from holdfast.core.errors import (
     StoreFull,
     StoreUnwritable,
 )
+from holdfast.engines.live_folder import why_denied
 from holdfast.engines.sql import migrations
 
 APPLICATION_ID = int.from_bytes(b"Hold")
@@ -178,6 +179,8 @@ def translate_error(error: BaseException, path: Path) -> HoldfastError:
                 "restore a backup, or move it away to start with an empty store"
             )
         case "SQLITE_READONLY" | "SQLITE_CANTOPEN" | "SQLITE_PERM" | "SQLITE_AUTH":
+            if denied := why_denied(path):
+                return StoreUnwritable(f"{denied}; give this user access, or use another store")
             return StoreUnwritable(
                 f"{path} can't be written ({error}); check that its folder exists, and that both are writable"
             )

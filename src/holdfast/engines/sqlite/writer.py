@@ -1,7 +1,7 @@
-"""The writer of a SQLite store: its one connection that writes, and group commit. Runs on one thread of its own.
+"""The writer of a SQLite store: its only writing connection, and group commit. Runs on its own thread.
 
-Must not contain SQL (`queries.sql`) nor what an act does (`writes`). All acts that wait are one transaction. A process
-whose files were removed under it is refused from then on: what it would write, nobody else sees.
+Must not contain SQL (`queries.sql`) or what an act does (`writes`). All waiting acts are one transaction. If somebody
+removed the files of a process while it used them, its writes are refused: nobody else would see them.
 """
 
 import sqlite3
@@ -23,20 +23,20 @@ from holdfast.engines.sqlite.transactions import Transactions
 from holdfast.engines.sqlite.writes import Writes
 
 LAZY = frozenset({"claim"})
-"""Acts that wait for no disk. A power cut that takes back a claim takes its worker too: the job is there to be claimed.
-What the worker writes next takes the claim to the disk with it.
+"""Acts that don't wait for the disk. If a power cut undoes a claim, its worker is gone, too, and the job can be claimed
+again. The worker's next write also makes the claim durable.
 """
 
 OPENING = {"open"}
 
 PUT_BACK_SECONDS = 5.0
-"""How long a process that comes waits for the others to put a removed log back: longer than between two heartbeats."""
+"""How long a starting process waits for the others to restore a removed log: longer than between two heartbeats."""
 
 GUARDED = "holdfast: moved"
-"""What the guard of a store says whose jobs are moved (`guard_insert` and its kin)."""
+"""What the guard says of a store whose jobs are being moved (`guard_insert` and its kin)."""
 
 HOLD = "hold"
-"""The kind of act in which the writer holds a transaction for somebody who fills it."""
+"""The kind of act in which the writer holds a transaction for a step's body."""
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Act(msgspec.Struct, frozen=True):
 
 
 class Writer:
-    """Runs batches of acts, each batch in one transaction. `tell` is called with the news of each."""
+    """Runs batches of acts, each batch in one transaction. `tell` is called with the topics of each batch."""
 
     def __init__(self, path: Path, folder: Path, clock: StoreClock, tell: Callable[[set[str]], None]) -> None:
         self._path = path
@@ -58,11 +58,11 @@ class Writer:
         self._transactions = Transactions(path)
         self._files = Files(path)
         self._lost: StoreLost | None = None
-        """Why this process may use the store no more: its files were removed under it."""
+        """Why this process can't use the store any more: its files were removed."""
         self._is_lazy = False
 
     def run(self, tickets: Sequence[Ticket[Act]]) -> None:
-        """Carry out what waits."""
+        """Run the waiting acts."""
         if is_hold(tickets[0].work):
             self._hold(tickets[0])
             return
@@ -79,7 +79,7 @@ class Writer:
                 self.run(tickets)
                 return
             told = self._take_back(error)
-            # One of many may be to blame, so each tries alone; trouble with the store itself is everybody's.
+            # One of many may be the cause, so each is retried alone. Trouble with the store itself concerns everybody.
             if len(tickets) > 1 and not isinstance(told, StoreError):
                 for ticket in tickets:
                     self.run([ticket])
@@ -91,7 +91,7 @@ class Writer:
                 self._tell(news)
 
     def _hold(self, ticket: Ticket[Act]) -> None:
-        """A transactional step, in a transaction of its own: it can't take back what others have written."""
+        """Run a transactional step in its own transaction, so that it can't undo what others have written."""
         try:
             self._connected()
             if self._files.missing():
@@ -189,7 +189,7 @@ class Writer:
             )
         assert self.connection is not None
         self._roll_back()
-        # After a failed sync the kernel may have dropped the pages: only a fresh look at the file tells the truth.
+        # After a failed sync the kernel may have dropped the pages: only reading the file again shows what is stored.
         if isinstance(told, StoreError) and not isinstance(told, StoreBusy):
             is_whole = not self._files.missing()
             self.put_away(self.connection)

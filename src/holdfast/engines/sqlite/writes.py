@@ -1,7 +1,7 @@
 """What each act does to the database, inside a transaction that holds the write lock. Must not begin or commit.
 
-Under `begin immediate` nobody else can write, so an act looks first, compares in Python (`lifecycle.refusal`, the same
-words as in every engine) and then writes in bulk. An act that finds something wrong has written nothing yet.
+Under `begin immediate` nobody else can write, so an act reads first, compares in Python (`lifecycle.refusal`, the same
+words as in every engine) and then writes in bulk. An act that finds an error has written nothing yet.
 """
 
 import sqlite3
@@ -51,7 +51,7 @@ _json = msgspec.json.Encoder().encode
 
 
 class Writes:
-    """One transaction's worth of acts. `news` collects who is to be woken once it is durable."""
+    """The acts of one transaction. `news` collects the topics to wake once it is durable."""
 
     def __init__(self, connection: sqlite3.Connection, sql: SimpleNamespace) -> None:
         self._db = connection
@@ -68,14 +68,14 @@ class Writes:
         self._counting.write()
 
     def mark(self) -> str | None:
-        """What the mark of a move says, if this store bears it."""
+        """Return the content of the mark of a move, if this store has one."""
         row = self._db.execute(self._sql.record, {"name": MOVED}).fetchone()
         return None if row is None else row[0]
 
     # insert
 
     def insert(self, orders: Sequence[tuple[Sequence[Job], Lease | None]]) -> list[list[Inserted] | Exception]:
-        """Insert for many callers at once: each order is all or none on its own."""
+        """Insert for many callers at once: each order is all or none by itself."""
         if len(orders) == 1 and is_lone(*orders[0]):
             return [self._insert_lone(orders[0][0][0])]
         known = self._known(job.id for jobs, _ in orders for job in jobs)
@@ -94,7 +94,7 @@ class Writes:
         return answers
 
     def _insert_lone(self, job: Job) -> list[Inserted]:
-        """Insert one job that has no key and no parent. The database itself finds out whether it is new."""
+        """Insert one job without key and parent. The database itself finds out whether it is new."""
         added = self._db.execute(self._sql.add_lone_job, rows.lone_params(job))
         if not added.rowcount:
             return [Inserted(job.id, False)]
@@ -108,7 +108,7 @@ class Writes:
         return [Inserted(job.id, True)]
 
     def _sift(self, jobs: Sequence[Job], parent: Lease | None, known: set[str]) -> tuple[list[Inserted], list[Job]]:
-        """Which of one caller's jobs are new. Claims their keys, after everything has been checked."""
+        """Return which of one caller's jobs are new. Takes their keys, after everything has been checked."""
         if parent is not None and not holds(self._head(parent.job), parent.epoch):
             raise lease_over(parent)
         answer: list[Inserted] = []
@@ -128,7 +128,7 @@ class Writes:
         return answer, list(new.values())
 
     def _key_holder(self, job: Job, keys: dict[tuple[str, str], Job]) -> str | None:
-        """The job that has this one's key already, or None; then the key is this one's."""
+        """Return the job that already has this job's key, or None if this job now has it."""
         assert job.key is not None
         name = (job.type, job.key)
         if name in keys:
@@ -144,7 +144,7 @@ class Writes:
         return holder
 
     def _add(self, jobs: Sequence[Job]) -> dict[str, int]:
-        """Write new jobs, each with its first entry; answer with their numbers."""
+        """Write new jobs, each with its first entry; return their numbers."""
         if not jobs:
             return {}
         (n,) = self._db.execute(self._sql.next_job).fetchone()
@@ -170,7 +170,7 @@ class Writes:
     def claim(
         self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
     ) -> list[Job]:
-        """Promote what is due, then take jobs."""
+        """Promote due jobs, then take jobs."""
         paused = {row[0] for row in self._db.execute(self._sql.records, {"prefix": PAUSE})}
         claimed: list[Job] = []
         for queue in queues:
@@ -184,7 +184,7 @@ class Writes:
         return claimed
 
     def _promote(self, queue: str, now: Time) -> None:
-        """Make available what is due. Only what such a change touches is read and written: it may be thousands."""
+        """Make due jobs available. Reads and writes only what such a change needs, because there may be thousands."""
         due = {"queue": queue, "now": now, "limit": PROMOTE_LIMIT}
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
@@ -204,13 +204,13 @@ class Writes:
             self._db.executemany(self._sql.add_entry, entries)
 
     def _ready(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Row]:
-        """What can be claimed: the types side by side, each read only as far as it is needed."""
+        """Yield claimable jobs, merged from all types; each type is read only as far as needed."""
         asked: rows.Params = {"queue": queue, "now": now, "limit": limit}
         if types is None:
             there = self._db.execute(self._sql.ready_types, {"queue": queue, "limit": -1}).fetchall()
         else:
             there = self._db.execute(self._sql.ready_among, {"queue": queue, "types": _ids(types)}).fetchall()
-        # Another text for each, and so a statement of its own: one that is being read would be prepared anew.
+        # Each gets a different text, and so its own statement: a statement that is being read would be prepared again.
         walks: list[Iterator[Row]] = [
             self._db.execute(self._sql.ready + " " * index, {**asked, "type": type})
             for index, (type,) in enumerate(there)
@@ -218,7 +218,7 @@ class Writes:
         return list(islice(merge(*walks, key=_turn_of), limit) if len(walks) > 1 else chain(*walks))
 
     def _take(self, ready: Sequence[Row], now: Time, by: str) -> list[Job]:
-        """available → active. Nobody could change them since they were read: none is refused."""
+        """available → active. Nobody could change these jobs since they were read, so none is refused."""
         jobs: list[Job] = []
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
@@ -234,7 +234,7 @@ class Writes:
     # commit
 
     def commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
-        """Carry out changes."""
+        """Apply changes."""
         heads = self._heads(change.job.id for change in changes)
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
@@ -269,7 +269,7 @@ class Writes:
         updates: list[rows.Params],
         entries: list[rows.Params],
     ) -> None:
-        """Prepare the two rows of a change, its counters, and who is to hear of it."""
+        """Prepare the two rows of a change, its counters, and whom to notify."""
         updates.append(rows.job_params(job, n))
         entries.append(rows.entry_params(entry_of(change, job.version), n))
         self._tally[job.queue, before] -= 1
@@ -283,12 +283,12 @@ class Writes:
         self._db.executemany(self._sql.add_entry, entries)
 
     def _missing(self, parent: str, change: Change) -> Iterator[int]:
-        """How many children are missing of each group that a change waits for."""
+        """Return how many children are missing in each group that a change waits for."""
         for group in awaited_groups(change):
             yield self._db.execute(self._sql.missing, {"parent": parent, "name": group}).fetchone()[0]
 
     def _carry(self, change: Change, n: int, heads: dict[str, Head]) -> None:
-        """Write what goes with a change: dropped and new step records, edited arguments, new jobs."""
+        """Write the cargo of a change: dropped and new step records, edited arguments, new jobs."""
         if change.drops_failed:
             self._drop(change, n, self._sql.drop_failed)
         for path in change.drops:
@@ -320,7 +320,7 @@ class Writes:
     # record
 
     def record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
-        """Record steps. One statement for all; what became of each is only looked up when one was refused."""
+        """Record steps. One statement for all; if a step was refused, look up why."""
         answers: list[Recorded | Conflict] = []
         for group in steps_apart(steps):
             given = {"steps": rows.step_rows(group)}
@@ -335,8 +335,8 @@ class Writes:
         return answers
 
     def _replace(self, given: dict[str, Any], fence: int) -> int:
-        """Write what takes the place of a started step, where not all were new; answer how many did. The fence is the
-        number that the last step had before.
+        """Replace started steps, if not all steps were new; return how many were replaced. The fence is the highest
+        step number before.
         """
         if fence != PAST_ALL_STEPS:
             self._counting.add(self._db.execute(self._sql.steps_since, {"fence": fence}).fetchall(), fence)
@@ -350,7 +350,7 @@ class Writes:
         return answer
 
     def standing(self, step: Step) -> Recorded | Conflict | None:
-        """What there is against a record: a lease that isn't current, or one that is there already."""
+        """Return why a step can't be recorded: a lease that isn't current, or an existing record."""
         if (refused := step_refusal(self._head(step.job), step)) is not None:
             return refused
         row = self._db.execute(self._sql.step, {"job": step.job, "path": step.path}).fetchone()
@@ -362,7 +362,7 @@ class Writes:
     # prune, put_record
 
     def prune(self, limit: int, now: Time) -> int:
-        """Remove jobs that need not be kept any longer."""
+        """Remove jobs that needn't be kept any longer."""
         old = self._db.execute(self._sql.old, {"now": now, "limit": limit}).fetchall()
         gone: list[dict[str, Any]] = []
         for n, id, queue, state, type, key in old:
@@ -432,7 +432,7 @@ class Writes:
         return len(fresh)
 
     def _guard(self, stands: bool) -> None:
-        """Put up what refuses every write, or take it away."""
+        """Create or drop the triggers that refuse every write."""
         sql = self._sql
         for statement in (
             (sql.guard_insert, sql.guard_update, sql.guard_delete, sql.guard_step, sql.guard_record)
@@ -441,7 +441,7 @@ class Writes:
         ):
             self._db.execute(statement)
 
-    # looking
+    # Reads.
 
     def _known(self, ids: Iterable[str]) -> set[str]:
         return {row[0] for row in self._db.execute(self._sql.known_ids, {"ids": _ids(ids)})}
@@ -454,7 +454,7 @@ class Writes:
 
 
 def is_lone(jobs: Sequence[Job], parent: Lease | None) -> bool:
-    """Whether this is one new job about which nothing else has to be looked up: most submits are."""
+    """Whether this is one new job that needs no further lookup: most submits are."""
     if len(jobs) != 1 or parent is not None:
         return False
     job = jobs[0]

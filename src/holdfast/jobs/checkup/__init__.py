@@ -1,1 +1,1 @@
-"""The checkup of a store: what would break, as findings. Must not mend anything."""
+"""The checkup of a store: what would break, as findings. Must not repair anything."""

@@ -60,8 +60,8 @@ async def check_jobs(jobs: Jobs) -> list[Finding]:
 
 def _counts(queues: Sequence[QueueSummary]) -> Finding:
     totals = {state: sum(queue.counts.get(state, 0) for queue in queues) for state in State}
-    told = ", ".join(f"{number:,} {state}" for state, number in totals.items() if number)
-    return Finding("jobs", Level.OK, told or "none")
+    counts = ", ".join(f"{number:,} {state}" for state, number in totals.items() if number)
+    return Finding("jobs", Level.OK, counts or "none")
 
 
 async def _check_counters(jobs: Jobs) -> list[Finding]:
@@ -82,8 +82,10 @@ async def _check_counters(jobs: Jobs) -> list[Finding]:
         before, kept = kept, dict(await jobs.engine.count())
         if before == kept:
             wrong = sorted(name for name in kept.keys() | found.keys() if kept.get(name, 0) != found[name])
-            told = ", ".join(f"{q}/{s}: kept {kept.get((q, s), 0)}, found {found[q, s]}" for q, s in wrong[:NAMED])
-            text = f"differ from a recount ({told}); the numbers in status and queues are wrong"
+            differences = ", ".join(
+                f"{q}/{s}: kept {kept.get((q, s), 0)}, found {found[q, s]}" for q, s in wrong[:NAMED]
+            )
+            text = f"differ from a recount ({differences}); the numbers in status and queues are wrong"
             return [Finding("counters", Level.FAIL, text), *_check_rows(damaged)]
     return [Finding("counters", Level.OK, "not compared: the jobs change too fast"), *_check_rows(damaged)]
 

@@ -37,9 +37,9 @@ def _unserved(queues: Sequence[QueueSummary]) -> Finding:
     start = f"holdfast worker MODULE:APP --queues {','.join(queue.name for queue in named)}"
     if len(queues) == 1:
         return Finding("queue", Level.WARN, f"{queues[0].name}: {waiting} and no worker serves this queue: {start}")
-    told = [f"{queue.name}: {queue.waiting:,}" for queue in named]
-    told += [f"and {len(queues) - len(named):,} more queues"] if len(queues) > len(named) else []
-    text = f"{waiting} in queues that no worker serves ({', '.join(told)}): {start}"
+    names = [f"{queue.name}: {queue.waiting:,}" for queue in named]
+    names += [f"and {len(queues) - len(named):,} more queues"] if len(queues) > len(named) else []
+    text = f"{waiting} in queues that no worker serves ({', '.join(names)}): {start}"
     return Finding("queue", Level.WARN, text)
 
 

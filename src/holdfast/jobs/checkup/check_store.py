@@ -48,6 +48,8 @@ def _check_permissions(path: Path) -> Finding:
     if missing:
         return Finding("permissions", Level.FAIL, f"this user can't read and write {' and '.join(missing)}")
     mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077 == 0o060:
+        return Finding("permissions", Level.OK, "only its owner and its group can read and write it")
     if mode & 0o077:
         text = f"other users of this machine can access it (mode {mode:03o}): chmod 600 {path}"
         return Finding("permissions", Level.WARN, text)

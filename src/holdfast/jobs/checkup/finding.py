@@ -17,7 +17,7 @@ WALK_SECONDS = 5.0
 
 
 class Level(StrEnum):
-    """How bad a finding is: fine, worth a look, or broken."""
+    """How bad a finding is: fine, a warning, or broken."""
 
     OK = "ok"
     WARN = "warn"

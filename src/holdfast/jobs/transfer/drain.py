@@ -60,17 +60,17 @@ async def drain(engine: Engine, name: str, seconds: float | None, tell: Tell) ->
 
 
 async def _wait_for(engine: Engine, name: str, seconds: float, tell: Tell) -> None:
-    end, most, told = time.monotonic() + seconds, 0, dict[str, int]()
+    end, most, quieted_at = time.monotonic() + seconds, 0, dict[str, int]()
     while workers := await living_workers(engine):
         for worker in workers:  # including one that has just started
-            if worker.worker not in told:
-                told[worker.worker] = await engine.now()
+            if worker.worker not in quieted_at:
+                quieted_at[worker.worker] = await engine.now()
                 await engine.put_record(QUIET + worker.worker, OURS, 0)  # refused if a person has quieted it already
         jobs = await held_jobs(engine, workers)
         most = max(most, len(jobs))
         tell(f"draining {name}", most - len(jobs), most)
         # A claim may still be under way. The next heartbeat after the record shows that the worker has read it.
-        if not jobs and all(worker.beat_at > told[worker.worker] for worker in workers):
+        if not jobs and all(worker.beat_at > quieted_at[worker.worker] for worker in workers):
             return
         if time.monotonic() > end:
             what = f"{plural(len(jobs), 'job is', 'jobs are')} still running ({name_some([job.id for job in jobs])})"

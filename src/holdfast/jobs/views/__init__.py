@@ -1,1 +1,1 @@
-"""Jobs, queues, workers and stores as a person reads them: frozen values and plain text, for every kind of caller."""
+"""Jobs, queues, workers and stores as people read them: frozen values and plain text, for every kind of caller."""

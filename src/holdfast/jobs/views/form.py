@@ -1,7 +1,7 @@
-"""What an answer must look like, as a form: the fields of a JSON Schema, in words.
+"""A form for an answer: the fields of a JSON Schema, in words.
 
-Must not ask a store, and must not judge an answer as a whole: `jobs` does. Knows objects of simple fields; everything
-else is given as JSON.
+Must not read a store or judge a whole answer: `jobs` does. Knows objects with simple fields; everything else must be
+given as JSON.
 """
 
 import json
@@ -15,7 +15,7 @@ from holdfast.jobs.views.text import one_line
 from holdfast.safe_text import clean
 
 REFERENCES = 10
-"""How many references of a schema are followed, one to the next."""
+"""How many references in a row are followed in a schema."""
 
 CHOICES_SHOWN = 10
 DEFAULT_SHOWN = 40
@@ -28,19 +28,19 @@ LIMITS = (
     ("minItems", "maxItems", "{} to {} items", "at least {} items", "at most {} items"),
     ("minProperties", "maxProperties", "{} to {} entries", "at least {} entries", "at most {} entries"),
 )
-"""The bounds of a field by their words in a schema, and as a person reads them: both, the lower, the upper."""
+"""The bounds of a field: their keywords in a schema, and the words for both, for the lower, for the upper."""
 
 EMPTY: tuple[Any, ...] = (None, "", [], {})
-"""Defaults that say no more than that a field may be left out."""
+"""Defaults that only mean that a field may be left out."""
 
 KINDS = {"string": "text", "boolean": "yes or no", "integer": "whole number", "number": "number", "json": "JSON"}
-"""The kinds of a field, as a person is told them."""
+"""The kinds of fields, in words."""
 
 SAMPLES: dict[str, Any] = {"string": "…", "boolean": True, "integer": 0, "number": 0.5, "json": None}
 
 
 class Field(NamedTuple):
-    """One field of a form; the whole answer, when it has no name."""
+    """One field of a form. Without a name, it is the whole answer."""
 
     name: str
     kind: str
@@ -64,34 +64,34 @@ class Field(NamedTuple):
         }
 
     def takes(self) -> str:
-        """What may be given: "yes or no", "text, at most 8 characters", "one of draft, final"."""
+        """Return what can be given: "yes or no", "text, at most 8 characters", "one of draft, final"."""
         if not self.choices:
             return KINDS[self.kind] + (f", {self.limits}" if self.limits else "")
         more = " …" if len(self.choices) > CHOICES_SHOWN else ""
         return f"one of {', '.join(clean(one) for one in list(self.choices)[:CHOICES_SHOWN])}{more}"
 
     def words(self, left_out: str = "may be left out") -> str:
-        """The field in words: "note (text, may be left out)", "stars (whole number, 1 to 5, default 3)"."""
+        """Return the field in words: "note (text, may be left out)", "stars (whole number, 1 to 5, default 3)"."""
         default = "" if self.default in EMPTY else one_line(json.dumps(self.default, ensure_ascii=False), DEFAULT_SHOWN)
-        told = "" if self.is_required else f", default {default}" if default else f", {left_out}"
-        return f"{one_line(self.name, 60)} ({self.takes()}{told})" if self.name else self.takes()
+        optional = "" if self.is_required else f", default {default}" if default else f", {left_out}"
+        return f"{one_line(self.name, 60)} ({self.takes()}{optional})" if self.name else self.takes()
 
 
 def fields_of(schema: Mapping[str, Any]) -> list[Field]:
-    """The fields that an answer has; one without a name, when the answer is no object with known fields."""
+    """Return the fields of an answer; a single one without a name if the answer isn't an object with known fields."""
     known = schema.get("$defs", {})
     whole = _followed(schema, known)
     properties = whole.get("properties")
     if not isinstance(properties, dict) or not properties:
         return [_field("", schema, known, is_required=True)]
-    # A kept schema has its properties by name, and only what is required in the order in which it was written.
+    # A stored schema has its properties sorted by name; only `required` keeps the order in which they were written.
     required = [name for name in whole.get("required", ()) if name in properties]
     names = dict.fromkeys([*required, *properties])
     return [_field(name, properties[name], known, is_required=name in required) for name in names]
 
 
 def question_shape(one: Question) -> Shape:
-    """A question as JSON, with the fields of its answer."""
+    """Return a question as JSON, with the fields of its answer."""
     return {
         "job": one.job,
         "type": one.type,
@@ -106,12 +106,12 @@ def question_shape(one: Question) -> Shape:
 
 
 def form_words(fields: Sequence[Field]) -> str:
-    """A form in one line: "ok (yes or no), note (text, may be left out)"."""
+    """Return a form in one line: "ok (yes or no), note (text, may be left out)"."""
     return ", ".join(field.words() for field in fields)
 
 
 def sample_answer(fields: Sequence[Field]) -> str:
-    """An answer of the right form, for the shell: what must be there, with values to write over."""
+    """Return an answer that fits, for the shell: the required fields, with sample values to replace."""
     values = {field.name: _example(field) for field in fields}
     whole = values[""] if "" in values else {field.name: values[field.name] for field in fields if field.is_required}
     return shlex.quote(clean(json.dumps(whole, ensure_ascii=False)))
@@ -141,24 +141,24 @@ def _field(name: str, schema: Mapping[str, Any], known: Mapping[str, Any], *, is
 
 
 def _limits(schema: Mapping[str, Any]) -> str:
-    """The bounds of a field in words: "1 to 5", "at most 8 characters, like ^[a-z]+$"."""
-    told = []
+    """Return the bounds of a field in words: "1 to 5", "at most 8 characters, like ^[a-z]+$"."""
+    limits = []
     for low, high, both, at_least, at_most in LIMITS:
         if low in schema and high in schema:
-            told.append(both.format(schema[low], schema[high]))
+            limits.append(both.format(schema[low], schema[high]))
         elif low in schema or high in schema:
-            told.append(at_least.format(schema[low]) if low in schema else at_most.format(schema[high]))
+            limits.append(at_least.format(schema[low]) if low in schema else at_most.format(schema[high]))
     if "multipleOf" in schema:
-        told.append(f"a multiple of {schema['multipleOf']}")
+        limits.append(f"a multiple of {schema['multipleOf']}")
     if "pattern" in schema:
-        told.append(f"like {one_line(str(schema['pattern']), PATTERN_SHOWN)}")
+        limits.append(f"like {one_line(str(schema['pattern']), PATTERN_SHOWN)}")
     if "format" in schema:
-        told.append(one_line(str(schema["format"]), PATTERN_SHOWN))
-    return ", ".join(told)
+        limits.append(one_line(str(schema["format"]), PATTERN_SHOWN))
+    return ", ".join(limits)
 
 
 def _followed(schema: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema without references, and without the null that stands beside one other kind."""
+    """Return a schema with its references resolved, and without a null that is combined with only one other kind."""
     for _ in range(REFERENCES):
         several = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
         if "$ref" in schema:

@@ -1,4 +1,4 @@
-"""Effects in doubt as a person sees them: which, and the two commands for each. Must not ask a store."""
+"""Effects in doubt, for a person: which ones, and the two commands for each. Must not read a store."""
 
 import shlex
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from holdfast.jobs.views.text import error_line, one_line, short_id
 from holdfast.safe_text import clean
 
 RESULT_SHOWN = 60
-"""How much of a result that may not fit is shown."""
+"""How many characters are shown of a result that may not fit."""
 
 
 class StepInDoubt(Struct, frozen=True):
-    """A step that a person is asked about: what is in doubt, what it raised if known, and what to type in each case."""
+    """A step that a person has to decide: what is in doubt, its error if known, and what to type in each case."""
 
     path: str
     words: str
@@ -26,8 +26,9 @@ class StepInDoubt(Struct, frozen=True):
 
 
 def steps_in_doubt(job: Job, records: Sequence[Step]) -> list[StepInDoubt]:
-    """The steps of a job in review that a person is still asked about. While a job runs, a step that was begun is
-    simply under way.
+    """Return the steps of a job in review that a person still has to decide.
+
+    While a job runs, a step that has started is simply running.
     """
     if job.state is not State.REVIEW:
         return []
@@ -41,7 +42,7 @@ def steps_in_doubt(job: Job, records: Sequence[Step]) -> list[StepInDoubt]:
 
 
 def steps_that_may_not_fit(job: Job, steps: Sequence[Step], history: Sequence[Entry]) -> list[StepInDoubt]:
-    """The steps of which a person may have said something that did not fit, and may say it again."""
+    """Return the steps that a person resolved with a result that may not fit, and can resolve again."""
     if job.state is not State.REVIEW:
         return []
     said = "happened, as a person said, with a result that may not fit:"

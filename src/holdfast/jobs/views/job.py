@@ -1,4 +1,4 @@
-"""Everything that is kept of one job, as frozen values: where it stands, its stages, steps, story, log and children.
+"""Everything stored about one job, as frozen values: its status, stages, steps, history, log and children.
 
 Must not change anything.
 """
@@ -23,11 +23,11 @@ from holdfast.jobs.views.text import ago, one_line, plural, short_id, span
 from holdfast.safe_text import clean
 
 VALUE_SHOWN = 1_000
-"""How much of an argument or a result a person is shown; the JSON shape has all of it."""
+"""How many characters of an argument or a result are shown; the JSON shape has all of it."""
 
 
 class JobView(Struct, frozen=True, kw_only=True):
-    """One job with all that is kept of it."""
+    """One job with everything stored about it."""
 
     job: Job
     status: Status
@@ -39,16 +39,16 @@ class JobView(Struct, frozen=True, kw_only=True):
     may_not_fit: tuple[StepInDoubt, ...]
     to_undo: tuple[str, ...]
     undo: str
-    """What an undo job undoes; or what there is to undo of a job, and who does it."""
+    """What an undo job undoes; or, for another job, what there is to undo, and which job does it."""
     refused: tuple[Refusal, ...]
     log: tuple[str, ...]
     children: tuple[Job, ...]
     waits: tuple[Wait, ...]
-    """What it waits for, also while it keeps its slot."""
+    """What it waits for, even if it keeps its slot while it waits."""
 
     @property
     def whole_history(self) -> tuple[Entry, ...]:
-        """The history, with the one that it had in another store."""
+        """Return the history, preceded by the one from another store."""
         return (*self.before_import, *self.history)
 
     def shape(self) -> Shape:
@@ -68,7 +68,7 @@ class JobView(Struct, frozen=True, kw_only=True):
 
 
 async def view_job(jobs: Jobs, job: Job) -> JobView:
-    """Read all that a store keeps of a job."""
+    """Read everything that a store has about a job."""
     records, history = await jobs.engine.steps(job.id), await jobs.history(job.id)
     steps = tuple(step for step in records if not step.path.startswith("~"))
     to_undo = tuple(step.path.removeprefix(UNDO_PATH) for step in records if step.path.startswith(UNDO_PATH))
@@ -94,8 +94,8 @@ async def view_job(jobs: Jobs, job: Job) -> JobView:
 async def _undo_words(jobs: Jobs, job: Job, made: int, children: Sequence[Job]) -> str:
     if job.type == UNDO_TYPE:
         (undone,) = [None] if job.parent is None else await jobs.engine.get([job.parent])
-        told = "which is no longer stored" if undone is None else f"{undone.type}, which is {undone.state}"
-        return f"undoes what job {short_id(job.parent or '')} made: {told}"
+        which = "which is no longer stored" if undone is None else f"{undone.type}, which is {undone.state}"
+        return f"undoes what job {short_id(job.parent or '')} made: {which}"
     if not made or job.state is State.COMPLETED:
         return ""
     things = plural(made, "thing")
@@ -108,7 +108,7 @@ async def _undo_words(jobs: Jobs, job: Job, made: int, children: Sequence[Job]) 
 
 
 def facts_of(job: Job, now: Time) -> dict[str, str]:
-    """What was asked for and what came of it, by name; what there is nothing of is left out."""
+    """Return the request and the outcome of a job, by name. Empty ones are left out."""
     facts = {
         "submitted": f"{time_text(job.created_at)}",
         "priority": str(job.priority) if job.priority else "",
@@ -132,14 +132,14 @@ def _shorten(text: str) -> str:
 
 
 class Stage(Struct, frozen=True):
-    """One of a job's stages, and whether it is passed, current or still ahead."""
+    """One of a job's stages, and whether it is finished, current or still to come."""
 
     name: str
     place: Literal["passed", "current", "ahead"]
 
 
 def stages_of(one: Status) -> list[Stage]:
-    """The stages that a job names, in their order."""
+    """Return the stages that a job declares, in their order."""
     current = one.stage_number or 0
     return [
         Stage(
@@ -155,7 +155,7 @@ def stages_of(one: Status) -> list[Stage]:
 
 
 class StepLine(Struct, frozen=True):
-    """A step as a person reads it in a list."""
+    """A step, as it appears in a list."""
 
     name: str
     words: str
@@ -165,8 +165,8 @@ class StepLine(Struct, frozen=True):
 
 
 def step_line(step: Step, name: str, *, is_in_doubt: bool) -> StepLine:
-    """A step under its short name, with its tries, how long it took, and what it returned or raised."""
-    # What a step writes when it begins is no result.
+    """Return a step under its short name, with its tries, how long it took, and its result or error."""
+    # What a step writes before it runs isn't a result.
     result = "" if step.state is StepState.STARTED else one_line(step.result or "", 40)
     tries = f", {step.tries} tries" if step.tries > 1 else ""
     return StepLine(
@@ -179,5 +179,5 @@ def step_line(step: Step, name: str, *, is_in_doubt: bool) -> StepLine:
 
 
 def _took(milliseconds: int) -> str:
-    """How long a step took; short ones in milliseconds."""
+    """Return how long a step took; short times in milliseconds."""
     return f"{milliseconds} ms" if milliseconds < 1_000 else span(milliseconds)

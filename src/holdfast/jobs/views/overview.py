@@ -1,4 +1,4 @@
-"""What is going on in a store: queues, workers, what runs, and what needs a person. Must not change anything."""
+"""The state of a store: queues, workers, running jobs, and jobs that need a person. Must not change anything."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,28 +13,28 @@ from holdfast.jobs.views.shapes import Shape, error_shape, status_shape, time_te
 
 ACTIVE_SHOWN = 20
 REVIEW_SHOWN = 5
-"""How many jobs an overview shows; then it says how to see the rest."""
+"""How many jobs an overview shows. It then says how to see the rest."""
 
 TYPES_SHOWN = 10
 """How many job types a line names."""
 
 SILENT_MS = 10_000
-"""A worker beats every two seconds; one not heard of for so long is called silent."""
+"""A worker sends a heartbeat every two seconds. Without one for this long, it is called silent."""
 
 ALIVE, SILENT, GONE = "alive", "silent", "gone"
-"""How a worker is: heard of, not heard of for a while, seen dead."""
+"""The state of a worker: alive, without a heartbeat for a while, known to be dead."""
 
 WORKER_MEANINGS = {
     ALIVE: "",
-    SILENT: "not heard of for a while; its jobs are taken over when its lease is over",
-    GONE: "it died; another worker takes over what it held",
+    SILENT: "no heartbeat for a while; when its lease expires, another worker takes over its jobs",
+    GONE: "it died; another worker takes over its jobs",
 }
 
 
 class QueueSummary(Struct, frozen=True, kw_only=True):
     """A queue: its jobs by state, whether it is paused, and how many living workers serve it.
 
-    `unknown` are the types of jobs that wait there and that none of these workers knows.
+    `unknown` are the types of waiting jobs that none of these workers knows.
     """
 
     name: str
@@ -45,17 +45,17 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """All its jobs that are kept."""
+        """All stored jobs."""
         return sum(self.counts.values())
 
     @property
     def ended(self) -> int:
-        """Those that have ended."""
+        """Jobs that have ended."""
         return sum(number for state, number in self.counts.items() if state in TERMINAL)
 
     @property
     def waiting(self) -> int:
-        """Those that want a worker, now or at their time."""
+        """Jobs that wait for a worker, now or when they are due."""
         return sum(self.counts.get(state, 0) for state in (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE))
 
     def shape(self) -> Shape:
@@ -84,15 +84,15 @@ class Overview(Struct, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> list[Presence]:
-        """The workers that were heard of lately."""
+        """Workers with a recent heartbeat."""
         return [worker for worker in self.workers if is_alive(worker, self.now)]
 
     def total(self, state: State) -> int:
-        """How many jobs are in a state, over all queues."""
+        """Return how many jobs are in a state, in all queues."""
         return sum(queue.counts.get(state, 0) for queue in self.queues)
 
     def progress(self) -> object:
-        """What changes when something has happened. Time passing is not among it."""
+        """Return a value that changes when something happens, but not just because time passes."""
         counts = [(queue.name, queue.pause, tuple(sorted(queue.counts.items()))) for queue in self.queues]
         return counts, [(one.id, one.progress()) for one in self.active], [worker.worker for worker in self.workers]
 
@@ -112,19 +112,19 @@ class Overview(Struct, frozen=True, kw_only=True):
 
 
 def worker_state(worker: Presence, now: Time) -> str:
-    """How a worker is: alive, silent or gone."""
+    """Return the state of a worker: alive, silent or gone."""
     if worker.gone:
         return GONE
     return SILENT if now - worker.beat_at > SILENT_MS else ALIVE
 
 
 def is_alive(worker: Presence, now: Time) -> bool:
-    """Whether a worker was heard of lately."""
+    """Return whether a worker has a recent heartbeat."""
     return worker_state(worker, now) == ALIVE
 
 
 async def view_queues(jobs: Jobs) -> tuple[QueueSummary, ...]:
-    """Every queue that has jobs, is paused, or is served."""
+    """Return every queue that has jobs, is paused, or is served by a worker."""
     counts, pauses, now = await jobs.engine.count(), await jobs.pauses(), await jobs.engine.now()
     alive = [worker for worker in await jobs.workers() if is_alive(worker, now)]
     names = {queue for queue, _ in counts} | set(pauses) | {queue for worker in alive for queue in worker.queues}
@@ -142,16 +142,16 @@ async def view_queues(jobs: Jobs) -> tuple[QueueSummary, ...]:
 
 
 async def _unknown_types(jobs: Jobs, queue: str, alive: Sequence[Presence]) -> tuple[str, ...]:
-    """The types that wait in a queue and that none of its living workers knows. Where it has none, that is told."""
+    """Return the types of waiting jobs that none of the queue's living workers knows. Empty if it has no workers."""
     serving = [worker.types for worker in alive if queue in worker.queues]
-    if not serving or None in serving:  # one that doesn't tell its types may know any
+    if not serving or None in serving:  # a worker that doesn't report its types may know any
         return ()
     known = {type for types in serving for type in types or ()}
     return tuple(type for type in await jobs.engine.ready_types(queue) if type not in known)
 
 
 async def view_store(jobs: Jobs, place: str) -> Overview:
-    """The store as it is now. The lists are bounded; the counts are not."""
+    """Return the store as it is now. The lists are bounded; the counts are not."""
     engine = jobs.engine
     active = await engine.find(Where(states=(State.ACTIVE,)), limit=ACTIVE_SHOWN)
     return Overview(
@@ -165,12 +165,12 @@ async def view_store(jobs: Jobs, place: str) -> Overview:
 
 
 def type_words(types: Sequence[str]) -> str:
-    """Types of jobs that wait, named."""
+    """Name the types of waiting jobs."""
     return f"{'the type' if len(types) == 1 else 'the types'} of waiting jobs {list_types(types)}"
 
 
 def list_types(types: Sequence[str]) -> str:
-    """Types in a row, but not too many."""
+    """List types, but not too many."""
     return ", ".join(
         [*types[:TYPES_SHOWN], *([f"{len(types) - TYPES_SHOWN:,} more"] if len(types) > TYPES_SHOWN else [])]
     )

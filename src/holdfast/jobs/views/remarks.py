@@ -1,6 +1,6 @@
-"""What is said about a job besides its sentence (`str(status)`): its owner, its life, a remark in a list.
+"""What is shown about a job besides its sentence (`str(status)`): its owner, its life, a remark in a list.
 
-Must not ask a store.
+Must not read a store.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,11 @@ from holdfast.jobs.views.text import ago, error_line, one_line, plural, span
 
 
 def owner_words(one: Status | Job, lost: int | None = None) -> Iterator[str]:
-    """Who runs it, and what has gone wrong before. `lost` is how many workers were lost in all, where that is known."""
+    """Yield who runs it, and what went wrong before. `lost` is the total number of lost workers, if known."""
     if one.worker is not None:
         yield f"worker {one.worker}"
     if one.attempt > 1:
-        # The attempt that runs has a number; where none runs, only the failed ones can be told.
+        # A running attempt has a number. If none runs, only the failed attempts can be counted.
         yield f"attempt {one.attempt}" if one.state is State.ACTIVE else plural(one.attempt - 1, "failed attempt")
     if lost:
         in_a_row = f", {one.recoveries} in a row" if 1 < one.recoveries < lost else ""
@@ -26,12 +26,12 @@ def owner_words(one: Status | Job, lost: int | None = None) -> Iterator[str]:
 
 
 def count_lost_workers(history: Sequence[Entry]) -> int:
-    """How many workers were lost over a job in all."""
+    """Return how many workers a job has lost in total."""
     return sum(entry.event in (Event.LAPSE, Event.ABANDON) and "lost" in entry.note for entry in history)
 
 
 def life_words(one: Status, history: Sequence[Entry], now: Time) -> str:
-    """Its queue, since when it is there, who runs it, and how long it took."""
+    """Return its queue, its age, its worker, and how long it took."""
     words = [f"queue {one.queue}", f"submitted {ago(one.created_at, now)}"]
     words += owner_words(one, count_lost_workers(history))
     if one.finished_at is not None:
@@ -42,7 +42,7 @@ def life_words(one: Status, history: Sequence[Entry], now: Time) -> str:
 
 
 def when_words(job: Job, now: Time) -> str:
-    """The moment that matters most in a job's state."""
+    """Return the time that matters most in the job's state."""
     match job.state:
         case State.SCHEDULED | State.RETRYABLE:
             return f"due {ago(job.run_at, now)}"
@@ -55,7 +55,7 @@ def when_words(job: Job, now: Time) -> str:
 
 
 def remark(job: Job) -> str:
-    """What is out of the ordinary about a job in a list."""
+    """Return what is unusual about a job in a list."""
     if job.error is not None:
         return error_line(job.error, 60)
     if job.attempt > 1:
@@ -64,6 +64,6 @@ def remark(job: Job) -> str:
 
 
 def refusal_words(refused: Refusal) -> str:
-    """What to say of a signal or an answer that the job itself refused."""
+    """Describe a signal or an answer that the job itself refused."""
     what = "answer" if refused.name.startswith(ASK) else f"signal {one_line(refused.name, 60)}"
     return f"an earlier {what} was refused, from {one_line(refused.by, 60)}: {one_line(refused.why)}"

@@ -1,4 +1,4 @@
-"""The jobs that need a person, each with what is asked about it and what can be done. Must not change anything."""
+"""The jobs that need a person, each with its open decisions and possible actions. Must not change anything."""
 
 from msgspec import Struct
 
@@ -15,7 +15,7 @@ POSSIBLE = tuple(
 
 
 class ReviewView(Struct, frozen=True):
-    """A job in review: since when, what a person is asked about its steps, and what they may correct."""
+    """A job in review: since when, which steps a person must decide, and which decisions they can correct."""
 
     job: Job
     since: Time
@@ -38,7 +38,7 @@ class ReviewView(Struct, frozen=True):
 
 
 async def view_reviews(jobs: Jobs, limit: int = PAGE_LIMIT) -> tuple[list[ReviewView], int]:
-    """The newest jobs in review, up to a limit, and how many there are in all."""
+    """Return the newest jobs in review, up to a limit, and how many there are in total."""
     found = await jobs.engine.find(Where(states=(State.REVIEW,), newest_first=True), limit=limit)
     total = sum(number for (_, state), number in (await jobs.engine.count()).items() if state is State.REVIEW)
     return [await _view(jobs, job) for job in found], total
@@ -46,7 +46,7 @@ async def view_reviews(jobs: Jobs, limit: int = PAGE_LIMIT) -> tuple[list[Review
 
 async def _view(jobs: Jobs, job: Job) -> ReviewView:
     steps, history = await jobs.engine.steps(job.id), await jobs.history(job.id)
-    brought = [entry for entry in history if entry.before is not State.REVIEW]  # signals may have come since
+    brought = [entry for entry in history if entry.before is not State.REVIEW]  # signals may have arrived since
     return ReviewView(
         job=job,
         since=brought[-1].at if brought else job.created_at,

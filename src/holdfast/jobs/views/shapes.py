@@ -1,4 +1,4 @@
-"""Jobs, histories and workers as JSON documents with stable keys. Must not ask a store, and must not leave a key out.
+"""Jobs, histories and workers as JSON documents with stable keys. Must not read a store or leave out a key.
 
 Times are text in UTC ("2026-03-01T12:00:00.000Z"), durations whole milliseconds, arguments and results plain values.
 """
@@ -16,7 +16,7 @@ Shape = dict[str, Any]
 
 
 def time_text(at: Time | None) -> str | None:
-    """A time as text, exact to the millisecond."""
+    """Return a time as text, exact to the millisecond."""
     if at is None:
         return None
     seconds, milliseconds = divmod(at, 1_000)
@@ -24,7 +24,7 @@ def time_text(at: Time | None) -> str | None:
 
 
 def parse_time(text: str | None) -> Time | None:
-    """The time that a text means; ValueError when it is none."""
+    """Return the time that a text means, or raise ValueError."""
     if text is None:
         return None
     whole = datetime.fromisoformat(text)
@@ -34,7 +34,7 @@ def parse_time(text: str | None) -> Time | None:
 
 
 def plain_value(text: str | None) -> Any:
-    """A stored value as plain data; one that can't be read as its raw text, under a name that says so."""
+    """Return a stored value as plain data. If it can't be read, return its raw text, under a name that says so."""
     try:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError):
@@ -42,14 +42,14 @@ def plain_value(text: str | None) -> Any:
 
 
 def error_shape(error: Error | None) -> Shape | None:
-    """An error: type, message, traceback."""
+    """Return an error: type, message, traceback."""
     if error is None:
         return None
     return {"type": error.type, "message": error.message, "traceback": error.traceback}
 
 
 def job_shape(job: Job) -> Shape:
-    """A whole job."""
+    """Return a whole job."""
     options = job.options
     return {
         "id": job.id,
@@ -90,7 +90,7 @@ def job_shape(job: Job) -> Shape:
 
 
 def entry_shape(entry: Entry) -> Shape:
-    """One entry of a history."""
+    """Return one entry of a history."""
     return {
         "version": entry.version,
         "at": time_text(entry.at),
@@ -104,7 +104,7 @@ def entry_shape(entry: Entry) -> Shape:
 
 
 def step_shape(step: Step) -> Shape:
-    """One step record."""
+    """Return one step's record."""
     return {
         "path": step.path,
         "name": step.name,
@@ -119,12 +119,12 @@ def step_shape(step: Step) -> Shape:
 
 
 def refusal_shape(refused: Refusal) -> Shape:
-    """A signal or an answer that the job itself refused."""
+    """Return a signal or an answer that the job itself refused."""
     return {"name": refused.name, "by": refused.by, "why": refused.why}
 
 
 def status_shape(status: Status) -> Shape:
-    """Where a job stands."""
+    """Return a job's status."""
     return {
         "id": status.id,
         "type": status.type,
@@ -152,7 +152,7 @@ def status_shape(status: Status) -> Shape:
 
 
 def retry_shape(retrying: Retrying | None) -> Shape | None:
-    """A step that is tried again."""
+    """Return a step that is being retried."""
     if retrying is None:
         return None
     return {
@@ -166,7 +166,7 @@ def retry_shape(retrying: Retrying | None) -> Shape | None:
 
 
 def worker_shape(presence: Presence, how: str) -> Shape:
-    """A worker; `how` it is: alive, silent, gone."""
+    """Return a worker. `how` is its state: alive, silent, gone."""
     return {
         "id": presence.worker,
         "state": how,

@@ -1,4 +1,4 @@
-"""Steps named for a person: `draw "sea"`, `chapter 3`, "draw, item 2", instead of by a hash. Must not ask a store.
+"""Step names for people: `draw "sea"`, `chapter 3`, "draw, item 2", instead of a hash. Must not read a store.
 
 A record keeps no arguments: without `key=`, its path holds a hash of them. Most arguments are part of the job's own
 arguments or of an earlier result, so a value from there with the same hash is the argument.
@@ -18,7 +18,7 @@ from holdfast.jobs.views.shapes import plain_value
 from holdfast.jobs.views.text import one_line
 
 ARGUMENT_SHOWN = 30
-"""A longer argument doesn't name a step; its number does."""
+"""A step with a longer argument is named by its number instead."""
 
 CANDIDATES = 2_000
 COMBINATIONS = 200
@@ -58,7 +58,7 @@ def _candidates(job: Job, steps: Sequence[Step]) -> Iterator[str]:
 
 
 def _values(value: Any, depth: int) -> Iterator[Any]:
-    """Return a value and all that it holds."""
+    """Return a value and everything inside it."""
     yield value
     if depth and isinstance(value, list | dict):
         for inner in value.values() if isinstance(value, dict) else value:

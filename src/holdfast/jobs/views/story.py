@@ -1,4 +1,4 @@
-"""A job's history told as a story: one line for each entry. Must not ask a store."""
+"""A job's history in words: one line for each entry. Must not read a store."""
 
 from msgspec import Struct
 
@@ -27,16 +27,16 @@ WORDS: dict[str, str] = {
     Event.DISCARD: "discarded",
     SIGNAL: "got a signal",
 }
-"""What happened, as a person says it."""
+"""What happened, in words."""
 
 DONE_BY = frozenset({"submit", "activate", "claim", "complete", "release", "cancel", "replay", "resolve", "discard"})
-"""What somebody does. All else happens, and who noticed it stands behind."""
+"""Events that somebody causes. For all others, the line ends with who noticed it."""
 
 NOTE_LIMIT = 160
 
 
 class StoryLine(Struct, frozen=True):
-    """One entry as a person reads it: when, what happened, who did or noticed it, and its notes."""
+    """One entry in words: when, what happened, who did or noticed it, and its notes."""
 
     clock: str
     words: str
@@ -46,14 +46,14 @@ class StoryLine(Struct, frozen=True):
     after: State
 
 
-def tell_entry(entry: Entry, now: Time) -> StoryLine:
-    """One entry: "12:03:10", "claimed", " by w-7, epoch 2", "3 min ago"; with its date when that isn't today's."""
-    told, today = time_text(entry.at) or "", time_text(now) or ""
+def describe_entry(entry: Entry, now: Time) -> StoryLine:
+    """Describe one entry: "12:03:10", "claimed", " by w-7, epoch 2", "3 min ago"; with its date if it isn't today."""
+    text, today = time_text(entry.at) or "", time_text(now) or ""
     who = one_line(entry.by, 60)
     if who:
         who = f" by {who}" if entry.event in DONE_BY else f" ({who})"
     return StoryLine(
-        clock=told[11:19] if told[:10] == today[:10] else f"{told[:10]} {told[11:19]}",
+        clock=text[11:19] if text[:10] == today[:10] else f"{text[:10]} {text[11:19]}",
         words=WORDS.get(entry.event, entry.event),
         who=who + (f", epoch {entry.epoch}" if entry.event == Event.CLAIM else ""),
         ago=ago(entry.at, now),
@@ -67,7 +67,7 @@ def _note_name(name: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """A note's value without brackets and quotes: lists and objects as enumerations."""
+    """Return a note's value without brackets and quotes: lists and objects as enumerations."""
     match value:
         case dict():
             return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())

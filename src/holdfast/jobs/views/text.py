@@ -1,7 +1,7 @@
-"""The words that views share: lines, short ids, durations, moments, plurals. Must not ask a store or know a terminal.
+"""Wording that views share: lines, short ids, durations, times, plurals. Must not read a store or know a terminal.
 
-Whatever users wrote (errors, log lines, progress, reasons) goes through `one_line`, which leaves nothing in it that a
-terminal obeys (`safe_text`).
+Text written by users (errors, log lines, progress, reasons) goes through `one_line`, which removes control sequences
+that a terminal would obey (`safe_text`).
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from holdfast.core.model import Error, Time
 from holdfast.safe_text import clean
 
 SHORT_ID = 8
-"""How many characters of an id are shown in lists: the last ones, as ids of one moment begin alike."""
+"""How many characters of an id are shown in lists: the last ones, because ids created together start alike."""
 
 MOMENT_MS = 1_000
 LINE_LIMIT = 200
-"""An error or a text is shown up to here in a list; the view of one job has all of it."""
+"""The longest error or text in a list. The view of one job has all of it."""
 
 NAMED = 3
 """How many jobs, workers or steps a line names."""
@@ -28,23 +28,23 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 def one_line(text: str, limit: int = LINE_LIMIT) -> str:
-    """Text of a user's as one line, cut where it gets too long."""
+    """Return a user's text as one line, cut if it is too long."""
     line = clean(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def error_line(error: Error | None, limit: int = LINE_LIMIT) -> str:
-    """An error as one line: its type and what it says. Errors of Holdfast's own go without their module."""
+    """Return an error as one line: its type and its text. Holdfast's own errors go without their module."""
     return "" if error is None else one_line(f"{error.type.removeprefix(OUR_ERRORS)}: {error.message}", limit)
 
 
 def short_id(id: str) -> str:
-    """The end of an id, by which every verb finds the job again."""
+    """Return the end of an id. Every verb accepts it."""
     return id[-SHORT_ID:]
 
 
 def span(milliseconds: int) -> str:
-    """A duration as precise as a person wants it: "12 s", "12 min", "1 h 59 min", "3 d 4 h", "40 d"."""
+    """Return a duration as precise as a person wants it: "12 s", "12 min", "1 h 59 min", "3 d 4 h", "40 d"."""
     if milliseconds < MOMENT_MS:
         return "a moment"
     for (size, unit), (less, lesser) in pairwise(_UNITS):
@@ -56,7 +56,7 @@ def span(milliseconds: int) -> str:
 
 
 def ago(at: Time | None, now: Time) -> str:
-    """When something was, or will be: "12 min ago", "in 3 h", "now"."""
+    """Return when something was or will be: "12 min ago", "in 3 h", "now"."""
     if at is None:
         return "–"
     if abs(now - at) < MOMENT_MS:
@@ -65,21 +65,21 @@ def ago(at: Time | None, now: Time) -> str:
 
 
 def time_left(until: Time, now: Time) -> str:
-    """How much of a wait is left: "1 d left", "timed out"."""
+    """Return how much of a wait is left: "1 d left", "timed out"."""
     return f"{span(until - now)} left" if until > now else "timed out"
 
 
 def utc_clock(at: Time) -> str:
-    """A moment for a person: "2026-03-01 12:00:00 UTC"."""
+    """Return a time for a person: "2026-03-01 12:00:00 UTC"."""
     return f"{datetime.fromtimestamp(at // 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:
-    """A number with its noun: "1 job", "12 jobs"."""
+    """Return a number with its noun: "1 job", "12 jobs"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def name_some(names: Sequence[str]) -> str:
-    """Names in a row, but not too many: "a, b, c and 12 more"."""
+    """List names, but not too many: "a, b, c and 12 more"."""
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more

@@ -1,4 +1,4 @@
-"""What a job waits for, in words. Must not ask a store, and must not know a status: a status speaks these words."""
+"""What a job waits for, in words. Must not read a store or know a status: a status uses these words."""
 
 from holdfast.core.model import Time, Wait, WaitKind
 from holdfast.jobs.questions import ASK
@@ -7,7 +7,7 @@ from holdfast.jobs.waiters import awaited_job
 
 
 def wait_words(wait: Wait, now: Time) -> str:
-    """What a job waits for: "waiting for signal approved, 1 d left", "sleeping until 2026-03-01 …, 2 h left"."""
+    """Return what a job waits for: "waiting for signal approved, 1 d left", "sleeping until 2026-03-01 …, 2 h left"."""
     words = {
         WaitKind.TIME: "sleeping" if wait.until is None else f"sleeping until {utc_clock(wait.until)}",
         WaitKind.SIGNAL: f"waiting for signal {one_line(wait.name, 60)}",

@@ -180,6 +180,8 @@ class Host:
             chance=random.random,
         )
         attempt.send = send
+        if self.word.tells_retries:
+            attempt.on_retry = send
         attempt.isolate = lambda call, timeout=None: _run_isolated(asking, call, timeout)
         attempt.journal.load(self.word.steps)
         self.word = replace(self.word, steps=[])  # They may be many, and this process may be idle for long.

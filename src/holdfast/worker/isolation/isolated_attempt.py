@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, State, Step, StepState, Time
 from holdfast.core.model import Ask as PermitAsk
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
+from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.status import progress_record
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Current
@@ -97,6 +98,7 @@ class IsolatedAttempt(Attempt):
             claimed=self.claimed,
             until=self.fence(),
             memory_mb=self.spec.memory_mb,
+            tells_retries=self.on_retry is not None,
         )
         self._before = []
         # From now on the process knows better, because it sees which of them are called.
@@ -170,6 +172,9 @@ class IsolatedAttempt(Attempt):
                 self.progress.add_log_line(text)
             case Logged():
                 log_here(news)
+            case StepRetry():
+                if self.on_retry is not None:
+                    self.on_retry(news)
             case ProgressNews():
                 pass  # A job's progress is part of its report of what it is doing.
 

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from holdfast.core.codec import PAYLOAD_LIMIT
 from holdfast.core.model import Error, Job, Running, Step
+from holdfast.jobs.job_events import StepRetry
 from holdfast.worker.context import Current
 from holdfast.worker.isolation.import_target import Target
 
@@ -55,6 +56,8 @@ class Attend(Struct, tag=True, frozen=True):
     until: float
     """No step starts after this, by the same clock, unless a later `Fence` allows it."""
     memory_mb: int | None
+    tells_retries: bool = False
+    """Whether to send a `StepRetry` for each retry of a step, for hooks."""
 
 
 class Fence(Struct, tag=True, frozen=True):
@@ -170,7 +173,7 @@ class Failed(Struct, tag=True, frozen=True):
     worn: bool = False
 
 
-News = Progress | Logged | Ask | Leave | Doing | Line
+News = Progress | Logged | Ask | Leave | Doing | Line | StepRetry
 """What a process may send while its code runs."""
 
 Heard = Ready | Began | News | Done | Failed | Ended

@@ -184,12 +184,12 @@ class RemoteEngine(Engine, Transactional):
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "RemoteEngine":
         """Refuse: only a worker can provide this engine."""
-        raise Invalid("the line to a worker has no URL")
+        raise Invalid("the connection to a worker has no URL")
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
         """Refuse: only a worker can provide this engine."""
-        raise Invalid("the line to a worker has no URL")
+        raise Invalid("the connection to a worker has no URL")
 
     async def open(self) -> None:
         """Do nothing: the worker has opened the store."""
@@ -213,11 +213,11 @@ class RemoteEngine(Engine, Transactional):
 
     async def _commit(self, changes: Sequence[Change]) -> list[Applied | Conflict]:
         replies: list[Reply] = await self._ask("commit", changes)
-        return [_told(one.applied or one.conflict) for one in replies]
+        return [_present(one.applied or one.conflict) for one in replies]
 
     async def _record(self, steps: Sequence[Step]) -> list[Recorded | Conflict]:
         replies: list[Reply] = await self._ask("record", steps)
-        return [_told(one.recorded or one.conflict) for one in replies]
+        return [_present(one.recorded or one.conflict) for one in replies]
 
     async def _admit(
         self, asks: Sequence[PermitAsk], steps: Sequence[Step]
@@ -268,7 +268,7 @@ class RemoteEngine(Engine, Transactional):
 
     async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
         reply: Reply = await self._ask("put_record", name, value, expected)
-        put: Record | Conflict = _told(reply.record or reply.conflict)
+        put: Record | Conflict = _present(reply.record or reply.conflict)
         return put
 
     def _wait(self, topics: list[str], timeout: float, after: int) -> Awaitable[int]:
@@ -283,9 +283,9 @@ class RemoteEngine(Engine, Transactional):
         kind = getattr(errors, error.type.removeprefix("holdfast.core.errors."), None)
         if isinstance(kind, type) and issubclass(kind, HoldfastError):
             raise kind(error.message)
-        raise HoldfastError(f"the worker could not do this: {error.type}: {error.message}")
+        raise HoldfastError(f"the worker couldn't make this call to the store: {error.type}: {error.message}")
 
 
-def _told(answer: Any) -> Any:
+def _present(answer: Any) -> Any:
     assert answer is not None
     return answer

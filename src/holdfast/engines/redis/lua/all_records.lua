@@ -1,4 +1,4 @@
--- all_records: {cursor, about how many}. Answers {seq, next cursor, name, version ever reached, record or false …}.
+-- all_records: {cursor, about how many}. Returns {seq, next cursor, name, highest version so far, record or false …}.
 local found = call('HSCAN', K .. 'dv', ARGV[FIRST_ARG], 'COUNT', ARGV[FIRST_ARG + 1])
 local answer = {seq, found[1]}
 for place = 1, #found[2], 2 do

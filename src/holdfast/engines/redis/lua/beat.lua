@@ -1,5 +1,5 @@
--- beat: {worker, presence, connection, leaving, how many jobs are named, their ids …, names of records to ask for …}.
--- Answers {seq, now, held (id, epoch …), cancelled ids, names of records that are there}.
+-- beat: {worker, status, connection, leaving, number of named jobs, their ids …, names of records to check …}.
+-- Returns {seq, now, held (id, epoch …), cancelled ids, names of existing records}.
 local worker, named = ARGV[FIRST_ARG], tonumber(ARGV[FIRST_ARG + 4])
 local now = time_now()
 if ARGV[FIRST_ARG + 3] == '1' then

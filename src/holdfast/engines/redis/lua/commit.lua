@@ -1,8 +1,8 @@
--- commit: each further argument is one change. A conflict touches no neighbour.
+-- commit: each further argument is one change. A conflict has no effect on the other changes.
 -- {id, expected epoch, expected version, state, run_at, epoch, attempt, recoveries, worker, claimed_at, finished_at,
 --  prune_at, arrives, waits, error, result, entry, cargo, whether permits may end}; cargo is {body, steps, drops, drops_failed, signal, takes,
 --  new jobs, groups it waits for} or false.
--- Answers, for each: {1, version, missing or false}, or {0, why, state, version, epoch} (why: 1 there is no such job,
+-- Returns, for each: {1, version, missing or false}, or {0, reason, state, version, epoch} (reason: 1 there is no such job,
 -- 2 the lease was lost, 3 somebody was faster, 4 its children have arrived).
 if moved then return moved end
 local NO_JOB, LEASE_LOST, OUTRUN, CHILDREN_ARE_IN = 1, 2, 3, 4
@@ -81,7 +81,7 @@ local function commit(change)
     or (uses and change[4] == 'a') or (change[4] == 'p' and head[WAITS] ~= change[14])
   if moves then leave(head, id, uses) end
   local had_ended, had_arrived = ENDED[head[STATE]], head[ARRIVED]
-  -- Its owner knows what it does itself; told of it, it would beat for every job that it ends.
+  -- An owner isn't notified of its own changes: it would send a heartbeat for every job that it ends.
   if head[WORKER] and not change[9] and not change[2] then tell('worker:' .. head[WORKER]) end
   head[STATE], head[VERSION], head[EPOCH] = change[4], head[VERSION] + 1, change[6]
   head[MORE] = head[MORE] + EACH_VERSION

@@ -1,2 +1,2 @@
--- Before plain reads, and to ask for the time: is this the store that the caller means? Answers {seq, now}.
+-- Before plain reads, and to ask for the time: is this the store that the caller expects? Returns {seq, now}.
 return {seq, time_now()}

@@ -1,9 +1,9 @@
--- expired: {until when, after, newest, how many to find, how many to look at, states or '', has queue, queue, has type,
--- type, has parent, parent}. Walks what has expired, by id. Answers {seq, where to go on or false, jobs …}.
+-- expired: {until when, after, newest, how many to find, how many to read, states or '', has queue, queue, has type,
+-- type, has parent, parent}. Lists expired jobs, by id. Returns {seq, where to continue or false, jobs …}.
 --
--- `x` is ordered by time, so its beginning is what has expired; it goes over to `xi`, which is ordered by id, a page a
--- call and each job once. The walk begins when all of it is there: until then no job is answered, and the caller goes on
--- from where it was.
+-- `x` is sorted by time, so it starts with the expired jobs. They are copied to `xi`, which is sorted by id: a page per call,
+-- each job once. The listing starts when all of them are there; until then no job is returned, and the caller continues from
+-- where it was.
 local limit, after, newest = ARGV[FIRST_ARG], ARGV[FIRST_ARG + 1], ARGV[FIRST_ARG + 2] == '1'
 local most, page, states = tonumber(ARGV[FIRST_ARG + 3]), tonumber(ARGV[FIRST_ARG + 4]), ARGV[FIRST_ARG + 5]
 local queue = ARGV[FIRST_ARG + 6] == '1' and ARGV[FIRST_ARG + 7]

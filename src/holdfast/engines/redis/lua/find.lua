@@ -1,11 +1,11 @@
--- find: {after, newest, how many to find, how many to look at, states or '', has queue, queue, has type, type, indexes …}.
--- Walks the given indexes as one, by id. Answers {seq, where to go on or false, jobs …}.
+-- find: {after, newest, how many to find, how many to read, states or '', has queue, queue, has type, type, indexes …}.
+-- Merges the given indexes, by id. Returns {seq, where to continue or false, jobs …}.
 local after, newest = ARGV[FIRST_ARG], ARGV[FIRST_ARG + 1] == '1'
 local most, page, states = tonumber(ARGV[FIRST_ARG + 2]), tonumber(ARGV[FIRST_ARG + 3]), ARGV[FIRST_ARG + 4]
 local queue = ARGV[FIRST_ARG + 5] == '1' and ARGV[FIRST_ARG + 6]
 local kind = ARGV[FIRST_ARG + 7] == '1' and ARGV[FIRST_ARG + 8]
 
--- By bytes, as the indexes are ordered: Lua's own comparison goes by the server's locale.
+-- Compares bytes, as the indexes are sorted: Lua's own comparison uses the server's locale.
 local function before(one, other)
   for place = 1, math.min(#one, #other) do
     local a, b = string.byte(one, place), string.byte(other, place)

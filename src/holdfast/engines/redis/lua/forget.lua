@@ -1,5 +1,5 @@
--- Remove traces of the dead, once none of their jobs is left to be rescued: {worker, the beat that was seen, 0 for one that
--- can't be read …}.
+-- Remove the statuses of dead workers, once all their jobs are rescued: {worker, the heartbeat that was seen, or 0 for one
+-- that can't be read …}.
 for place = FIRST_ARG, #ARGV, 2 do
   local worker = ARGV[place]
   local text = call('HGET', K .. 'w', worker)

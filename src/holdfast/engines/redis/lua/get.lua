@@ -1,4 +1,4 @@
--- get: ids. Answers {seq, job or false …}.
+-- get: ids. Returns {seq, job or false …}.
 local answer = {seq}
 for place = FIRST_ARG, #ARGV do
   local text = call('HGET', job_key(ARGV[place]), 'h')

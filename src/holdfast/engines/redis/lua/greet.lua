@@ -1,9 +1,9 @@
--- The first act on every connection. It has no door, since it tells what is behind it.
+-- The first act on every connection. It doesn't check the store's identity, because it returns it.
 -- {id that the caller knows or '', the server's run id, the caller's generation, a new id, format, oldest}.
--- A store of an older format becomes one of ours: who only knows that format, and connects from now on, is refused.
--- Makes the store where there is none and the caller knows none. A server that the store has not lived on before begins
--- a new generation, and how far the store had come by then is kept: so it can be seen later who had seen more.
--- Answers {id or false, format, oldest, generation, seq, seq when the generation after the caller's began or false}.
+-- Upgrades a store of an older format: a program that knows only that format, and connects from now on, is refused.
+-- Creates the store if there is none and the caller knows none. On a server where the store hasn't been before, a new
+-- generation begins, and the store's seq at that time is kept: so it can be seen later whether a caller had seen more.
+-- Returns {id or false, format, oldest, generation, seq, seq when the generation after the caller's began or false}.
 local STORE = KEYS[1] .. ':store'
 local known, run, gen = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local KEPT = 100

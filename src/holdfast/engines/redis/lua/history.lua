@@ -1,4 +1,5 @@
--- history: {job, above which version, how many}. Answers {seq, head, body and first entry (for the first one), entry …}.
+-- history: {job, above which version, how many}. Returns {seq, head, body and first entry (for the first one), entry
+-- …}.
 local id, after, most = ARGV[FIRST_ARG], tonumber(ARGV[FIRST_ARG + 1]), tonumber(ARGV[FIRST_ARG + 2])
 local got = call('HMGET', job_key(id), 'h', 'b', 'e1')
 if not got[1] then return {seq} end

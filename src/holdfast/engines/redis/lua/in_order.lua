@@ -1,4 +1,4 @@
--- in_order: {the last id of the page before or '', how many}. Answers {seq, whether that job is there, jobs …}.
+-- in_order: {the last id of the previous page or '', how many}. Returns {seq, whether that job exists, jobs …}.
 local after, most = ARGV[FIRST_ARG], tonumber(ARGV[FIRST_ARG + 1])
 local bucket, passed = '-inf', after == ''
 if not passed then
@@ -7,7 +7,7 @@ if not passed then
   bucket = bucket_of(head[NUMBER])
 end
 local answer = {seq, 1}
--- One list more than a page fills: of the first one, all may lie before the page.
+-- One list more than a page needs: all of the first one may come before the page.
 for _, name in ipairs(call('ZRANGEBYSCORE', K .. 'o', bucket, '+inf', 'LIMIT', 0, most + 1)) do
   for _, id in ipairs(call('LRANGE', K .. 'o:' .. name, 0, -1)) do
     if passed then

@@ -1,4 +1,4 @@
--- keys: {the last name of the page before or '', how many}. Answers {seq, whether that one is there, name, key …}.
+-- keys: {the last name of the previous page or '', how many}. Returns {seq, whether that one exists, name, key …}.
 local after, most = ARGV[FIRST_ARG], tonumber(ARGV[FIRST_ARG + 1])
 local start = 0
 if after ~= '' then

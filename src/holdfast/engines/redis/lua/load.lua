@@ -1,7 +1,7 @@
--- load: each further argument is a part of what is moved here, and each can be repeated:
--- {'j', id, {field, entry …}, {{path, state, record} …}, job as in insert or false}: a large job comes in several, and is
--- there with its last one. {'k', name, job, digest, until or false}: a key. {'r', name, version, at, value or false}: a record.
--- Answers {seq, how many jobs are new}, or {seq, -1} where the store is not marked.
+-- load: each further argument is a part of what is moved here, and can be repeated safely:
+-- {'j', id, {field, entry …}, {{path, state, record} …}, job as in insert or false}: a large job has several parts, and exists
+-- after the last one. {'k', name, job, digest, until or false}: a key. {'r', name, version, at, value or false}: a record.
+-- Returns {seq, how many jobs are new}, or {seq, -1} if the store isn't marked.
 if not moved then return {seq, -1} end
 local now = time_now()
 local new = 0

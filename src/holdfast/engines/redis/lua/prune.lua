@@ -1,12 +1,12 @@
--- prune: how many, at most; and how many of anything to look at. The caller goes on while there is something to do.
--- Answers {seq, how many were removed, whether anything was done}.
+-- prune: {how many at most, how many of anything to read}. The caller repeats it while there is something to do.
+-- Returns {seq, how many were removed, whether anything was done}.
 if moved then return moved end
 local most, page = tonumber(ARGV[FIRST_ARG]), tonumber(ARGV[FIRST_ARG + 1])
 local BUCKET_KEPT_MS = 3600000
 local now = time_now()
 local gone, done = 0, 0
 
--- What stayed because of a parent that has ended by now.
+-- Jobs that were kept because of a parent that has ended by now.
 local function look_again()
   local parent = call('LINDEX', K .. 'u', 0)
   if not parent then return end
@@ -19,7 +19,7 @@ local function look_again()
   done = done + 1
 end
 
--- What goes is gathered, and removed by a few calls for all: a call costs more here than what it does.
+-- Collect what to remove, and remove it with a few calls: a call costs more than what it does.
 local keys, buckets, left = {}, {}, {}
 
 local function remove(head, id)
@@ -70,7 +70,7 @@ local function prune()
       local above = head[PARENT] and head_of(head[PARENT])
       if above and not ENDED[above[STATE]] then
         call('SADD', K .. 'b:' .. head[PARENT], id)
-      elseif tonumber(call('HGET', K .. 'g:' .. id, 'l') or 0) <= 0 then -- else its last child brings it back
+      elseif tonumber(call('HGET', K .. 'g:' .. id, 'l') or 0) <= 0 then -- otherwise its last child puts it back
         remove(head, id)
       end
     end

@@ -1,4 +1,5 @@
--- records: {prefix, the last name of the page before or '', how many}. Answers {seq, name, version ever reached, record …}.
+-- records: {prefix, the last name of the previous page or '', how many}. Returns {seq, name, highest version so far,
+-- record …}.
 local prefix, after, most = ARGV[FIRST_ARG], ARGV[FIRST_ARG + 1], tonumber(ARGV[FIRST_ARG + 2])
 local from = after == '' and '[' .. prefix or '(' .. after
 local answer = {seq}

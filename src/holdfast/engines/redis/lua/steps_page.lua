@@ -1,6 +1,5 @@
--- steps_page: {job, the path behind which to begin or '', how many}. Answers {seq, 1, path and record of each step …}, without
--- the result where that can be told from the rest at a glance; {seq, 0} where the order is not known; {seq, 2} where that path
--- is gone.
+-- steps_page: {job, the path to start after or '', how many}. Returns {seq, 1, path and record of each step …}, without the
+-- result if that is easy to separate; {seq, 0} if the order is unknown; {seq, 2} if that path is gone.
 local id, after, most = ARGV[FIRST_ARG], ARGV[FIRST_ARG + 1], ARGV[FIRST_ARG + 2]
 local head = head_of(id)
 if head and not is_counted(head) then return {seq, 0} end

@@ -1,7 +1,8 @@
--- steps_under: {what the paths begin with, a state or '', jobs …}. Answers {seq, {path and record of each step …} for each job}.
+-- steps_under: {prefix of the paths, a state or '', jobs …}. Returns {seq, {path and record of each step …} for each
+-- job}.
 local prefix, state = ARGV[FIRST_ARG], ARGV[FIRST_ARG + 1]
 
--- Our own records are few and in order.
+-- Our own records are few and sorted.
 local function own_records(id)
   local found = {}
   for _, path in ipairs(call('ZRANGEBYLEX', K .. 'l:' .. id, '[' .. prefix, '[' .. prefix .. '\255')) do

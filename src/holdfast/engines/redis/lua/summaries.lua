@@ -1,5 +1,5 @@
--- summaries: ids. Answers {seq, what there is of each …}: {last path or '', field and number of each counter …}, 0 for a job
--- whose counters are not right, and {''} for one that is not there.
+-- summaries: ids. Returns {seq, the counters of each …}: {last path or '', field and number of each counter …}, 0 for a job
+-- whose counters aren't valid, and {''} for one that doesn't exist.
 local answer = {seq}
 for place = FIRST_ARG, #ARGV do
   local id = ARGV[place]

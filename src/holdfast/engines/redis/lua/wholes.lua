@@ -1,6 +1,6 @@
--- wholes: {how many entries and steps one call reads, ids …}. Answers {seq, what there is of each …}, of fewer jobs than were
--- asked for where it would be too much: {{head, body, first entry or false, entry …}, {path, step …}}, {} for a job that
--- is not there, and 0 for one that is too large by itself.
+-- wholes: {how many entries and steps one call reads, ids …}. Returns {seq, the content of each …}, for fewer jobs than
+-- requested if it would be too much: {{head, body, first entry or false, entry …}, {path, step …}}, {} for a job that
+-- doesn't exist, and 0 for one that is too large by itself.
 local left = tonumber(ARGV[FIRST_ARG])
 local all = left
 local answer = {seq}

@@ -1,0 +1,69 @@
+"""Observers of an engine hear what its calls have stored, and nothing that the store refused."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.conformance.given import StoreClock, job
+from holdfast.core.changes import complete
+from holdfast.core.model import Applied, Change, Conflict, Job
+from holdfast.engines.memory import MemoryEngine
+
+
+class Ears:
+    def __init__(self) -> None:
+        self.inserted: list[str] = []
+        self.changed: list[tuple[str, str]] = []
+
+    def heard_inserts(self, jobs: Sequence[Job]) -> None:
+        self.inserted += [job.id for job in jobs]
+
+    def heard_changes(self, changes: Sequence[Change]) -> None:
+        self.changed += [(change.job.id, change.event) for change in changes]
+
+
+def given() -> tuple[MemoryEngine, StoreClock, Ears]:
+    clock, ears = StoreClock(settable=True), Ears()
+    engine = MemoryEngine(clock)
+    engine.observe(ears)
+    engine.observe(ears)
+    return engine, clock, ears
+
+
+async def test_an_observer_hears_of_new_jobs_once():
+    engine, clock, ears = given()
+    first, second = job(clock, key="one"), job(clock)
+
+    await engine.insert([first])
+    await engine.insert([replace(first, id=job(clock).id), second])
+    await engine.insert([second])
+
+    assert ears.inserted == [first.id, second.id]
+
+
+async def test_an_observer_hears_of_accepted_changes_only():
+    engine, clock, ears = given()
+    jobs = [job(clock), job(clock), job(clock)]
+    await engine.insert(jobs)
+    one, two, three = await engine.claim("w-1", ["default"], 3)
+    ends = [complete(held, clock(), by="w-1", result="1") for held in (one, two, three)]
+    stale = replace(ends[1], epoch=7)
+
+    accepted, refused = await engine.commit([ends[0], stale])
+    (turned,), _ = await engine.turn([ends[2]], "w-1", ["default"], 0)
+
+    assert isinstance(accepted, Applied)
+    assert isinstance(refused, Conflict)
+    assert isinstance(turned, Applied)
+    assert ears.changed == [(one.id, "complete"), (three.id, "complete")]
+
+
+async def test_a_change_says_who_held_the_job_and_since_when():
+    engine, clock, _ = given()
+    await engine.insert([job(clock)])
+    (held,) = await engine.claim("w-1", ["default"], 1)
+
+    change = complete(held, clock(), by="w-1", result="1")
+
+    assert (change.held_by, change.held_since) == ("w-1", held.claimed_at)
+    assert (change.job.worker, change.job.claimed_at) == (None, None)
