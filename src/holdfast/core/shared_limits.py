@@ -84,9 +84,10 @@ NO_LIMIT = Settings()
 def settings_of(text: str) -> Settings:
     """Read a limit's settings; those of no limit at all if they can't be read."""
     try:
-        return json.decode(text, type=Settings)
+        found = json.decode(text, type=Settings)
     except DecodeError:
         return NO_LIMIT
+    return found if found.period_ms > 0 else NO_LIMIT
 
 
 def bucket_of(text: str) -> Bucket | None:
