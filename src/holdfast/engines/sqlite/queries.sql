@@ -526,15 +526,17 @@ update holdfast_waiting set at = :at, stands = :stands where key = :key and queu
 delete from holdfast_waiting where key = :key and queue = :queue;
 
 -- name: find_waiting
--- prune: a program of the version before tells nobody that it has put back a job with limits
+-- prune: a program of the version before tells nobody that it has put back a job with limits. From one key and queue to
+-- the next, never from job to job.
 insert into holdfast_waiting (key, queue, at, stands)
 with recursive place (key, queue) as (
   select limit_key, queue from job where n = (
     select n from job where state = 'available' and limit_key > '' order by limit_key, queue limit 1)
   union all
-  select limit_key, job.queue from place cross join job on n = (
-    select n from job where state = 'available' and (limit_key, queue) > (place.key, place.queue)
-    order by limit_key, queue limit 1)
+  select limit_key, job.queue from place cross join job on n = coalesce(
+    (select n from job where state = 'available' and limit_key = place.key and queue > place.queue
+     order by limit_key, queue limit 1),
+    (select n from job where state = 'available' and limit_key > place.key order by limit_key, queue limit 1))
 )
 select key, queue, 0, 0 from place where true
 on conflict (key, queue) do nothing;
