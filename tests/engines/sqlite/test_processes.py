@@ -233,7 +233,7 @@ def test_a_worker_that_leaves_is_gone_from_the_list(tmp_path, run):
         ("ready", "job_ready (limit_key=? AND queue=? AND type=?)"),
         ("ready_among", "job_ready (limit_key=? AND queue=? AND type=?)"),
         ("unlimited_types", "job_ready (limit_key=? AND queue=? AND type>?)"),
-        ("waiting_types", "job_ready (limit_key=? AND queue=? AND type>?)"),
+        ("waiting_firsts", "job_ready (limit_key=? AND queue=? AND type>?)"),
         ("ready_types", "job_ready (limit_key=? AND queue=? AND type>?)"),
         ("waited_for", "job_ready (limit_key=? AND queue=?)"),
         ("waited_for", "holdfast_parked (parked_key=? AND queue=?)"),

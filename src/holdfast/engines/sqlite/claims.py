@@ -74,24 +74,19 @@ class Claims(JobWrites):
 
     def _ready(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Row]:
         """What can be claimed without permits: the types side by side, each read only as far as it is needed."""
-        kinds = [(None, type) for type in self._unlimited_types(queue, types)]
-        walks = self._walks(queue, kinds, limit, now)
+        walks = self._unlimited(queue, types, limit, now)
         return list(islice(merge(*walks, key=_turn_of), limit) if len(walks) > 1 else chain(*walks))
 
-    def _unlimited_types(self, queue: str, types: Collection[str] | None) -> list[str]:
+    def _unlimited(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Iterator[Row]]:
         if types is None:
-            found = self._db.execute(self._sql.unlimited_types, {"queue": queue})
+            there = self._db.execute(self._sql.unlimited_types, {"queue": queue}).fetchall()
         else:
-            found = self._db.execute(self._sql.ready_among, {"queue": queue, "types": ids_of(types)})
-        return [type for (type,) in found.fetchall()]
-
-    def _walks(self, queue: str, kinds: Iterable[tuple[str | None, str]], limit: int, now: Time) -> list[Iterator[Row]]:
-        """The available jobs behind each key (None: without limits) and of each type, in order."""
-        asked: rows.Params = {"queue": queue, "now": now, "limit": limit}
+            there = self._db.execute(self._sql.ready_among, {"queue": queue, "types": ids_of(types)}).fetchall()
+        asked: rows.Params = {"queue": queue, "key": None, "now": now, "limit": limit}
         # Another text for each, and so a statement of its own: one that is being read would be prepared anew.
         return [
-            self._db.execute(self._sql.ready + " " * index, {**asked, "key": key, "type": type})
-            for index, (key, type) in enumerate(kinds)
+            self._db.execute(self._sql.ready + " " * index, {**asked, "type": type})
+            for index, (type,) in enumerate(there)
         ]
 
     def _take(self, ready: Iterable[tuple[int, Job]], now: Time, by: str) -> list[Job]:
@@ -122,16 +117,25 @@ class Claims(JobWrites):
         """Take jobs in order: those without limits, and those behind these keys that get all their permits."""
         self._wake_parked(queue, [key for key, is_parked in keys.items() if is_parked], permits, now)
         look = Look(keys, permits, limit, now)
-        kinds: list[tuple[str | None, str]] = [(None, type) for type in self._unlimited_types(queue, types)]
-        waiting = self._limits.waiting_types(queue, keys)
-        kinds += [(key, type) for key, type in waiting if types is None or type in types]
-        look.take(kinds, self._walks(queue, kinds, -1, now))
+        unlimited = self._unlimited(queue, types, limit, now)
+        for walk in unlimited:
+            look.add(None, walk)
+        firsts = self._limits.firsts(queue, keys, now)
+        for index, (key, type, priority, run_at, n) in enumerate(firsts, len(unlimited)):
+            if types is None or type in types:
+                look.add_later(key, (-priority, run_at, n), self._waiting(queue, key, type, now, index))
+        look.take()
         for n, key, at in look.moved:
             self._db.execute(self._sql.move_behind, {"n": n, "key": key})
             self._limits.look_at(queue, key, at)
         jobs = self._take(look.taken, now, by)
-        self._limits.look_again(queue, keys, look.blocks, permits, now)
+        self._limits.look_again(queue, look.seen(), look.blocks, permits, now)
         return jobs
+
+    def _waiting(self, queue: str, key: str, type: str, now: Time, index: int) -> Iterator[Row]:
+        """The jobs of a type behind a key in order. Nothing is read before the first one is asked for."""
+        asked = {"queue": queue, "key": key, "type": type, "now": now, "limit": -1}
+        yield from self._db.execute(self._sql.ready + " " * index, asked)
 
     def _wake_parked(self, queue: str, keys: Iterable[str], permits: Permits, now: Time) -> None:
         """Wake jobs whose steps wait for a permit of these keys, while there is room, and keep it for them."""
@@ -160,25 +164,32 @@ class Look:
         self._limit = limit
         self._now = now
         self._passed: Counter[str | None] = Counter()
-        self._heap: list[tuple[Turn, str | None, Row, Iterator[Row]]] = []
+        self._heap: list[tuple[Turn, str | None, Row | None, Iterator[Row]]] = []
         self.taken: list[tuple[int, Job]] = []
         self.moved: list[tuple[int, str, Time | None]] = []
         self.blocks: dict[str, Time | None] = {}
 
-    def take(self, kinds: Iterable[tuple[str | None, str]], walks: Iterable[Iterator[Row]]) -> None:
+    def add(self, key: str | None, walk: Iterator[Row]) -> None:
+        """Go through the jobs of a walk, too: those behind a key, or without limits."""
+        if key not in self.blocks and (row := next(walk, None)) is not None:
+            heappush(self._heap, (_turn_of(row), key, row, walk))
+
+    def add_later(self, key: str, first: Turn, walk: Iterator[Row]) -> None:
+        """The same for a walk whose first job is known, and is not read before its turn."""
+        heappush(self._heap, (first, key, None, walk))
+
+    def take(self) -> None:
         """Go through the jobs of all walks in the order of claims. Nothing of a job is written meanwhile."""
-        for (key, _), walk in zip(kinds, walks, strict=True):
-            self._step(key, walk)
         while self._heap and len(self.taken) < self._limit:
             turn, key, row, walk = heappop(self._heap)
             if key not in self.blocks:
-                self._consider(turn, key, row)
-                self._step(key, walk)
-        self._heap.clear()
+                self._consider(turn, key, next(walk) if row is None else row)
+                self.add(key, walk)
 
-    def _step(self, key: str | None, walk: Iterator[Row]) -> None:
-        if key not in self.blocks and (row := next(walk, None)) is not None:
-            heappush(self._heap, (_turn_of(row), key, row, walk))
+    def seen(self) -> list[str]:
+        """The keys that this claim is done with. It has not come to those whose first job is still to come."""
+        unseen = {key for _, key, row, _ in self._heap if row is None}
+        return [key for key in self._keys if key not in unseen or key in self.blocks]
 
     def _consider(self, turn: Turn, key: str | None, row: Row) -> None:
         job = job_of(row)

@@ -48,6 +48,9 @@ class LimitRows(PermitRows):
         self._news = news
         self._notes: dict[tuple[str, str], Time | None] = {}
         """What `look_at` has noted, by key and queue: thousands of new jobs may wait behind one key."""
+        self._rechecks: dict[str, Time] = {}
+        """What `recheck` has noted, by key: many permits of one key may end together."""
+        self._settings: dict[str, Settings] = {}
 
     # Jobs that wait.
 
@@ -69,6 +72,11 @@ class LimitRows(PermitRows):
             notes = [{"key": key, "queue": queue, "at": at} for (key, queue), at in self._notes.items()]
             self._notes.clear()
             self._db.executemany(self._sql.look_at, notes)
+        if self._rechecks:
+            for key, at in self._rechecks.items():
+                queues = self._db.execute(self._sql.recheck, {"key": key, "at": at}).fetchall()
+                self._news.update(queue_topic(queue) for (queue,) in queues)
+            self._rechecks.clear()
 
     def find_waiting(self) -> None:
         """Note every key behind which jobs are available, also those that another program forgot to note."""
@@ -82,18 +90,18 @@ class LimitRows(PermitRows):
         asked = {"queue": queue, "now": now, "limit": RECHECK_LIMIT}
         return {key: bool(is_parked) for key, is_parked in self._db.execute(self._sql.keys_to_look_at, asked)}
 
-    def waiting_types(self, queue: str, keys: Collection[str]) -> list[tuple[str, str]]:
-        """Keys and types of the jobs that are available behind these keys."""
-        return self._db.execute(
-            self._sql.waiting_types, {"queue": queue, "keys": _json(list(keys)).decode()}
-        ).fetchall()
+    def firsts(self, queue: str, keys: Collection[str], now: Time) -> list[tuple[str, str, int, Time, int]]:
+        """The first job of each type behind each of these keys: key, type, priority, run_at, number."""
+        asked = {"queue": queue, "keys": _texts(keys), "now": now}
+        return self._db.execute(self._sql.waiting_firsts, asked).fetchall()
 
     def look_again(
         self, queue: str, keys: Collection[str], blocks: dict[str, Time | None], permits: Permits, now: Time
     ) -> None:
         """After a claim has looked at some keys: let the next one look at each when there may be room for somebody.
 
-        `blocks` are those without room, with the time when they may have some.
+        `blocks` are those without room, with the time when they may have some. A key that has room, but for jobs that
+        this claim doesn't take, goes to the end of the line, and wakes nobody.
         """
         self.write_notes()
         asked = {"queue": queue, "keys": _texts(keys)}
@@ -113,20 +121,21 @@ class LimitRows(PermitRows):
 
     def recheck(self, key: str, at: Time) -> None:
         """See PermitRows."""
-        self.write_notes()
-        queues = self._db.execute(self._sql.recheck, {"key": key, "at": at}).fetchall()
-        self._news.update(queue_topic(queue) for (queue,) in queues)
+        self._rechecks[key] = min(at, self._rechecks.get(key, at))
         self._news.add(limit_topic(key))
 
     def recheck_limit(self, limit: str) -> None:
         """Let claims look at every key of a limit: its settings have changed. Whoever writes them wakes everybody."""
+        self._settings.clear()
         self.write_notes()
         self._db.execute(self._sql.recheck_limit, _keys_of(limit))
 
     def settings(self, limit: str) -> Settings:
         """See PermitRows."""
-        text = self._record(LIMIT + limit)
-        return NO_LIMIT if text is None else settings_of(text)
+        if limit not in self._settings:
+            text = self._record(LIMIT + limit)
+            self._settings[limit] = NO_LIMIT if text is None else settings_of(text)
+        return self._settings[limit]
 
     def bucket(self, key: str) -> Bucket | None:
         """See PermitRows."""

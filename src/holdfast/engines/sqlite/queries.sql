@@ -116,8 +116,8 @@ with recursive kind (type) as (
 )
 select type from kind where type is not null;
 
--- name: waiting_types
--- claim: the types of the jobs behind each of these keys
+-- name: waiting_firsts
+-- claim: the first job of each type behind each of these keys
 with recursive kind (key, type) as (
   select value, (select min(type) from job where state = 'available' and limit_key = value and queue = :queue)
   from json_each(:keys)
@@ -127,7 +127,11 @@ with recursive kind (key, type) as (
     where state = 'available' and limit_key = kind.key and queue = :queue and type > kind.type)
   from kind where kind.type is not null
 )
-select key, type from kind where type is not null;
+select key, kind.type, priority, run_at, n from kind cross join job on n = (
+  select n from job
+  where state = 'available' and limit_key = kind.key and queue = :queue and type = kind.type and run_at <= :now
+    and (expires_at is null or expires_at > :now)
+  order by priority desc, run_at, n limit 1);
 
 -- name: ready_types
 -- ready_types: the types of both, from one type to the next
