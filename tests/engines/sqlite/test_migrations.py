@@ -76,6 +76,7 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(path, run, monkeypatc
 
 WITHOUT_LIMITS = """
 drop index job_ready;
+drop index holdfast_limited;
 drop index holdfast_parked;
 drop view whole;
 drop table holdfast_permit;

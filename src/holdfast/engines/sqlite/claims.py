@@ -82,7 +82,7 @@ class Claims(JobWrites):
             there = self._db.execute(self._sql.unlimited_types, {"queue": queue}).fetchall()
         else:
             there = self._db.execute(self._sql.ready_among, {"queue": queue, "types": ids_of(types)}).fetchall()
-        asked: rows.Params = {"queue": queue, "key": None, "now": now, "limit": limit}
+        asked: rows.Params = {"queue": queue, "now": now, "limit": limit}
         # Another text for each, and so a statement of its own: one that is being read would be prepared anew.
         return [
             self._db.execute(self._sql.ready + " " * index, {**asked, "type": type})
@@ -117,11 +117,9 @@ class Claims(JobWrites):
         """Take jobs in order: those without limits, and those behind these keys that get all their permits."""
         self._wake_parked(queue, [key for key, is_parked in keys.items() if is_parked], permits, now)
         look = Look(keys, permits, limit, now)
-        unlimited = self._unlimited(queue, types, limit, now)
-        for walk in unlimited:
+        for walk in self._unlimited(queue, types, limit, now):
             look.add(None, walk)
-        firsts = self._limits.firsts(queue, keys, now)
-        for index, (key, type, priority, run_at, n) in enumerate(firsts, len(unlimited)):
+        for index, (key, type, priority, run_at, n) in enumerate(self._limits.firsts(queue, keys, now)):
             if types is None or type in types:
                 look.add_later(key, (-priority, run_at, n), self._waiting(queue, key, type, now, index))
         look.take()
@@ -134,8 +132,8 @@ class Claims(JobWrites):
 
     def _waiting(self, queue: str, key: str, type: str, now: Time, index: int) -> Iterator[Row]:
         """The jobs of a type behind a key in order. Nothing is read before the first one is asked for."""
-        asked = {"queue": queue, "key": key, "type": type, "now": now, "limit": -1}
-        yield from self._db.execute(self._sql.ready + " " * index, asked)
+        asked = {"queue": queue, "key": key, "type": type, "now": now}
+        yield from self._db.execute(self._sql.ready_behind + " " * index, asked)
 
     def _wake_parked(self, queue: str, keys: Iterable[str], permits: Permits, now: Time) -> None:
         """Wake jobs whose steps wait for a permit of these keys, while there is room, and keep it for them."""

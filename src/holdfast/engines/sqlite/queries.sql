@@ -92,11 +92,18 @@ select min(run_at) from job
 where state = 'available' and recoveries > 1 and queue = :queue and run_at > :since;
 
 -- name: ready
--- claim: available → active, the jobs of one type in order, without limits or behind one key; the claim merges them
+-- claim: available → active, the jobs of one type without limits in order; the claim merges the types
 select * from whole
-where state = 'available' and limit_key is :key and queue = :queue and type = :type and run_at <= :now
+where state = 'available' and limit_key is null and queue = :queue and type = :type and run_at <= :now
   and (expires_at is null or expires_at > :now)
 order by priority desc, run_at, n limit :limit;
+
+-- name: ready_behind
+-- claim: the same for the jobs behind one key
+select * from whole
+where state = 'available' and limit_key = :key and queue = :queue and type = :type and run_at <= :now
+  and (expires_at is null or expires_at > :now)
+order by priority desc, run_at, n;
 
 -- name: ready_among
 -- claim: which of these types have something available
@@ -135,19 +142,27 @@ select key, kind.type, priority, run_at, n from kind cross join job on n = (
 
 -- name: ready_types
 -- ready_types: the types of both, from one type to the next
-with recursive kind (key, type) as (
-  select null, (select min(type) from job where state = 'available' and limit_key is null and queue = :queue)
+with recursive kind (type) as (
+  select min(type) from job where state = 'available' and limit_key is null and queue = :queue
   union all
+  select (
+    select min(type) from job
+    where state = 'available' and limit_key is null and queue = :queue and type > kind.type)
+  from kind where kind.type is not null
+), limited (key, type) as (
   select key, (
     select min(type) from job where state = 'available' and limit_key = waiting.key and queue = waiting.queue)
   from holdfast_waiting as waiting where queue = :queue
   union all
   select key, (
     select min(type) from job
-    where state = 'available' and limit_key is kind.key and queue = :queue and type > kind.type)
-  from kind where kind.type is not null
+    where state = 'available' and limit_key = limited.key and queue = :queue and type > limited.type)
+  from limited where limited.type is not null
 )
-select distinct type from kind where type is not null order by type limit :limit;
+select type from kind where type is not null
+union
+select type from limited where type is not null
+order by 1 limit :limit;
 
 -- name: heads
 -- commit: what the store holds of these jobs now, to be compared with what the changes expect

@@ -2,12 +2,14 @@
 -- only when that key may have room. A pending job whose step waits for a permit is parked behind a key.
 --
 -- Programs of the version before leave both columns as they are. They claim jobs without regard to their limits, and a bit
--- more slowly than before, because they don't know the new index.
+-- more slowly than before, because they can't use the new indexes.
 alter table job add column limit_key text;
 alter table job add column parked_key text;
 
 drop index job_ready;
-create index job_ready on job (limit_key, queue, type, priority desc, run_at) where state = 'available';
+create index job_ready on job (queue, type, priority desc, run_at) where state = 'available' and limit_key is null;
+create index holdfast_limited on job (limit_key, queue, type, priority desc, run_at)
+  where state = 'available' and limit_key is not null;
 create index holdfast_parked on job (parked_key, queue) where state = 'pending' and parked_key is not null;
 
 -- A whole job, as before, with the key behind its other columns, where nobody looks.
