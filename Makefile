@@ -72,6 +72,7 @@ bench: $(VENV)/.dev ## measure speed, as ratios to the raw store and to peers in
 	@$(BIN)/python benchmarks/pruning.py sqlite:///jobs.db
 	@$(BIN)/python benchmarks/known_types.py sqlite:///jobs.db
 	@$(BIN)/python benchmarks/status.py sqlite:///jobs.db
+	@$(BIN)/python benchmarks/shared_limits.py sqlite:///jobs.db
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@if $(PEERS)/bin/python -m pip install -q --disable-pip-version-check huey==3.5.4 pgqueuer==1.6.0 asyncpg \
 	  'dramatiq[redis]==2.2.1' hiredis; then peers="--peers $(PEERS)/bin/python"; else echo "measured without peers"; fi; \

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.core.model import Job, State
+from holdfast.core.model import Job, Options, State, Use, Wait, WaitKind
 from holdfast.engines import rows as sql_rows
 from holdfast.engines.postgres import rows as postgres_rows
 from holdfast.engines.redis import columns as redis_columns
 from holdfast.engines.sqlite import reads
 from holdfast.engines.sqlite import rows as sqlite_rows
+from holdfast.engines.sqlite.writes import is_lone
 
 FIELDS = set(Job.__struct_fields__)
 ENGINES = Path(sql_rows.__file__).parent
@@ -26,7 +27,7 @@ def test_the_database_is_given_every_field_once():
 def test_sqlite_is_given_every_field():
     statements = reads.SQL.add_job + reads.SQL.add_body
 
-    assert set(re.findall(r":(\w+)", statements)) == FIELDS | {"n"}
+    assert set(re.findall(r":(\w+)", statements)) == FIELDS | {"n", "limit_key", "parked_key"}
 
 
 def test_the_short_way_into_sqlite_is_for_jobs_that_lose_nothing_on_it():
@@ -36,6 +37,9 @@ def test_the_short_way_into_sqlite_is_for_jobs_that_lose_nothing_on_it():
 
     assert told == sqlite_rows.LONE_FIELDS | sqlite_rows.BODY_FIELDS == {*sqlite_rows.lone_params(job), *told}
     assert sqlite_rows.is_untouched(job)
+    assert is_lone([job], None)
+    assert not is_lone([replace(job, options=Options(limits=(Use("api"),)))], None)
+    assert not is_lone([replace(job, waits=(Wait(WaitKind.LIMIT, "api"),))], None)
     for field, other in {"group": "g", "recoveries": 1, "worker": "w", "prune_at": 1}.items():
         assert not sqlite_rows.is_untouched(replace(job, **{field: other}))
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heappush
 
-from holdfast.core.model import Job, Record, State, Time, Usage
+from holdfast.core.model import PAGE_LIMIT, Job, Record, State, Time, Usage
 from holdfast.core.shared_limits import (
     BUCKET,
     LIMIT,
@@ -20,12 +20,11 @@ from holdfast.core.shared_limits import (
     awaited_key,
     awaits_permit,
     bucket_of,
-    filled,
     limit_of,
     settings_of,
 )
 from holdfast.engines.indexed_rows import IndexedRows, Ready
-from holdfast.engines.permits import Permit, PermitRows
+from holdfast.engines.permits import Permit, PermitRows, is_forgettable, usage_of
 from holdfast.engines.refusals import holds
 from holdfast.engines.topics import limit_topic, queue_topic
 
@@ -130,13 +129,17 @@ class LimitedRows(IndexedRows, PermitRows):
         version = 1 if old is None else old.version + 1
         self._set(self.records, BUCKET + key, Record(BUCKET + key, bucket.text(), version, now))
 
-    def permits(self, key: str) -> Sequence[Permit]:
-        """See PermitRows."""
-        return list(self._permits.get(key, {}).values())
-
     def count_permits(self, key: str) -> int:
         """See PermitRows."""
         return len(self._permits.get(key, {}))
+
+    def stale_permits(self, key: str, now: Time) -> Sequence[Permit]:
+        """See PermitRows."""
+        return [one for one in self._permits.get(key, {}).values() if not self._is_valid(one, now)]
+
+    def next_end(self, key: str) -> Time | None:
+        """See PermitRows."""
+        return min((one.until for one in self._permits.get(key, {}).values() if one.until is not None), default=None)
 
     def permits_of(self, job: str) -> Sequence[Permit]:
         """See PermitRows."""
@@ -153,29 +156,19 @@ class LimitedRows(IndexedRows, PermitRows):
             self._set(self._permits[one.key], (one.job, one.path), None)
             self._set(self._permits_of[one.job], (one.key, one.path), None)
 
-    def is_current(self, job: str, epoch: int) -> bool:
-        """See PermitRows."""
-        return holds(self.jobs.get(job), epoch)
+    def _is_valid(self, permit: Permit, now: Time) -> bool:
+        if permit.until is not None:
+            return permit.until > now
+        return holds(self.jobs.get(permit.job), permit.epoch)
 
     # Reading.
 
     def usage(self, limit: str, now: Time) -> list[Usage]:
         """How much of each key of a limit is used, in the order of the keys."""
-        settings = self.settings(limit)
         buckets = {name.removeprefix(BUCKET) for name, record in self.records.items() if name.startswith(BUCKET)}
         keys = sorted(key for key in {*self._permits, *self._queues, *buckets} if limit_of(key) == limit)
-        found = [self._usage(key, settings, now) for key in keys]
-        return [one for one in found if one.held or one.waiting or one.closed_until or one.tokens != settings.burst]
-
-    def _usage(self, key: str, settings: Settings, now: Time) -> Usage:
-        valid = [
-            one
-            for one in self.permits(key)
-            if (one.until > now if one.until is not None else self.is_current(one.job, one.epoch))
-        ]
-        bucket = filled(settings, self.bucket(key), now)
-        closed = bucket.closed_until if bucket.closed_until > now else 0
-        return Usage(key, len(valid), self._count_waiting(key), bucket.tokens if settings.burst else None, closed)
+        found = (usage_of(key, self, self._count_waiting(key), now) for key in keys)
+        return [one for one in found if one is not None][:PAGE_LIMIT]
 
     def _count_waiting(self, key: str) -> int:
         return sum(
@@ -189,8 +182,6 @@ class LimitedRows(IndexedRows, PermitRows):
         for name, record in list(self.records.items()):
             if not name.startswith(BUCKET) or record.at >= before:
                 continue
-            bucket, settings = bucket_of(record.value), self.settings(limit_of(name.removeprefix(BUCKET)))
-            if bucket is None or not settings.refill or bucket.closed_until > before:
-                continue
-            if filled(settings, bucket, now).tokens == settings.burst:
+            settings = self.settings(limit_of(name.removeprefix(BUCKET)))
+            if is_forgettable(bucket_of(record.value), settings, before, now):
                 self._set(self.records, name, None)

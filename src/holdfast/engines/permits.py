@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.core.model import Admission, Ask, Time, Use
+from holdfast.core.model import Admission, Ask, Time, Usage, Use
 from holdfast.core.shared_limits import (
     RESERVED_MS,
     Bucket,
@@ -58,12 +58,16 @@ class PermitRows(ABC):
         """Write the bucket of a key."""
 
     @abstractmethod
-    def permits(self, key: str) -> Sequence[Permit]:
-        """The permits of a key."""
-
-    @abstractmethod
     def count_permits(self, key: str) -> int:
         """How many permits a key has, whether they are valid or not."""
+
+    @abstractmethod
+    def stale_permits(self, key: str, now: Time) -> Sequence[Permit]:
+        """The permits of a key that are not valid: their leases are over, or nobody came for them in time."""
+
+    @abstractmethod
+    def next_end(self, key: str) -> Time | None:
+        """When the first reservation of a key ends, if it has one."""
 
     @abstractmethod
     def permits_of(self, job: str) -> Sequence[Permit]:
@@ -76,10 +80,6 @@ class PermitRows(ABC):
     @abstractmethod
     def drop_permits(self, permits: Sequence[Permit]) -> None:
         """Remove permits."""
-
-    @abstractmethod
-    def is_current(self, job: str, epoch: int) -> bool:
-        """Whether the lease with this epoch is current."""
 
     @abstractmethod
     def recheck(self, key: str, at: Time) -> None:
@@ -135,9 +135,9 @@ class Permits:
         self._held[key] = self._count(key) + 1
         self._rows.recheck(key, until)
 
-    def next_end(self, key: str) -> Time | None:
-        """When the first reservation of a key ends, if it has one."""
-        return min((one.until for one in self._rows.permits(key) if one.until is not None), default=None)
+    def look_time(self, block: Block) -> Time | None:
+        """When to look at a full key again. None: nobody has to, because the end of a permit says so by itself."""
+        return block.at if block.at is not None else self._rows.next_end(block.key)
 
     def end(self, job: str, path: str | None = None) -> None:
         """End the permits of a job, or of one of its steps, and let others have them."""
@@ -202,16 +202,11 @@ class Permits:
             settings = self._settings_of(key)
             held = 0 if settings.at_once is None else self._rows.count_permits(key)
             if settings.at_once is not None and held >= settings.at_once:
-                stale = [one for one in self._rows.permits(key) if not self._is_valid(one)]
+                stale = self._rows.stale_permits(key, self._now)
                 self._rows.drop_permits(stale)
                 held -= len(stale)
             self._held[key] = held
         return self._held[key]
-
-    def _is_valid(self, permit: Permit) -> bool:
-        if permit.until is not None:
-            return permit.until > self._now
-        return self._rows.is_current(permit.job, permit.epoch)
 
     def _drop(self, permits: Sequence[Permit]) -> None:
         self._rows.drop_permits(permits)
@@ -233,3 +228,24 @@ class Permits:
         if bucket != self._buckets[key]:
             self._buckets[key] = bucket
             self._changed.add(key)
+
+
+# Looking, and forgetting.
+
+
+def usage_of(key: str, rows: PermitRows, waiting: int, now: Time) -> Usage | None:
+    """How much of a key is used, given how many jobs wait for it; None if it isn't used at all."""
+    settings = rows.settings(limit_of(key))
+    held = rows.count_permits(key) - len(rows.stale_permits(key, now))
+    bucket = filled(settings, rows.bucket(key), now)
+    closed_until = bucket.closed_until if bucket.closed_until > now else 0
+    tokens = bucket.tokens if settings.burst else None
+    is_used = held or waiting or closed_until or tokens != settings.burst
+    return Usage(key, held, waiting, tokens, closed_until) if is_used else None
+
+
+def is_forgettable(bucket: Bucket | None, settings: Settings, before: Time, now: Time) -> bool:
+    """Whether a bucket that nobody has used since then is full and open: a key without one starts full."""
+    if bucket is None or not settings.refill or bucket.closed_until > before:
+        return False
+    return filled(settings, bucket, now).tokens == settings.burst

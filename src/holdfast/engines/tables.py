@@ -413,8 +413,8 @@ class Tables(LimitedRows):
         return list(taken.values())
 
     def _look_at_later(self, queue: str, block: Block, permits: Permits) -> None:
-        """Let a claim look at a full key when it may have room. The end of a permit says so by itself."""
-        at = block.at if block.at is not None else permits.next_end(block.key)
+        """Let a claim look at a full key when it may have room."""
+        at = permits.look_time(block)
         if at is not None:
             self._look_at(queue, block.key, at)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.conformance.given import StoreClock, claimed, step
+from holdfast.conformance.given import StoreClock, change, claimed, step
 from holdfast.core.errors import StoreError
-from holdfast.core.model import State
+from holdfast.core.model import Admission, Ask, Event, Options, State, Use
+from holdfast.core.shared_limits import LIMIT
 from holdfast.engines.sql import migrations
 from holdfast.engines.sqlite import SqliteEngine, store
 from tests.support.samples import job
@@ -73,6 +74,25 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(path, run, monkeypatc
     run(engine.close())
 
 
+WITHOUT_LIMITS = """
+drop index job_ready;
+drop index holdfast_limited;
+drop index holdfast_parked;
+drop view whole;
+drop table holdfast_permit;
+drop table holdfast_waiting;
+alter table job drop column limit_key;
+alter table job drop column parked_key;
+create index job_ready on job (queue, type, priority desc, run_at) where state = 'available';
+create view whole as
+  select job.n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at, expires_at,
+    options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result, error,
+    finished_at, prune_at, inbox, arrived
+  from job join body on body.n = job.n;
+pragma user_version = 4;
+"""
+"""What makes a store of version 4 of a newer one."""
+
 OLD_STEP = """
 insert into step (job, path, name, state, epoch, started_at, finished_at, error, result)
 select n, 'draw#2', 'draw', 'done', epoch, 1, 2, null, '"two"' from job
@@ -86,6 +106,7 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
     run(engine.record([step(held, "draw#1")]))
     run(engine.close())
     db = sqlite3.connect(engine.path)  # as the version before has made it
+    db.executescript(WITHOUT_LIMITS)
     db.executescript("alter table step drop column tries; alter table job drop column summed; drop table summary;")
     db.executescript("pragma user_version = 2;")
 
@@ -98,6 +119,34 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
 
     assert [one.tries for one in run(again.steps(held.id))] == [1, 1, 3]
     assert [one.total.done for one in run(again.summaries([held.id]))] == [3]
+    run(again.close())
+    assert look(engine.path, "pragma user_version") == [(LAST,)]
+
+
+def test_a_store_without_limits_is_opened_and_its_jobs_wait_for_permits_from_then_on(tmp_path, run):
+    engine = SqliteEngine(tmp_path / "jobs.db")
+    run(engine.open())
+    held = run(claimed(engine, CLOCK))
+    jobs = [job(CLOCK.now, priority=n) for n in range(3)]
+    later = job(CLOCK.now, state=State.SCHEDULED)
+    run(engine.insert([*jobs, later]))
+    run(engine.close())
+    with sqlite3.connect(engine.path) as db:  # as the version before has made it
+        db.executescript(WITHOUT_LIMITS)
+    db.close()
+
+    again = SqliteEngine(engine.path)
+    run(again.open())
+    run(again.put_record(LIMIT + "api", '{"at_once":1}'))
+    limited = [job(CLOCK.now + 1, options=Options(limits=(Use("api"),))) for _ in range(2)]
+    run(again.insert(limited))
+
+    taken = run(again.claim("w-1", ["default"], 9))
+    assert [one.id for one in taken] == [jobs[2].id, jobs[1].id, jobs[0].id, later.id, limited[0].id]
+    ask = Ask(job=held.id, epoch=held.epoch, path="draw#1", uses=(Use("api"),))
+    assert run(again.admit([ask])) == ([Admission(False, "api", None)], [])
+    run(again.commit([change(CLOCK, taken[-1], Event.COMPLETE)]))
+    assert run(again.admit([ask])) == ([Admission(True)], [])
     run(again.close())
     assert look(engine.path, "pragma user_version") == [(LAST,)]
 

@@ -19,7 +19,8 @@ import redis
 
 from holdfast.conformance.given import StoreClock, change, claimed, done, job, step, taken_over
 from holdfast.core.errors import StoreError, StoreForeign
-from holdfast.core.model import Event, Job, State, StepState
+from holdfast.core.model import Event, Job, Options, State, StepState, Use
+from holdfast.core.shared_limits import LIMIT
 from holdfast.core.summaries import head_of, is_step, summarize
 from holdfast.engines.contract import Engine
 from holdfast.engines.postgres import PostgresEngine
@@ -85,6 +86,47 @@ def test_sqlite_an_old_store_becomes_a_new_one_with_the_same_indexes(tmp_path: P
     sqlite_store_module.prepare(tmp_path / "new.db").close()
 
     assert schema(tmp_path / "old.db") == schema(tmp_path / "new.db")
+
+
+# SQLite: what version 4, which knows no limits, does with the jobs of a newer one.
+
+CLAIM_OF_VERSION_4 = """
+update job set state = 'active', version = version + 1, epoch = epoch + 1, worker = 'w-old', claimed_at = 1 where n in (
+  select n from whole
+  where state = 'available' and queue = :queue and type = :type and run_at <= :now
+    and (expires_at is null or expires_at > :now)
+  order by priority desc, run_at, n limit 9)
+returning id;
+"""
+RELEASE_OF_VERSION_4 = """
+update job set state = 'available', version = version + 1, worker = null, claimed_at = null where worker = 'w-old';
+"""
+
+
+def test_sqlite_an_old_program_claims_in_order_and_what_it_puts_back_waits_for_permits_again(tmp_path: Path) -> None:
+    async def live() -> None:
+        engine = SqliteEngine(tmp_path / "jobs.db")
+        await engine.open()
+        await engine.put_record(LIMIT + "api", '{"at_once":1}')
+        jobs = [job(CLOCK, options=Options(limits=(Use("api"),) * (n % 2))) for n in range(4)]
+        await engine.insert(jobs)
+        with closing(sqlite3.connect(engine.path)) as old, old:
+            asked = {"queue": "default", "type": "test.job", "now": CLOCK.now + 1_000}
+            assert {id for (id,) in old.execute(CLAIM_OF_VERSION_4, asked)} == {one.id for one in jobs}
+        assert await engine.claim("w-1", ["default"], 9) == []
+        with closing(sqlite3.connect(engine.path)) as old, old:
+            old.execute(RELEASE_OF_VERSION_4)
+
+        unlimited = await engine.claim("w-1", ["default"], 9)
+        await engine.prune()  # the next upkeep finds what the old program has told nobody
+        limited = await engine.claim("w-1", ["default"], 9)
+
+        assert [one.id for one in unlimited] == [jobs[0].id, jobs[2].id]
+        assert [one.id for one in limited] == [jobs[1].id]
+        assert [(one.held, one.waiting) for one in await engine.usage("api")] == [(1, 1)]
+        await engine.close()
+
+    asyncio.run(live())
 
 
 # Postgres: the function that version 1 calls is still there.

@@ -20,7 +20,9 @@ from holdfast import forking
 from holdfast.core.errors import Invalid
 from holdfast.core.model import (
     PAGE_LIMIT,
+    Admission,
     Applied,
+    Ask,
     Beat,
     Change,
     Conflict,
@@ -35,6 +37,7 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
+    Usage,
     Where,
 )
 from holdfast.core.moves import HeldKey, Whole
@@ -48,6 +51,7 @@ from holdfast.engines.refusals import not_open
 from holdfast.engines.rows import entry_of, job_of, step_of
 from holdfast.engines.sqlite import reads
 from holdfast.engines.sqlite.files import Loss, read_loss
+from holdfast.engines.sqlite.limit_rows import LimitRows
 from holdfast.engines.sqlite.liveness import Liveness
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import reads_raw, translated_errors
@@ -207,6 +211,11 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
         return self._do("record", steps)
 
+    def _admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
+        return self._do("admit", asks, steps)
+
     async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
         """Let the writer wait for the body, for `LIMIT_SECONDS` at most."""
         if self._inline:
@@ -286,6 +295,9 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _missing(self, parent: str, group: str) -> Awaitable[int]:
         params = {"parent": parent, "name": group}
         return self._look("look", lambda db: int(db.execute(SQL.missing, params).fetchone()[0]))
+
+    def _usage(self, limit: str) -> Awaitable[list[Usage]]:
+        return self._look("look", lambda db: LimitRows(db, SQL, set()).usage(limit, self._clock()))
 
     def _records(self, prefix: str) -> Awaitable[list[Record]]:
         def look(db: sqlite3.Connection) -> list[Record]:

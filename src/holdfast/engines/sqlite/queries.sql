@@ -33,12 +33,13 @@ on conflict (type, key) do update set job = excluded.job, digest = excluded.dige
 
 -- name: add_job
 insert into job (n, id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
-  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result, summed)
+  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result, summed, limit_key, parked_key)
 values (:n, :id, :type, :queue, :priority, :state, :version, :run_at, :epoch, :attempt, :recoveries, :worker,
-  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result, :version);
+  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result, :version,
+  :limit_key, :parked_key);
 
 -- name: add_lone_job
--- insert: one new job without key and parent, with the next number; an existing one is left unchanged
+-- insert: one new job without key, parent and limits, with the next number; an existing one is left unchanged
 insert into job (id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, expires_at, arrived, waits,
   summed)
 values (:id, :type, :queue, :priority, :state, 1, :run_at, 0, 1, 0, :expires_at, 0, :waits, 1)
@@ -69,7 +70,7 @@ on conflict (queue, state) do update set jobs = jobs + excluded.jobs;
 
 -- name: due
 -- claim: the due jobs of one queue, to promote (scheduled, retryable) or activate (pending)
-select n, id, state, version, epoch, run_at from job
+select n, id, state, version, epoch, run_at, limit_key from job
 where run_at is not null and finished_at is null and worker is null and state <> 'available' and state <> 'review'
   and queue = :queue and run_at <= :now
   and (expires_at is null or expires_at > :now)
@@ -91,26 +92,77 @@ select min(run_at) from job
 where state = 'available' and recoveries > 1 and queue = :queue and run_at > :since;
 
 -- name: ready
--- claim: available → active, the jobs of one type in order; the claim merges the types
+-- claim: available → active, the jobs of one type without limits in order; the claim merges the types
 select * from whole
-where state = 'available' and queue = :queue and type = :type and run_at <= :now
+where state = 'available' and limit_key is null and queue = :queue and type = :type and run_at <= :now
   and (expires_at is null or expires_at > :now)
 order by priority desc, run_at, n limit :limit;
+
+-- name: ready_behind
+-- claim: the same for the jobs behind one key
+select * from whole
+where state = 'available' and limit_key = :key and queue = :queue and type = :type and run_at <= :now
+  and (expires_at is null or expires_at > :now)
+order by priority desc, run_at, n;
 
 -- name: ready_among
 -- claim: which of these types have available jobs
 select asked.value from json_each(:types) as asked
-where exists (select 1 from job where state = 'available' and queue = :queue and type = asked.value);
+where exists (
+  select 1 from job where state = 'available' and limit_key is null and queue = :queue and type = asked.value);
 
--- name: ready_types
--- ready_types, and a claim of any type: jumps from one type to the next, never from job to job
+-- name: unlimited_types
+-- claim of any type: jumps from one type to the next, never from job to job
 with recursive kind (type) as (
-  select min(type) from job where state = 'available' and queue = :queue
+  select min(type) from job where state = 'available' and limit_key is null and queue = :queue
   union all
-  select (select min(type) from job where state = 'available' and queue = :queue and type > kind.type)
+  select (
+    select min(type) from job
+    where state = 'available' and limit_key is null and queue = :queue and type > kind.type)
   from kind where kind.type is not null
 )
-select type from kind where type is not null limit :limit;
+select type from kind where type is not null;
+
+-- name: waiting_firsts
+-- claim: the first job of each type behind each of these keys
+with recursive kind (key, type) as (
+  select value, (select min(type) from job where state = 'available' and limit_key = value and queue = :queue)
+  from json_each(:keys)
+  union all
+  select key, (
+    select min(type) from job
+    where state = 'available' and limit_key = kind.key and queue = :queue and type > kind.type)
+  from kind where kind.type is not null
+)
+select key, kind.type, priority, run_at, n from kind cross join job on n = (
+  select n from job
+  where state = 'available' and limit_key = kind.key and queue = :queue and type = kind.type and run_at <= :now
+    and (expires_at is null or expires_at > :now)
+  order by priority desc, run_at, n limit 1);
+
+-- name: ready_types
+-- ready_types: the types of both, from one type to the next
+with recursive kind (type) as (
+  select min(type) from job where state = 'available' and limit_key is null and queue = :queue
+  union all
+  select (
+    select min(type) from job
+    where state = 'available' and limit_key is null and queue = :queue and type > kind.type)
+  from kind where kind.type is not null
+), limited (key, type) as (
+  select key, (
+    select min(type) from job where state = 'available' and limit_key = waiting.key and queue = waiting.queue)
+  from holdfast_waiting as waiting where queue = :queue
+  union all
+  select key, (
+    select min(type) from job
+    where state = 'available' and limit_key = limited.key and queue = :queue and type > limited.type)
+  from limited where limited.type is not null
+)
+select type from kind where type is not null
+union
+select type from limited where type is not null
+order by 1 limit :limit;
 
 -- name: heads
 -- commit: the stored heads of these jobs, to compare with what the changes expect
@@ -121,7 +173,7 @@ select id, state, version, epoch, inbox, arrived, worker, n from job where id in
 update job set state = :state, version = :version, run_at = :run_at, epoch = :epoch, attempt = :attempt,
   recoveries = :recoveries, worker = :worker, claimed_at = :claimed_at, finished_at = :finished_at,
   prune_at = :prune_at, arrived = :arrived, waits = :waits, inbox = :inbox, error = :error, result = :result,
-  summed = summed + 1
+  summed = summed + 1, limit_key = :limit_key, parked_key = :parked_key
 where n = :n;
 
 -- name: edit_body
@@ -288,6 +340,9 @@ delete from step where job = :n;
 -- name: forget_families
 delete from family where parent = :id;
 
+-- name: forget_permits
+delete from holdfast_permit where job = :id;
+
 -- name: forget_key
 delete from key where type = :type and key = :key and job = :id and (until is null or until <= :now);
 
@@ -399,6 +454,126 @@ select id, epoch from job indexed by job_held where worker = :worker and state =
 -- name: holders
 -- the workers that hold leases: the status of such a worker isn't removed
 select distinct worker from job indexed by job_held where state = 'active';
+
+-- Shared limits: who may start (`permits.Permits`), and who waits behind a key.
+
+-- name: permits_of
+select key, job, path, epoch, try_number, until from holdfast_permit where job = :job;
+
+-- name: count_permits
+select count(*) from holdfast_permit where key = :key;
+
+-- name: stale_permits
+-- claim and admit: the permits whose leases are over, and reservations that nobody came for
+select key, job, path, epoch, try_number, until from holdfast_permit as permit
+where key = :key and case
+  when until is null
+  then not exists (select 1 from job where id = permit.job and epoch = permit.epoch and state = 'active')
+  else until <= :now end;
+
+-- name: next_end
+-- claim: when the first reservation of a key ends
+select min(until) from holdfast_permit where key = :key;
+
+-- name: put_permit
+insert into holdfast_permit (key, job, path, epoch, try_number, until)
+values (:key, :job, :path, :epoch, :try_number, :until)
+on conflict (key, job, path) do update set epoch = excluded.epoch, try_number = excluded.try_number,
+  until = excluded.until;
+
+-- name: drop_permit
+delete from holdfast_permit where key = :key and job = :job and path = :path;
+
+-- name: put_bucket
+insert into record (name, value, version, at) values (:name, :value, 1, :at)
+on conflict (name) do update set value = excluded.value, version = record.version + 1, at = excluded.at;
+
+-- name: old_buckets
+-- prune: what may be full and unused by now
+select name, value from record
+where name >= 'bucket/' and name < 'bucket0' and value is not null and at < :before;
+
+-- name: forget_record
+delete from record where name = :name;
+
+-- name: look_at
+-- insert, claim, commit: a job waits behind a key; a claim of its queue must look at it from then on
+insert into holdfast_waiting (key, queue, at, stands) values (:key, :queue, :at, 0)
+on conflict (key, queue) do update set at = min(coalesce(at, excluded.at), coalesce(excluded.at, at)), stands = 0;
+
+-- name: recheck
+-- commit and admit: a permit ended; whoever waits behind its key may have it
+update holdfast_waiting set at = min(coalesce(at, :at), :at), stands = 0 where key = :key returning queue;
+
+-- name: recheck_limit
+-- put_record: the settings of a limit have changed
+update holdfast_waiting set at = 0, stands = 0
+where key = :limit or (key >= :first and key < :beyond);
+
+-- name: keys_to_look_at
+-- claim: those that have waited longest for a look come first; and whether jobs are parked there
+select key, exists (
+  select 1 from job where state = 'pending' and parked_key = waiting.key and queue = waiting.queue)
+from holdfast_waiting as waiting where queue = :queue and at <= :now order by at, key limit :limit;
+
+-- name: next_look
+-- wait: when a claim must look at a key of a queue
+select min(at) from holdfast_waiting where queue = :queue and at > :since and not stands;
+
+-- name: parked
+-- claim: pending → available, the jobs whose steps wait for a permit of a key
+select * from whole
+where n in (select n from job where state = 'pending' and parked_key = :key and queue = :queue order by n limit :limit)
+order by n;
+
+-- name: move_behind
+-- claim: a job that found no room behind one key waits behind another one
+update job set limit_key = :key where n = :n;
+
+-- name: waited_for
+-- claim: which of these keys somebody still waits for
+select value from json_each(:keys)
+where exists (select 1 from job where state = 'available' and limit_key = value and queue = :queue)
+  or exists (select 1 from job where state = 'pending' and parked_key = value and queue = :queue);
+
+-- name: look_again
+-- claim: after it has looked at a key
+update holdfast_waiting set at = :at, stands = :stands where key = :key and queue = :queue;
+
+-- name: forget_waiting
+delete from holdfast_waiting where key = :key and queue = :queue;
+
+-- name: find_waiting
+-- prune: a program of the version before tells nobody that it has put back a job with limits. From one key and queue to
+-- the next, never from job to job.
+insert into holdfast_waiting (key, queue, at, stands)
+with recursive place (key, queue) as (
+  select limit_key, queue from job where n = (
+    select n from job where state = 'available' and limit_key > '' order by limit_key, queue limit 1)
+  union all
+  select limit_key, job.queue from place cross join job on n = coalesce(
+    (select n from job where state = 'available' and limit_key = place.key and queue > place.queue
+     order by limit_key, queue limit 1),
+    (select n from job where state = 'available' and limit_key > place.key order by limit_key, queue limit 1))
+)
+select key, queue, 0, 0 from place where true
+on conflict (key, queue) do nothing;
+
+-- name: used_keys
+-- usage: the keys of a limit, in order
+select key from holdfast_permit where key = :limit or (key >= :first and key < :beyond)
+union
+select key from holdfast_waiting where key = :limit or (key >= :first and key < :beyond)
+union
+select substr(name, 8) from record
+where value is not null
+  and (name = 'bucket/' || :limit or (name >= 'bucket/' || :first and name < 'bucket/' || :beyond))
+order by 1;
+
+-- name: count_waiting
+-- usage: how many jobs wait for a permit of a key
+select (select count(*) from job where state = 'available' and limit_key = :key)
+  + (select count(*) from job where state = 'pending' and parked_key = :key);
 
 -- Moving all jobs to and from another store.
 

@@ -120,11 +120,13 @@ def _records(db: sqlite3.Connection, prefix: str) -> sqlite3.Cursor:
 
 
 def next_due(db: sqlite3.Connection, queues: Sequence[str], now: Time) -> Time | None:
-    """When the next job of these queues becomes due, or became due so recently that a claim may have missed it."""
+    """When a claim of these queues has to look again: a job becomes due, or a limit may have room. Also if that was so
+    recently that a claim may have missed it.
+    """
     since = now - DUE_WINDOW_MS
     found = (
         db.execute(statement, {"queue": queue, "since": since}).fetchone()[0]
         for queue in queues
-        for statement in (SQL.next_due, SQL.next_back)
+        for statement in (SQL.next_due, SQL.next_back, SQL.next_look)
     )
     return min((run_at for run_at in found if run_at is not None), default=None)

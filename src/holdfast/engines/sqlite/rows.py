@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from holdfast.core.model import Entry, Job, State, Step
+from holdfast.core.shared_limits import awaited_key, awaits_permit
 from holdfast.engines.rows import STATES, text
 
 Params = dict[str, Any]
@@ -25,6 +26,8 @@ def job_params(job: Job, n: int) -> Params:
     params["inbox"] = text(job.inbox)
     params["error"] = None if job.error is None else text(job.error)
     params["options"] = text(job.options)
+    params["limit_key"] = job.options.limits[0].key if job.options.limits else None
+    params["parked_key"] = awaited_key(job) if job.state is State.PENDING and awaits_permit(job) else None
     return params
 
 

@@ -128,6 +128,10 @@ class Writer:
                     answered = iter(getattr(acts, kind)(together))
                     for ticket in group:
                         ticket.answer = list(islice(answered, len(ticket.work.args[0])))
+                case "admit":
+                    admitted = acts.admit([ticket.work.args for ticket in group], now)
+                    for ticket, admission in zip(group, admitted, strict=True):
+                        ticket.answer = admission
                 case "open":
                     pass
                 case _:

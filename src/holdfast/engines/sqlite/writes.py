@@ -4,25 +4,22 @@ Under `begin immediate` nobody else can write, so an act reads first, compares i
 words as in every engine) and then writes in bulk. An act that finds an error has written nothing yet.
 """
 
-import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from heapq import merge
-from itertools import chain, islice
-from types import SimpleNamespace
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-import msgspec
 from msgspec.structs import asdict
 
 from holdfast.core.errors import KeyConflict, LeaseLost
-from holdfast.core.lifecycle import applied, decide, entry_of, refusal, submit_entry
+from holdfast.core.lifecycle import applied, refusal, submit_entry
 from holdfast.core.model import (
     OUTRUN,
+    Admission,
     Applied,
+    Ask,
     Change,
     Conflict,
-    Event,
     Head,
     Inserted,
     Job,
@@ -33,39 +30,40 @@ from holdfast.core.model import (
     Step,
     Time,
 )
-from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked
+from holdfast.core.moves import MOVED, HeldKey, Whole, check_marked, check_unmarked
+from holdfast.core.shared_limits import (
+    BUCKET,
+    BUCKET_KEPT_MS,
+    LIMIT,
+    awaited_key,
+    awaits_permit,
+    frees_permits,
+    limit_of,
+)
 from holdfast.core.summaries import is_step
-from holdfast.engines.contract import PROMOTE_LIMIT
-from holdfast.engines.records import PAUSE
-from holdfast.engines.refusals import awaited_groups, children_are_in, holds, key_taken, lease_over, step_refusal
-from holdfast.engines.rows import Row, head_of, job_of, step_of, steps_apart
+from holdfast.engines.permits import Permits
+from holdfast.engines.refusals import (
+    ask_refusal,
+    awaited_groups,
+    children_are_in,
+    holds,
+    key_taken,
+    lease_over,
+    step_refusal,
+)
+from holdfast.engines.rows import head_of, step_of, steps_apart
 from holdfast.engines.sqlite import rows
-from holdfast.engines.sqlite.counting import Counting
+from holdfast.engines.sqlite.claims import Claims
+from holdfast.engines.sqlite.job_writes import ids_of
 from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
 from holdfast.engines.wakeups import EVERYTHING
 
 PAST_ALL_STEPS = (1 << 63) - 1
 """No step has a higher number."""
 
-_json = msgspec.json.Encoder().encode
 
-
-class Writes:
+class Writes(Claims):
     """The acts of one transaction. `news` collects the topics to wake once it is durable."""
-
-    def __init__(self, connection: sqlite3.Connection, sql: SimpleNamespace) -> None:
-        self._db = connection
-        self._sql = sql
-        self._tally: Counter[tuple[str, State]] = Counter()
-        self._counting = Counting(connection, sql)
-        self.news: set[str] = set()
-
-    def finish(self) -> None:
-        """Write the counters, once for the whole transaction."""
-        moved = [{"queue": queue, "state": state.value, "more": n} for (queue, state), n in self._tally.items() if n]
-        if moved:
-            self._db.executemany(self._sql.add_tally, moved)
-        self._counting.write()
 
     def mark(self) -> str | None:
         """Return the content of the mark of a move, if this store has one."""
@@ -159,77 +157,13 @@ class Writes:
             self._tally[job.queue, job.state] += 1
             if job.run_at is not None:
                 self.news.add(queue_topic(job.queue))
+            if awaits_permit(job):
+                self._limits.wait_behind(job)
             if job.parent is not None:
                 families[job.parent, job.group or ""] += 1
         for (parent, name), more in families.items():
             self._db.execute(self._sql.grow_family, {"parent": parent, "name": name, "more": more})
         return {job.id: n + index for index, job in enumerate(jobs)}
-
-    # claim
-
-    def claim(
-        self, worker: str, queues: Sequence[str], limit: int, types: Collection[str] | None, now: Time
-    ) -> list[Job]:
-        """Promote due jobs, then take jobs."""
-        paused = {row[0] for row in self._db.execute(self._sql.records, {"prefix": PAUSE})}
-        claimed: list[Job] = []
-        for queue in queues:
-            if PAUSE + queue in paused:
-                continue
-            self._promote(queue, now)
-            ready = self._ready(queue, types, limit - len(claimed), now)
-            claimed += self._take(ready, now, by=worker)
-            if len(claimed) == limit:
-                break
-        return claimed
-
-    def _promote(self, queue: str, now: Time) -> None:
-        """Make due jobs available. Reads and writes only what such a change needs, because there may be thousands."""
-        due = {"queue": queue, "now": now, "limit": PROMOTE_LIMIT}
-        updates: list[rows.Params] = []
-        entries: list[rows.Params] = []
-        for n, id, state, version, epoch, run_at in self._db.execute(self._sql.due, due).fetchall():
-            head = rows.due_job(id, queue, state, version, epoch, run_at)
-            change = decide(head, _DUE_EVENT[head.state], now, by="time")
-            updates.append(
-                {"n": n, "state": change.job.state.value, "version": version + 1, "run_at": change.job.run_at}
-            )
-            entries.append(rows.entry_params(entry_of(change, version + 1), n))
-            self._tally[queue, head.state] -= 1
-            self._tally[queue, change.job.state] += 1
-            self.news.add(job_topic(id))
-        if updates:
-            self.news.add(queue_topic(queue))
-            self._db.executemany(self._sql.promote, updates)
-            self._db.executemany(self._sql.add_entry, entries)
-
-    def _ready(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Row]:
-        """Yield claimable jobs, merged from all types; each type is read only as far as needed."""
-        asked: rows.Params = {"queue": queue, "now": now, "limit": limit}
-        if types is None:
-            there = self._db.execute(self._sql.ready_types, {"queue": queue, "limit": -1}).fetchall()
-        else:
-            there = self._db.execute(self._sql.ready_among, {"queue": queue, "types": _ids(types)}).fetchall()
-        # Each gets a different text, and so its own statement: a statement that is being read would be prepared again.
-        walks: list[Iterator[Row]] = [
-            self._db.execute(self._sql.ready + " " * index, {**asked, "type": type})
-            for index, (type,) in enumerate(there)
-        ]
-        return list(islice(merge(*walks, key=_turn_of), limit) if len(walks) > 1 else chain(*walks))
-
-    def _take(self, ready: Sequence[Row], now: Time, by: str) -> list[Job]:
-        """available → active. Nobody could change these jobs since they were read, so none is refused."""
-        jobs: list[Job] = []
-        updates: list[rows.Params] = []
-        entries: list[rows.Params] = []
-        for row in ready:
-            head = job_of(row)
-            change = decide(head, Event.CLAIM, now, by=by)
-            job = applied(head, change)
-            self._note(change, job, row[0], head.state, updates, entries)
-            jobs.append(job)
-        self._write(updates, entries)
-        return jobs
 
     # commit
 
@@ -239,6 +173,7 @@ class Writes:
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
         answers: list[Applied | Conflict] = []
+        ended: dict[str, Time] = {}
         for change in changes:
             head = heads.get(change.job.id)
             conflict = refusal(head, change)
@@ -255,32 +190,14 @@ class Writes:
             heads[job.id] = Head(job.id, job.state, job.version, job.epoch, job.inbox, job.arrived, job.worker, head.n)
             if change.steps or change.drops or change.drops_failed or change.edits or change.inserts:
                 self._carry(change, head.n, heads)
+            if frees_permits(change):
+                ended[job.id] = change.at
             missing = self._arrive(job) if change.arrives and not head.arrived else None
             answers.append(Applied(job.version, missing))
         self._write(updates, entries)
+        for id, at in ended.items():
+            Permits(self._limits, at).end(id)
         return answers
-
-    def _note(
-        self,
-        change: Change,
-        job: Job,
-        n: int,
-        before: State,
-        updates: list[rows.Params],
-        entries: list[rows.Params],
-    ) -> None:
-        """Prepare the two rows of a change, its counters, and whom to notify."""
-        updates.append(rows.job_params(job, n))
-        entries.append(rows.entry_params(entry_of(change, job.version), n))
-        self._tally[job.queue, before] -= 1
-        self._tally[job.queue, job.state] += 1
-        self.news.add(job_topic(job.id))
-        if job.state is State.AVAILABLE or (job.state in _DUE_EVENT and job.run_at is not None):
-            self.news.add(queue_topic(job.queue))
-
-    def _write(self, updates: list[rows.Params], entries: list[rows.Params]) -> None:
-        self._db.executemany(self._sql.update_job, updates)
-        self._db.executemany(self._sql.add_entry, entries)
 
     def _missing(self, parent: str, change: Change) -> Iterator[int]:
         """Return how many children are missing in each group that a change waits for."""
@@ -359,6 +276,26 @@ class Writes:
         standing = step_of(row)
         return Recorded(standing, standing == step)
 
+    # admit
+
+    def admit(
+        self, orders: Sequence[tuple[Sequence[Ask], Sequence[Step]]], now: Time
+    ) -> list[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
+        """Record steps, and give others their permits, for many callers at once."""
+        check_unmarked(self.mark() or "")
+        recorded = iter(self.record([step for _, steps in orders for step in steps]))
+        heads = self._heads(ask.job for asks, _ in orders for ask in asks)
+        permits = Permits(self._limits, now)
+        answers = [
+            (
+                [ask_refusal(heads.get(ask.job), ask) or permits.admit(ask) for ask in asks],
+                list(islice(recorded, len(steps))),
+            )
+            for asks, steps in orders
+        ]
+        permits.finish()
+        return answers
+
     # prune, put_record
 
     def prune(self, limit: int, now: Time) -> int:
@@ -375,10 +312,13 @@ class Writes:
             self._sql.forget_steps,
             self._sql.forget_summary,
             self._sql.forget_families,
+            self._sql.forget_permits,
             self._sql.forget_key,
         ):
             self._db.executemany(statement, gone)
         self._db.execute(self._sql.forget_over_keys, {"now": now})
+        self._limits.drop_full_buckets(now - BUCKET_KEPT_MS, now)
+        self._limits.find_waiting()
         return len(gone)
 
     def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
@@ -391,6 +331,8 @@ class Writes:
         new = Record(name, value or "", version + 1, now)
         self._db.execute(self._sql.put_record, {"name": name, "value": value, "version": version + 1, "at": now})
         self.news.add(EVERYTHING)
+        if name.startswith((LIMIT, BUCKET)):
+            self._limits.recheck_limit(limit_of(name.partition("/")[2]))
         if name == MOVED:
             self._guard(value is not None)
         return new
@@ -420,6 +362,8 @@ class Writes:
         families: Counter[tuple[str, str]] = Counter()
         for job in (whole.job for whole in fresh):
             self._tally[job.queue, job.state] += 1
+            if awaits_permit(job):
+                self._limits.wait_behind(job)
             if job.parent is not None and not job.arrived:
                 families[job.parent, job.group or ""] += 1
         for (parent, name), more in families.items():
@@ -444,10 +388,10 @@ class Writes:
     # Reads.
 
     def _known(self, ids: Iterable[str]) -> set[str]:
-        return {row[0] for row in self._db.execute(self._sql.known_ids, {"ids": _ids(ids)})}
+        return {row[0] for row in self._db.execute(self._sql.known_ids, {"ids": ids_of(ids)})}
 
     def _heads(self, ids: Iterable[str]) -> dict[str, Head]:
-        return {row[0]: head_of(row) for row in self._db.execute(self._sql.heads, {"ids": _ids(ids)})}
+        return {row[0]: head_of(row) for row in self._db.execute(self._sql.heads, {"ids": ids_of(ids)})}
 
     def _head(self, id: str) -> Head | None:
         return self._heads([id]).get(id)
@@ -458,16 +402,4 @@ def is_lone(jobs: Sequence[Job], parent: Lease | None) -> bool:
     if len(jobs) != 1 or parent is not None:
         return False
     job = jobs[0]
-    return job.key is None and job.parent is None and rows.is_untouched(job)
-
-
-_DUE_EVENT = {State.SCHEDULED: Event.PROMOTE, State.RETRYABLE: Event.PROMOTE, State.PENDING: Event.ACTIVATE}
-
-
-def _turn_of(row: Row) -> tuple[int, int, int]:
-    """The order of claims: priority, run_at, order of insertion."""
-    return -row[6], row[16], row[0]
-
-
-def _ids(ids: Iterable[str]) -> str:
-    return _json(list(dict.fromkeys(ids))).decode()
+    return job.key is None and job.parent is None and awaited_key(job) is None and rows.is_untouched(job)

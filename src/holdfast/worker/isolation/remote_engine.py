@@ -224,8 +224,8 @@ class RemoteEngine(Engine, Transactional):
     ) -> tuple[list[Admission | Conflict], list[Recorded | Conflict]]:
         admitted, recorded = await self._ask("admit", asks, steps)
         return (
-            [_told(one.admission or one.conflict) for one in admitted],
-            [_told(one.recorded or one.conflict) for one in recorded],
+            [_present(one.admission or one.conflict) for one in admitted],
+            [_present(one.recorded or one.conflict) for one in recorded],
         )
 
     async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:

@@ -1,0 +1,73 @@
+"""The rows that every change of a job writes, and what a transaction notes meanwhile: counters, and who is to be woken.
+
+Must not begin or commit, and must not know an act.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from types import SimpleNamespace
+
+import msgspec
+
+from holdfast.core.lifecycle import entry_of
+from holdfast.core.model import Change, Event, Job, State
+from holdfast.core.shared_limits import awaits_permit
+from holdfast.engines.sqlite import rows
+from holdfast.engines.sqlite.counting import Counting
+from holdfast.engines.sqlite.limit_rows import LimitRows
+from holdfast.engines.topics import job_topic, queue_topic
+
+DUE_EVENT = {State.SCHEDULED: Event.PROMOTE, State.RETRYABLE: Event.PROMOTE, State.PENDING: Event.ACTIVATE}
+"""What happens to a job in each of these states when its time has come."""
+
+_json = msgspec.json.Encoder().encode
+
+
+class JobWrites:
+    """One transaction's worth of changes. `news` collects who is to be woken once it is durable."""
+
+    def __init__(self, connection: sqlite3.Connection, sql: SimpleNamespace) -> None:
+        self._db = connection
+        self._sql = sql
+        self._tally: Counter[tuple[str, State]] = Counter()
+        self._counting = Counting(connection, sql)
+        self.news: set[str] = set()
+        self._limits = LimitRows(connection, sql, self.news)
+
+    def finish(self) -> None:
+        """Write what was noted, once for the whole transaction."""
+        moved = [{"queue": queue, "state": state.value, "more": n} for (queue, state), n in self._tally.items() if n]
+        if moved:
+            self._db.executemany(self._sql.add_tally, moved)
+        self._counting.write()
+        self._limits.write_notes()
+
+    def _note(
+        self,
+        change: Change,
+        job: Job,
+        n: int,
+        before: State,
+        updates: list[rows.Params],
+        entries: list[rows.Params],
+    ) -> None:
+        """Prepare the two rows of a change, its counters, and who is to hear of it."""
+        updates.append(rows.job_params(job, n))
+        entries.append(rows.entry_params(entry_of(change, job.version), n))
+        self._tally[job.queue, before] -= 1
+        self._tally[job.queue, job.state] += 1
+        self.news.add(job_topic(job.id))
+        if job.state is State.AVAILABLE or (job.state in DUE_EVENT and job.run_at is not None):
+            self.news.add(queue_topic(job.queue))
+        if awaits_permit(job):
+            self._limits.wait_behind(job)
+
+    def _write(self, updates: list[rows.Params], entries: list[rows.Params]) -> None:
+        self._db.executemany(self._sql.update_job, updates)
+        self._db.executemany(self._sql.add_entry, entries)
+
+
+def ids_of(ids: Iterable[str]) -> str:
+    """Ids, or other names, as a statement takes them."""
+    return _json(list(dict.fromkeys(ids))).decode()

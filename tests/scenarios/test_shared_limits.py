@@ -1,0 +1,107 @@
+"""Shared limits among real processes: workers that hold permits are killed, and others get the permits in seconds."""
+
+import time
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+from msgspec import json
+
+from holdfast.core.model import Options, Use
+from holdfast.core.shared_limits import LIMIT, settings_from
+from tests.support.given import at_pace, wait_until
+from tests.support.worker_processes import SMALL, Stage
+
+AT_ONCE = 2
+LIMITED = Options(limits=(Use("api"),))
+TAKEN_OVER_SECONDS = 3.0
+ROUNDS, JOBS = 4, 60
+
+PROGRAM = """
+import asyncio, os, time
+from holdfast import App, Settings, current
+from holdfast.core import lifecycle
+lifecycle.RECOVERY_BACKOFF_MS = 100
+app = App(os.environ["TEST_URL"], settings=Settings(**eval(os.environ["TEST_SETTINGS"])))
+
+def mark(what):
+    with open("marks", "a") as file:
+        file.write(f"{what} {os.getpid()} {time.time()}\\n")
+
+@app.job
+async def hold(n: int) -> int:
+    mark(f"begin:{n}")
+    await asyncio.sleep(600 if current().epoch == 1 else 0)
+    return n
+
+@app.job
+async def call(n: int) -> int:
+    mark(f"begin:{n}")
+    await asyncio.sleep(0.03)
+    mark(f"end:{n}")
+    return n
+
+if __name__ == "__main__":
+    from holdfast.cli.worker_process import run_worker
+    asyncio.run(run_worker(app, None, 8))
+"""
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A store with a limit."""
+    stage = Stage(tmp_path, PROGRAM)
+    settings = json.encode(settings_from("api", at_once=AT_ONCE)).decode()
+    stage.do(stage.app.open())
+    stage.do(stage.app.engine.put_record(LIMIT + "api", settings))
+    yield stage
+    stage.close()
+
+
+def test_the_permits_of_a_killed_worker_are_used_by_others_within_seconds(stage: Stage) -> None:
+    victim = stage.worker(SMALL)
+    held = [stage.submit("hold", n, options=LIMITED) for n in range(AT_ONCE)]
+    wait_until(lambda: len(stage.marks("begin")) == AT_ONCE)
+    stage.worker(SMALL)
+    calls = [stage.submit("call", 10 + n, options=LIMITED) for n in range(4)]
+    free = stage.submit("call", 99)
+    assert stage.do(free.result(30)) == 99, "who needs no permit waits for none"
+    [used] = stage.do(stage.app.engine.usage("api"))
+    assert (used.held, used.waiting) == (AT_ONCE, 4)
+
+    at = time.time()
+    victim.kill()
+
+    assert [stage.do(run.result(30)) for run in (*calls, *held)] == [10, 11, 12, 13, 0, 1]
+    taken_over = min(when for n, _, when in stage.marks("begin") if n.startswith("1") and len(n) == 2)
+    assert taken_over - at < at_pace(TAKEN_OVER_SECONDS)
+    assert stage.do(stage.app.engine.usage("api")) == []
+
+
+def most_at_once(stage: Stage, kills: dict[int, float]) -> int:
+    """How many calls ran at the same time. One that was killed ran until its process was killed."""
+    ends = {(n, pid): at for n, pid, at in stage.marks("end")}
+    moments: list[tuple[float, int]] = []
+    for n, pid, at in stage.marks("begin"):
+        moments += [(at, 1), (ends.get((n, pid), kills.get(pid, float("inf"))), -1)]
+    running = most = 0
+    for _, more in sorted(moments):
+        running += more
+        most = max(most, running)
+    return most
+
+
+def test_a_limit_holds_while_workers_are_killed_at_random(stage: Stage) -> None:
+    runs = [stage.submit("call", n, options=LIMITED) for n in range(JOBS)]
+    workers = [stage.worker(SMALL) for _ in range(3)]
+    kills: dict[int, float] = {}
+    for number, nth in enumerate(islice(cycle(range(3)), ROUNDS)):
+        wait_until(lambda least=10 * (number + 1): len(stage.marks("end")) >= least)
+        kills[workers[nth].pid] = time.time()
+        workers[nth].kill()
+        workers[nth] = stage.worker(SMALL)
+
+    assert [stage.do(run.result(60)) for run in runs] == list(range(JOBS))
+    assert most_at_once(stage, kills) == AT_ONCE
+    assert stage.do(stage.app.engine.usage("api")) == []
