@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from measuring import noted, ratios, told
+from measuring import check_floor, print_figure, ratios
 
 from holdfast.core.keys import digest, new_id
 from holdfast.core.lifecycle import decide
@@ -90,8 +90,8 @@ async def measure(url: str, jobs: int, waiting: int) -> bool:
     await fill(engine, "limited", jobs, LIMITED)
     await fill(engine, "free", jobs, Options())
     limited, free = await by_turns(engine, ("limited", "free"), jobs, SLOTS)
-    noted(f"{jobs:,} jobs under at_once={SLOTS}", limited, "/s")
-    fine = told(f"drain under at_once={SLOTS} : {SLOTS} slots", ratios(limited, free), LIMITED_TO_FREE, "times")
+    print_figure(f"{jobs:,} jobs under at_once={SLOTS}", limited, "/s")
+    fine = check_floor(f"drain under at_once={SLOTS} : {SLOTS} slots", ratios(limited, free), LIMITED_TO_FREE, "times")
 
     await engine.put_record(LIMIT + "closed", '{"at_once":1}')
     await fill(engine, "behind", waiting, CLOSED)
@@ -100,7 +100,7 @@ async def measure(url: str, jobs: int, waiting: int) -> bool:
     await fill(engine, "alone", 1_000, Options())
     behind, alone = await by_turns(engine, ("behind", "alone"), 1_000, 10)
     what = f"1,000 jobs behind {waiting:,} that wait : alone"
-    fine &= told(what, ratios(behind, alone), BEHIND_TO_ALONE, "times")
+    fine &= check_floor(what, ratios(behind, alone), BEHIND_TO_ALONE, "times")
     await engine.close()
     return fine
 

@@ -17,6 +17,7 @@ from holdfast.core.lifecycle import SETTLED, refusal
 from holdfast.core.model import (
     LEASE_LOST,
     Applied,
+    Ask,
     Beat,
     Change,
     Conflict,
@@ -32,12 +33,15 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
+    Use,
     Where,
 )
 from holdfast.core.moves import HeldKey, Whole
+from holdfast.core.shared_limits import Bucket, Settings
 from holdfast.core.summaries import StepHead
 from holdfast.engines.contract import Clock, Engine, system_clock
 from holdfast.engines.memory import MemoryEngine
+from holdfast.engines.permits import Block, Permit, Permits
 from holdfast.engines.records import PAUSE
 from holdfast.engines.sqlite import SqliteEngine
 from holdfast.engines.sqlite import engine as sqlite_engine
@@ -155,7 +159,9 @@ class Unsorted(Tables):
     def known(self, job: Job, types: Collection[str] | None) -> bool:
         return types is None or job.type in types
 
-    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+    def _take(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> list[Job]:
         there = [job for job in self.jobs.values() if job.queue == queue and job.state is State.AVAILABLE]
         ready = [job for job in there if self.known(job, types)]
         return sorted((job for job in ready if self.wanted(job, now)), key=self.order)[:limit]
@@ -229,8 +235,10 @@ class LimitForEachQueue(Tables):
 class TypesIgnored(Tables):
     """A claim takes what it doesn't know."""
 
-    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
-        return super()._take(queue, None, limit, now)
+    def _take(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> list[Job]:
+        return super()._take(queue, None, limit, keys, permits, now)
 
 
 @mutant("types")
@@ -261,8 +269,10 @@ class TypeAfterType(Unsorted):
 class OneTypeForEachClaim(Unsorted):
     """A claim stops at the first job of another type."""
 
-    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
-        taken = super()._take(queue, types, limit, now)
+    def _take(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> list[Job]:
+        taken = super()._take(queue, types, limit, keys, permits, now)
         return [job for place, job in enumerate(taken) if {one.type for one in taken[: place + 1]} == {taken[0].type}]
 
 
@@ -270,19 +280,25 @@ class OneTypeForEachClaim(Unsorted):
 class FilteredTooLate(Unsorted):
     """The first jobs are looked at, and those that are known are taken: foreign ones stand in the way."""
 
-    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
-        return [job for job in super()._take(queue, None, limit, now) if types is None or job.type in types]
+    def _take(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> list[Job]:
+        return [
+            job for job in super()._take(queue, None, limit, keys, permits, now) if types is None or job.type in types
+        ]
 
 
 @mutant("types")
 class ForeignSetAside(Tables):
     """What a claim doesn't know is put to rest."""
 
-    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
+    def _take(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> list[Job]:
         for job in list(self.jobs.values()):
             if job.queue == queue and job.state is State.AVAILABLE and types is not None and job.type not in types:
                 self._put(replace(job, state=State.SCHEDULED, run_at=now + 2_000, version=job.version + 1))
-        return super()._take(queue, types, limit, now)
+        return super()._take(queue, types, limit, keys, permits, now)
 
 
 @mutant("types")
@@ -332,8 +348,14 @@ class FloorForAllTypes(Tables):
 
     floor: tuple[int, int] = (0, -1)
 
-    def _take(self, queue: str, types: Collection[str] | None, limit: int, now: Time) -> list[Job]:
-        taken = [job for job in super()._take(queue, types, 10_000, now) if self._order[job.id] > self.floor[1]][:limit]
+    def _take(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> list[Job]:
+        taken = [
+            job
+            for job in super()._take(queue, types, 10_000, keys, permits, now)
+            if self._order[job.id] > self.floor[1]
+        ][:limit]
         full = self.floor[0] + 1 if taken and len(taken) == limit else 0
         self.floor = (full, min(self._order[job.id] for job in taken) if full > 5 else -1)
         for job in self.jobs.values():  # back into the order
@@ -827,3 +849,130 @@ class RemovedRecordsForgotten(Tables):
 
     def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
         return super().load(wholes, keys, [record for record in records if record.value])
+
+
+# Shared limits.
+
+
+@mutant("limits")
+class PermitsOutliveTheirLeases(Tables):
+    """A permit counts, although its lease is over."""
+
+    class permits_kind(Permits):
+        def end(self, job: str, path: str | None = None) -> None:
+            if path is not None:
+                super().end(job, path)
+
+    def is_current(self, job: str, epoch: int) -> bool:
+        return True
+
+
+@mutant("limits")
+class NobodyHearsOfRoom(Tables):
+    """The end of a permit lets nobody look at its key."""
+
+    def recheck(self, key: str, at: Time) -> None:
+        """Do nothing."""
+
+
+@mutant("limits")
+class OneLookIsEnough(Tables):
+    """A claim that looked at a key removes the note, though room and waiting jobs remain."""
+
+    def _look_again(self, queue: str, key: str, blocks: dict[str, Time | None], permits: Permits) -> None:
+        self._set(self._rechecks[queue], key, None)
+
+
+@mutant("limits")
+class OnlyTheFirstLimitCounts(Tables):
+    """Of several permits, only the first has to be free."""
+
+    class permits_kind(Permits):
+        def block(self, uses: Sequence[Use], job: str, path: str = "") -> Block | None:
+            return super().block(uses[:1], job, path)
+
+
+@mutant("limits")
+class StoppedByAnotherKeyAndLost(Tables):
+    """A job that is stopped by another key waits behind none."""
+
+    def _move_behind(self, job: Job, key: str) -> None:
+        self._set(self._awaits, job.id, key)
+
+
+@mutant("limits")
+class RatesAreForgotten(Tables):
+    """Every act finds a full bucket."""
+
+    def bucket(self, key: str) -> Bucket | None:
+        found = super().bucket(key)
+        return None if found is None or not found.closed_until else found
+
+
+@mutant("limits")
+class BucketsRefillTwice(Tables):
+    """A bucket is filled by another clock than the store's: one that is ahead."""
+
+    def put_bucket(self, key: str, bucket: Bucket, now: Time) -> None:
+        super().put_bucket(key, replace(bucket, at=bucket.at - 30_000), now)
+
+
+@mutant("limits")
+class ClosedLimitsStayOpen(Tables):
+    """A provider's "slow down" is not heard."""
+
+    def bucket(self, key: str) -> Bucket | None:
+        found = super().bucket(key)
+        return None if found is None else replace(found, closed_until=0)
+
+
+@mutant("limits")
+class NothingIsKeptForTheWoken(Tables):
+    """A job is woken for a permit, and somebody else takes it."""
+
+    class permits_kind(Permits):
+        def reserve(self, key: str, job: str) -> None:
+            """Keep nothing."""
+
+
+@mutant("limits")
+class KeptForEver(Tables):
+    """A permit that nobody comes for is never passed on."""
+
+    def put_permit(self, permit: Permit) -> None:
+        super().put_permit(permit if permit.until is None else replace(permit, until=permit.until + 10_000_000))
+
+
+@mutant("limits")
+class ParkedForEver(Tables):
+    """A job that gave up its slot is not woken."""
+
+    def _wake_parked(self, queue: str, key: str, permits: Permits, now: Time) -> None:
+        """Wake nobody."""
+
+
+@mutant("limits")
+class LostAnswersArePaidTwice(Tables):
+    """A step that asks again takes from the rate again."""
+
+    class permits_kind(Permits):
+        def _is_admitted(self, ask: Ask) -> bool:
+            return False
+
+
+@mutant("limits")
+class LimitsStayAsTheyWere(Tables):
+    """A person's new settings are not heard."""
+
+    def settings(self, limit: str) -> Settings:
+        self.first: dict[str, Settings] = getattr(self, "first", {})
+        return self.first.setdefault(limit, super().settings(limit))
+
+
+@mutant("limits")
+class LimitsAreForNobody(Tables):
+    """Jobs start without permits."""
+
+    class permits_kind(Permits):
+        def block(self, uses: Sequence[Use], job: str, path: str = "") -> Block | None:
+            return None if not path else super().block(uses, job, path)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -92,12 +93,17 @@ def most_at_once(stage: Stage, kills: dict[int, float]) -> int:
     return most
 
 
+def has_ended(stage: Stage, least: int) -> bool:
+    return len(stage.marks("end")) >= least
+
+
 def test_a_limit_holds_while_workers_are_killed_at_random(stage: Stage) -> None:
     runs = [stage.submit("call", n, options=LIMITED) for n in range(JOBS)]
     workers = [stage.worker(SMALL) for _ in range(3)]
     kills: dict[int, float] = {}
     for number, nth in enumerate(islice(cycle(range(3)), ROUNDS)):
-        wait_until(lambda least=10 * (number + 1): len(stage.marks("end")) >= least)
+        least = 10 * (number + 1)
+        wait_until(partial(has_ended, stage, least))
         kills[workers[nth].pid] = time.time()
         workers[nth].kill()
         workers[nth] = stage.worker(SMALL)

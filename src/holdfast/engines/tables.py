@@ -57,6 +57,8 @@ from holdfast.engines.wakeups import EVERYTHING
 class Tables(LimitedRows):
     """All rows of a store, and the acts on them. Every act checks first and then writes, so it is all or nothing."""
 
+    permits_kind = Permits
+
     # Acts.
 
     def insert(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
@@ -92,7 +94,7 @@ class Tables(LimitedRows):
     ) -> list[Job]:
         """Promote due jobs, wake jobs whose steps may get a permit, then take jobs."""
         claimed: list[Job] = []
-        permits = Permits(self, now)
+        permits = self.permits_kind(self, now)
         for queue in queues:
             if self._exists(PAUSE + queue):
                 continue
@@ -121,7 +123,7 @@ class Tables(LimitedRows):
             self.news.add(worker_topic(loser))
         job = self._apply(head, change)
         if frees_permits(change):
-            Permits(self, change.at).end(job.id)
+            self.permits_kind(self, change.at).end(job.id)
         return Applied(job.version, self._arrive(head) if change.arrives and not head.arrived else None)
 
     def record(self, step: Step) -> Recorded | Conflict:
@@ -130,7 +132,7 @@ class Tables(LimitedRows):
 
     def admit(self, asks: Sequence[Ask], now: Time) -> list[Admission | Conflict]:
         """Give steps their permits, or take them back."""
-        permits = Permits(self, now)
+        permits = self.permits_kind(self, now)
         answers = [ask_refusal(self.jobs.get(ask.job), ask) or permits.admit(ask) for ask in asks]
         permits.finish()
         return answers
