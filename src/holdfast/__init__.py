@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.app.waiting import ask as ask
     from holdfast.app.waiting import sleep as sleep
     from holdfast.app.waiting import wait_for as wait_for
+    from holdfast.core.declared_limits import Limit as Limit
     from holdfast.core.errors import BadValue as BadValue
     from holdfast.core.errors import EffectInDoubt as EffectInDoubt
     from holdfast.core.errors import HoldfastError as HoldfastError
@@ -63,6 +64,7 @@ _HOMES = {
     "JobError": "holdfast.core.errors",
     "JobFailed": "holdfast.core.errors",
     "KeyConflict": "holdfast.core.errors",
+    "Limit": "holdfast.core.declared_limits",
     "LeaseLost": "holdfast.core.errors",
     "Moved": "holdfast.core.errors",
     "NotAllowed": "holdfast.core.errors",

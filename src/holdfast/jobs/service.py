@@ -29,6 +29,7 @@ from holdfast.core.model import (
     State,
     Step,
     Time,
+    Use,
     WaitKind,
     Where,
 )
@@ -104,10 +105,20 @@ class Jobs:
             new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
         ]
 
-    def alike(self, order: JobRequest, args: Sequence[str], now: Time) -> list[Job]:
-        """Build one job of the same request for each of these arguments, which are already encoded."""
+    def alike(self, order: JobRequest, calls: Sequence[tuple[str, tuple[Use, ...]]], now: Time) -> list[Job]:
+        """Build one job of the same request for each of these calls: its encoded arguments, and its limits."""
         job = new_job(order, "", now)
-        return [replace(job, id=self._ids(now), args=text, digest=digest(order.type, text)) for text in args]
+        options = {uses: replace(job.options, limits=uses) for uses in {uses for _, uses in calls} if uses}
+        return [
+            replace(
+                job,
+                id=self._ids(now),
+                args=text,
+                digest=digest(order.type, text),
+                options=options.get(uses, job.options),
+            )
+            for text, uses in calls
+        ]
 
     # Reading.
 

@@ -21,6 +21,7 @@ from holdfast.core.moves import MOVED, mark_of
 from holdfast.engines.contract import Engine
 from holdfast.engines.topics import worker_topic
 from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.limits import declare_limits
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claiming import Claiming
@@ -166,11 +167,13 @@ class Worker:
     # Starting and stopping.
 
     async def start(self) -> None:
-        """Send the first heartbeat, then start claiming."""
+        """Declare the limits, send the first heartbeat, then start claiming."""
         self._loop, self._own_loop = asyncio.get_running_loop(), forking.OwnLoop()
         self._slots.loop = self._loop
         watch_timers(self._loop, timers_here)
         self._started_at = await self._engine.now()
+        for line in await declare_limits(self._engine, self._registry.limits(), by=self.id):
+            log.warning("%s: %s", self.id, line)
         await self._leases.start()
         CAPTURING.start()
         self._captures = True
