@@ -122,7 +122,7 @@ def test_a_cost_function_must_fit(app):
         app.limit("y", at_once=5).cost(lambda: 1)
     limit = app.limit("x", rate="50/m")
     with pytest.raises(Invalid, match=r"cost\(5\): give a function"):
-        limit.cost(5)  # type: ignore[arg-type]
+        limit.cost(5)
     with pytest.raises(Invalid, match="the cost function of limit x takes 'promt', .*; did you mean prompt"):
 
         @step(name="draw", limit=limit.cost(lambda promt: len(promt)))

@@ -318,6 +318,7 @@ class App:
             beat_seconds=settings.beat_seconds,
             lease_seconds=settings.lease_seconds,
             poll_seconds=settings.poll_seconds,
+            limit_seconds=settings.limit_seconds,
             name=name,
         )
         seldom = min(self.engine.look_seconds, settings.lease_seconds * LOOK_PART)

@@ -25,6 +25,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long running work may take to finish when the worker is told to stop; the rest is handed over."""
     upkeep_seconds: float = 5.0
     """How often the leader tidies up: expires, overruns, prunes."""
+    limit_seconds: float = 2.0
+    """How long a step that waits for a shared limit keeps its job's slot."""
     keep_days: float = 30.0
     """How long ended jobs are kept when they don't say otherwise."""
 

@@ -18,6 +18,7 @@ from holdfast.worker.cancellation import Watch, cancels_of
 from holdfast.worker.context import PATH
 from holdfast.worker.effect_call import EffectCall
 from holdfast.worker.own_loop import run_on_loop
+from holdfast.worker.permits import StepPermits, permits_of
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.transactions import TransactionCall
 from holdfast.worker.tries import TRY
@@ -67,6 +68,19 @@ async def _run(call: Call, body: Body) -> Any:
         await attempt.admit()
     if attempt.starting is not None:
         await attempt.starting(call.path)
+    if attempt.job.epoch > 1:
+        call.go_on()
+    if (permits := permits_of(call)) is None:
+        return await _run_admitted(call, body)
+    try:
+        await permits.acquire(call)
+        return await _run_admitted(call, body)
+    finally:
+        permits.give_back(call.path)
+
+
+async def _run_admitted(call: Call, body: Body) -> Any:
+    attempt = call.attempt
     started_at = attempt.now()
     here = asyncio.current_task()
     call.enter(started_at, here)
@@ -118,9 +132,14 @@ async def _try(call: Call, body: Body, started_at: Time, here: "asyncio.Task[Any
                 await call.record_failure(error, started_at)
                 raise
         await call.end_try()
+        permits = permits_of(call)
+        if permits is not None:
+            permits.give_back(call.path)
         await asyncio.sleep(delay)
         await attempt.admit()
         call.tries += 1
+        if permits is not None:
+            await permits.acquire_again(call)
 
 
 # Sync: in the job's own thread.
@@ -145,6 +164,28 @@ def _run_sync(call: Call) -> Any:
     admit(attempt)
     if attempt.starting is not None:
         run_on_loop(attempt, attempt.starting(call.path))
+    if attempt.job.epoch > 1:
+        call.go_on()
+    if not call.spec.limits:
+        return _run_sync_admitted(call)
+    try:
+        run_on_loop(attempt, _acquire(call))
+        return _run_sync_admitted(call)
+    finally:
+        attempt.loop.call_soon_threadsafe(_give_back, call)
+
+
+async def _acquire(call: Call, *, again: bool = False) -> None:
+    permits = StepPermits.of(call.attempt)
+    await (permits.acquire_again(call) if again else permits.acquire(call))
+
+
+def _give_back(call: Call) -> None:
+    StepPermits.of(call.attempt).give_back(call.path)
+
+
+def _run_sync_admitted(call: Call) -> Any:
+    attempt = call.attempt
     started_at = attempt.now()
     call.enter(started_at)
     try:
@@ -175,9 +216,13 @@ def _try_sync(call: Call, started_at: Time) -> Step:
                 run_on_loop(attempt, call.record_failure(error, started_at))
                 raise
         run_on_loop(attempt, call.end_try())
+        if call.spec.limits:
+            attempt.loop.call_soon_threadsafe(_give_back, call)
         attempt.pause(delay)
         admit(attempt)
         call.tries += 1
+        if call.spec.limits:
+            run_on_loop(attempt, _acquire(call, again=True))
 
 
 @contextmanager
