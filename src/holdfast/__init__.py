@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import UnknownOption as UnknownOption
     from holdfast.core.errors import WrongColour as WrongColour
     from holdfast.core.model import Retry as Retry
+    from holdfast.core.throttling import Throttled as Throttled
     from holdfast.jobs.status import Status as Status
     from holdfast.worker.context import current as current
     from holdfast.worker.context import progress as progress
@@ -80,6 +81,7 @@ _HOMES = {
     "StoreFull": "holdfast.core.errors",
     "StoreLost": "holdfast.core.errors",
     "StoreUnwritable": "holdfast.core.errors",
+    "Throttled": "holdfast.core.throttling",
     "UndoFailed": "holdfast.core.errors",
     "UnknownOption": "holdfast.core.errors",
     "WrongColour": "holdfast.core.errors",

@@ -83,7 +83,12 @@ class Call:
         self.uses: tuple[Use, ...] | None = None
         """What it needs of its limits, once that is known."""
         self._given = (args, kwargs) if spec.limits else ((), {})
-        self.is_retried = spec.retry.retries > 0
+        self.throttles = 0
+        """How often in a row its provider asked to slow down."""
+        self.throttled_since: Time = 0
+        self.not_before: Time | None = None
+        """Until when its provider wants to be left alone, if it waits for that by itself."""
+        self.is_retried = spec.retry.retries > 0 or bool(spec.limits)
         self.now: Try | None = None
         given = key(*args, **kwargs) if callable(key) else key
         self.parent = PATH.get()
@@ -197,16 +202,20 @@ class Call:
 
     def waiting_record(self) -> tuple[str, dict[str, Any]]:
         """Return where its wait for a limit is recorded, and what; nothing before its first try."""
-        if self.tries == 1:
+        if self.tries == 1 and not self.throttles:
             return "", {}
-        return LIMIT_PATH + self.path, {"attempt": self.attempt.job.attempt, "tries": self.tries}
+        info: dict[str, Any] = {"attempt": self.attempt.job.attempt, "tries": self.tries}
+        if self.throttles:
+            info |= {"throttles": self.throttles, "since": self.throttled_since}
+        return LIMIT_PATH + self.path, info
 
     def go_on(self) -> None:
         """Continue with the try at which its job gave up its slot, if it did in this attempt."""
         known = self.journal.records.waits.get(LIMIT_PATH + self.path)
         info = {} if known is None else record_info(known)
         if info.get("attempt") == self.attempt.job.attempt:
-            self.tries = info["tries"]
+            self.tries, self.throttles = info["tries"], info.get("throttles", 0)
+            self.throttled_since, self.not_before = info.get("since", 0), info.get("until")
 
     def make_context(self) -> contextvars.Context:
         """Return the context in which the body runs: inside this step and this try."""
@@ -270,7 +279,8 @@ class Call:
         """End a failed try before the next one. Everything that it left running is cancelled and awaited, because two
         tries at the same time would pay twice. Failed steps inside it may run again.
         """
-        assert self.now is not None
+        if self.now is None:  # it is never retried, but its provider asked to slow down
+            return
         self.now.end()
         self.now.cancel()
         while self.now.is_busy():

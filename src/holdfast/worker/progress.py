@@ -134,6 +134,18 @@ class Progress:
             self._retrying[path] = Retrying(path[:SHOWN_PATH_CHARACTERS], tries + 1, of, line, next_at)
         held.changed()
 
+    def note_throttled(self, path: str, tries: int, of: int, error: BaseException, ms: int) -> None:
+        """Note that a step's provider asked to slow down. Logs it and requests a heartbeat."""
+        held, line = self._held, line_of(error)
+        log.warning(
+            "job %s: step %s: the provider asks to slow down: %s; next call in %.1f s, at no cost of a try",
+            held.job.id[-SHORT_ID:], path, line, ms / 1_000,
+        )  # fmt: skip
+        with self._lock:
+            self._retrying.pop(path, None)
+            self._retrying[path] = Retrying(path[:SHOWN_PATH_CHARACTERS], tries, of, line, held.now() + ms)
+        held.changed()
+
     def note_recorded(self, name: str) -> None:
         """Note that this attempt has recorded a step of this name."""
         self._recorded[name] += 1

@@ -20,6 +20,7 @@ from holdfast.worker.effect_call import EffectCall
 from holdfast.worker.own_loop import run_on_loop
 from holdfast.worker.permits import StepPermits, permits_of
 from holdfast.worker.registry import StepSpec
+from holdfast.worker.throttling import heed, rest, wait_out
 from holdfast.worker.transactions import TransactionCall
 from holdfast.worker.tries import TRY
 
@@ -70,6 +71,8 @@ async def _run(call: Call, body: Body) -> Any:
         await attempt.starting(call.path)
     if attempt.job.epoch > 1:
         call.go_on()
+        if call.not_before is not None:
+            await rest(call)
     if (permits := permits_of(call)) is None:
         return await _run_admitted(call, body)
     try:
@@ -127,7 +130,8 @@ async def _try(call: Call, body: Body, started_at: Time, here: "asyncio.Task[Any
                     raise
         except Exception as error:
             call.check()
-            delay = call.plan_retry(error)
+            throttle = heed(call, error)
+            delay = call.plan_retry(error) if throttle is None else 0
             if delay is None:
                 await call.record_failure(error, started_at)
                 raise
@@ -135,11 +139,17 @@ async def _try(call: Call, body: Body, started_at: Time, here: "asyncio.Task[Any
         permits = permits_of(call)
         if permits is not None:
             permits.give_back(call.path)
-        await asyncio.sleep(delay)
+        if throttle is None:
+            await asyncio.sleep(delay)
+            call.tries += 1
+        else:
+            call.take_back()
+            await wait_out(call, throttle)
         await attempt.admit()
-        call.tries += 1
         if permits is not None:
             await permits.acquire_again(call)
+        if throttle is not None:
+            await call.write_intents(started_at)
 
 
 # Sync: in the job's own thread.
@@ -166,6 +176,8 @@ def _run_sync(call: Call) -> Any:
         run_on_loop(attempt, attempt.starting(call.path))
     if attempt.job.epoch > 1:
         call.go_on()
+        if call.not_before is not None:
+            run_on_loop(attempt, rest(call))
     if not call.spec.limits:
         return _run_sync_admitted(call)
     try:
@@ -211,18 +223,25 @@ def _try_sync(call: Call, started_at: Time) -> Step:
                 return call.make_done(run_blocking(call), started_at)
         except Exception as error:
             call.check()
-            delay = call.plan_retry(error)
+            throttle = heed(call, error)
+            delay = call.plan_retry(error) if throttle is None else 0
             if delay is None:
                 run_on_loop(attempt, call.record_failure(error, started_at))
                 raise
         run_on_loop(attempt, call.end_try())
         if call.spec.limits:
             attempt.loop.call_soon_threadsafe(_give_back, call)
-        attempt.pause(delay)
+        if throttle is None:
+            attempt.pause(delay)
+            call.tries += 1
+        else:
+            call.take_back()
+            run_on_loop(attempt, wait_out(call, throttle))
         admit(attempt)
-        call.tries += 1
         if call.spec.limits:
             run_on_loop(attempt, _acquire(call, again=True))
+        if throttle is not None:
+            run_on_loop(attempt, call.write_intents(started_at))
 
 
 @contextmanager
