@@ -519,6 +519,55 @@ async def test_a_store_in_trouble_costs_no_permit_and_lets_nobody_in_twice(app, 
     assert await app.engine.usage("api") == []
 
 
+async def test_the_status_says_what_a_job_waits_for(app, engine):
+    app.settings = PATIENT
+    held, limit = Held(), app.limit("api", at_once=1)
+
+    @step(name="hold", limit=limit)
+    async def hold(n: int) -> None:
+        await held()
+
+    @app.job
+    async def work() -> None:
+        await hold.map([1, 2, 3])
+
+    @app.job(limit=limit)
+    async def other() -> None: ...
+
+    run = await work.submit()
+    async with app.worker():
+        await held.entered.wait()
+        await waits_for(app, run)
+        status = await run.status()
+        assert "waiting for limit api (1 of 1 in use)" in str(status)
+        assert status.limited is not None
+        assert status.limited.steps == 2
+        waiting = await other.submit()
+        assert str(await waiting.status()) == "waiting for limit api (1 of 1 in use)"
+        [listed] = await app.jobs.statuses([await app.jobs.get(run.id)])
+        assert str(listed.limited) == "waiting for limit api (1 of 1 in use)"
+        held.go.set()
+        await run.result(timeout=60)
+        await waiting.result(timeout=60)
+        assert "limit" not in str(await run.status())
+
+
+async def test_the_status_says_about_how_long(app):
+    @step(name="call", limit=app.limit("api", rate="60/h", burst=1))
+    async def call(n: int) -> int:
+        return n
+
+    @app.job
+    async def work() -> list[int]:
+        return await call.map(range(2))
+
+    async with in_memory(app) as test:
+        run = await work.submit()
+        await test.idle()
+        words = str(await run.status())
+        assert words in ("waiting for limit api (about 59 s)", "waiting for limit api (about 1 min)"), words
+
+
 # What could wait for ever is refused.
 
 
