@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.app.waiting import ask as ask
     from holdfast.app.waiting import sleep as sleep
     from holdfast.app.waiting import wait_for as wait_for
+    from holdfast.core.declared_limits import Limit as Limit
     from holdfast.core.errors import BadValue as BadValue
     from holdfast.core.errors import EffectInDoubt as EffectInDoubt
     from holdfast.core.errors import HoldfastError as HoldfastError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import UnknownOption as UnknownOption
     from holdfast.core.errors import WrongColour as WrongColour
     from holdfast.core.model import Retry as Retry
+    from holdfast.core.throttling import Throttled as Throttled
     from holdfast.jobs.job_events import JobEvent as JobEvent
     from holdfast.jobs.status import Status as Status
     from holdfast.worker.context import current as current
@@ -64,6 +66,7 @@ _HOMES = {
     "JobError": "holdfast.core.errors",
     "JobFailed": "holdfast.core.errors",
     "KeyConflict": "holdfast.core.errors",
+    "Limit": "holdfast.core.declared_limits",
     "LeaseLost": "holdfast.core.errors",
     "Moved": "holdfast.core.errors",
     "NotAllowed": "holdfast.core.errors",
@@ -79,6 +82,7 @@ _HOMES = {
     "StoreFull": "holdfast.core.errors",
     "StoreLost": "holdfast.core.errors",
     "StoreUnwritable": "holdfast.core.errors",
+    "Throttled": "holdfast.core.throttling",
     "UndoFailed": "holdfast.core.errors",
     "UnknownOption": "holdfast.core.errors",
     "WrongColour": "holdfast.core.errors",

@@ -101,6 +101,16 @@ async def three() -> None: ...
 async def one_stage() -> None: ...
 
 
+@step(limit="openai")  # bad
+async def limited_by_name() -> None: ...
+
+
+app.limit("openai", at_once="20")  # bad
+app.limit("openai", rate=500)  # bad
+app.limit("openai", atonce=20)  # bad
+app.limit("tokens", rate="500/m").cost(5)  # bad
+
+
 async def answers() -> None:
     number: int = await ask("a draft", form=Literal["publish", "rewrite"])  # bad
     other: Literal["burn"] = await ask("a draft", form=Literal["publish", "rewrite"])  # bad

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, assert_type
 
-from holdfast import App, JobEvent, Retry, ask, current, progress, step, wait_for
+from holdfast import App, JobEvent, Limit, Retry, Throttled, ask, current, progress, step, wait_for
 
 app = App("memory:")
 
@@ -82,6 +82,28 @@ def asking_from_blocking_code() -> None:
     assert_type(app.sync.submit(blocking.with_options(queue="slow"), "a").result(), str)
     assert_type(app.sync.submit_many(blocking, ["a"], queue="slow")[0].result(), str)
     assert_type(app.sync.submit_many(blocking.with_options(queue="slow"), ["a"])[0].result(), str)
+
+
+openai = app.limit("openai", at_once=20, rate="500/m", per="{model}", burst=50)
+assert_type(openai, Limit)
+tokens = app.limit("tokens", rate="200000/m")
+
+
+@step(limit=openai)
+async def limited(model: str, prompt: str) -> str:
+    raise Throttled("429", retry_after=30, limit=openai)
+
+
+@step(limit=[openai, tokens.cost(lambda prompt: 4 * len(prompt))], retries=3)
+def limited_twice(model: str, prompt: str) -> int:
+    raise Throttled(retry_after="2m")
+
+
+@app.job(limit=app.limit("customer", at_once=2, per="{customer}"))
+async def limited_job(customer: str) -> str:
+    assert_type(await limited("gpt", "hi"), str)
+    assert_type(await limited_twice.aio("gpt", "hi"), int)
+    return "done"
 
 
 async def asking_with_options() -> None:

@@ -30,6 +30,7 @@ from holdfast.app.run import Run
 from holdfast.app.settings import Settings, store_url
 from holdfast.app.sync import SyncApp
 from holdfast.core.codec import Signature
+from holdfast.core.declared_limits import Limit, check_uses, declare
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, Moved, NotFound
 from holdfast.core.keys import check_queue
@@ -188,6 +189,7 @@ class App:
         cleanup: Callable[..., Any] | None = None,
         isolate: Literal["process"] | None = None,
         memory_mb: int | None = None,
+        limit: Limit | Sequence[Limit] | None = None,
     ) -> "JobDecorator": ...
 
     def job(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
@@ -200,6 +202,9 @@ class App:
 
         `isolate="process"` runs the job in a separate process. A crash there costs only this one attempt. A timeout
         kills the process, and so does a cancel that the job ignores. `memory_mb` limits its memory.
+
+        `limit` is what `app.limit(…)` returns, or a list: a worker takes the job once there is a permit of each, and
+        the job holds them while it runs.
         """
         check_options("@app.job", options, JOB_OPTIONS)
         return JobDecorator(self, options) if function is None else self._make_job(function, **options)
@@ -217,14 +222,16 @@ class App:
         cleanup: Any = None,
         isolate: Any = None,
         memory_mb: Any = None,
+        limit: Any = None,
     ) -> Any:
         check_function(function, "job", name)
         check_parameters(function)
+        signature, type = Signature(function), type_of(function, name)
         keep_ms = round(self.settings.keep_days * 86_400_000) if keep is None else milliseconds(keep)
         spec = JobSpec(
-            type=type_of(function, name),
+            type=type,
             function=function,
-            signature=Signature(function),
+            signature=signature,
             is_async=inspect.iscoroutinefunction(function),
             queue=check_queue(queue),
             options=Options(
@@ -237,10 +244,40 @@ class App:
             cleanup=check_callback("cleanup", cleanup),
             isolated=parse_isolation("job", function, isolate, memory_mb),
             memory_mb=memory_mb,
+            limits=self._check_limits(type, check_uses(f"job {type}", limit, signature.names, is_job=True)),
         )
         self.registry.add(spec)
         kind: Any = AsyncJob if spec.is_async else SyncJob
         return kind(self.open, spec, self._may_block)
+
+    def _check_limits(self, type: str, limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+        for limit in limits:
+            if limit.home is not self.registry:
+                raise Invalid(
+                    f"job {type}: limit {limit.name} belongs to another App; declare it with this App's limit"
+                )
+        return limits
+
+    @options_checked("app.limit")
+    def limit(
+        self,
+        name: str,
+        *,
+        at_once: int | None = None,
+        rate: str | None = None,
+        per: str = "",
+        burst: float | None = None,
+    ) -> Limit:
+        """Declare a limit that all workers of the store share, for `@step(limit=…)` and `@app.job(limit=…)`.
+
+        `at_once` is how many may run at the same time, and `rate` how many may start in a period: "500/m", in seconds,
+        minutes, hours or days (s, m, h, d). At most `burst` of them start at the same moment; by default a tenth.
+
+        `per` counts each value on its own: `per="{model}"`, with the name of an argument, or "{host}", "{queue}" or
+        "{type}". The store isn't opened: a worker writes the settings there when it starts, and a person's setting
+        (`holdfast limits set`) beats them.
+        """
+        return self.registry.add_limit(declare(name, at_once, rate, burst, per, self.registry))
 
     def hook(self, *events: HookName) -> Callable[[H], H]:
         """Let a function be told what happens to jobs: `@app.hook("failed", "review")`. It gets a `JobEvent`.
@@ -325,6 +362,7 @@ class App:
             beat_seconds=settings.beat_seconds,
             lease_seconds=settings.lease_seconds,
             poll_seconds=settings.poll_seconds,
+            limit_seconds=settings.limit_seconds,
             name=name,
             hooks=self.hooks,
         )

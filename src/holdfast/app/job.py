@@ -24,10 +24,11 @@ from holdfast.app.options import (
 from holdfast.app.run import Run
 from holdfast.app.submit_options import BatchOptions, SubmitOptions, request_with
 from holdfast.core.codec import Changed, canonical
+from holdfast.core.declared_limits import uses_of
 from holdfast.core.durations import Duration
 from holdfast.core.errors import BadValue, Invalid, WrongColour
-from holdfast.core.model import Time
-from holdfast.jobs.bulk import submit_parts
+from holdfast.core.model import Time, Use
+from holdfast.jobs.bulk import Encoded, submit_parts
 from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.child_jobs import map_bounded, map_group, store_time, submit_children
@@ -132,7 +133,8 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         jobs = await self._open()
         now = await jobs.engine.now()
         request = request_with(self._plain_request, now, **options)
-        request = replace(request, args=self.spec.signature.encode(args, kwargs))
+        text = self.spec.signature.encode(args, kwargs)
+        request = _with_call(request, text, self._uses(request, args, kwargs))
         (accepted,) = await jobs.submit([request], now=now, connection=connection)
         return Run(self._open, accepted.id, self.spec.signature)
 
@@ -186,8 +188,8 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         alike = request_with(self._plain_request, now, **options)
         runs: list[Run[R]] = []
         refused: dict[str, BadValue] = {}
-        for texts in self._parts(calls, attempt.engine.insert_at_once, refused):
-            requests = [replace(alike, args=text) for text in texts]
+        for part in self._parts(calls, attempt.engine.insert_at_once, alike, refused):
+            requests = [_with_call(alike, text, uses) for text, uses in part]
             runs += await self._submit_children(attempt, requests, now, refused)
         return runs
 
@@ -197,31 +199,41 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         jobs = await self._open()
         now = await jobs.engine.now()
         alike = request_with(self._plain_request, now, **options)
-        parts = self._parts(calls, jobs.engine.insert_at_once)
+        parts = self._parts(calls, jobs.engine.insert_at_once, alike)
         if connection is None:
             accepted = await submit_parts(jobs, alike, parts)
         else:
             accepted = []
-            for texts in parts:
-                requests = [replace(alike, args=text) for text in texts]
+            for part in parts:
+                requests = [_with_call(alike, text, uses) for text, uses in part]
                 accepted += await jobs.submit(requests, connection=connection)
         return [Run(self._open, one.id, self.spec.signature) for one in accepted]
 
     def _parts(
-        self, calls: Iterable[Any], size: int, refused: dict[str, BadValue] | None = None
-    ) -> Iterator[list[str]]:
+        self, calls: Iterable[Any], size: int, request: JobRequest, refused: dict[str, BadValue] | None = None
+    ) -> Iterator[list[Encoded]]:
         """Yield the calls as text, a batch at a time. `refused` collects the calls that JSON would change."""
-        texts: list[str] = []
+        part: list[Encoded] = []
         for call in calls:
             changes: list[Changed] | None = None if refused is None else []
-            texts.append(self.spec.signature.encode(call if isinstance(call, tuple) else (call,), {}, changes))
+            args = call if isinstance(call, tuple) else (call,)
+            text = self.spec.signature.encode(args, {}, changes)
+            part.append((text, self._uses(request, args, {})))
             if refused is not None and changes:
-                refused[texts[-1]] = changes[0].refusal
-            if len(texts) == size:
-                yield texts
-                texts = []
-        if texts:
-            yield texts
+                refused[text] = changes[0].refusal
+            if len(part) == size:
+                yield part
+                part = []
+        if part:
+            yield part
+
+    def _uses(self, request: JobRequest, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Use, ...]:
+        """What a job with these arguments needs of its limits."""
+        spec = self.spec
+        if not spec.limits:
+            return ()
+        facts = {"queue": request.queue, "type": spec.type}
+        return uses_of(f"job {spec.type}", spec.limits, spec.signature.bound(args, kwargs), facts)
 
     def _map(
         self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None
@@ -252,8 +264,8 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
             )
 
             def prepare(item: Any) -> JobRequest:
-                text = self.spec.signature.encode((item,), {})
-                return replace(plain, args=text, key=None if name_of is None else name_of(item))
+                request = _with_call(plain, self.spec.signature.encode((item,), {}), self._uses(plain, (item,), {}))
+                return request if name_of is None else replace(request, key=name_of(item))
 
             return await map_jobs(jobs, self.spec.signature, tally, prepare, at_once)
         now = await store_time(attempt)
@@ -276,7 +288,7 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         """
         changes: list[Changed] = []
         text = self.spec.signature.encode(args, kwargs, changes)
-        return replace(request, args=text), changes[0].refusal if changes else None
+        return _with_call(request, text, self._uses(request, args, kwargs)), changes[0].refusal if changes else None
 
     def _check_no_connection(self, connection: Any) -> None:
         if connection is not None:
@@ -363,6 +375,13 @@ class SyncJob(DecoratedJob[P, R]):
 async def _call_plainly(called: Coroutine[Any, Any, R]) -> R:
     with plain_call(""):
         return await called
+
+
+def _with_call(request: JobRequest, text: str, uses: tuple[Use, ...]) -> JobRequest:
+    """Return the request with the arguments of a call, and what the call needs of limits."""
+    if not uses:
+        return replace(request, args=text)
+    return replace(request, args=text, options=replace(request.options, limits=uses))
 
 
 def _split_connection(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

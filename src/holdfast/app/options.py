@@ -20,10 +20,22 @@ from holdfast.worker.registry import NO_GENERATOR, StepSpec, is_generator, place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-STEP_OPTIONS = ("name", "key", "retries", "timeout", "stale_after", "effect", "undo", "isolate", "memory_mb", "was")
+STEP_OPTIONS = (
+    "name",
+    "key",
+    "retries",
+    "timeout",
+    "stale_after",
+    "effect",
+    "undo",
+    "isolate",
+    "memory_mb",
+    "was",
+    "limit",
+)
 """The options of `@step`."""
 
-JOB_OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb")
+JOB_OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb", "limit")
 """The options of `@app.job`."""
 
 SUBMIT_OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires", "connection")

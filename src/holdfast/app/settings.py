@@ -25,6 +25,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long running jobs may take to finish when a worker stops; the rest are handed over to other workers."""
     upkeep_seconds: float = 5.0
     """Seconds between rounds of upkeep by the leader: it discards expired jobs, stops overdue ones, prunes old ones."""
+    limit_seconds: float = 2.0
+    """How long a step that waits for a shared limit keeps its job's slot."""
     keep_days: float = 30.0
     """How many days a job is kept after it ends, unless it sets `keep`."""
 

@@ -28,6 +28,7 @@ from holdfast.app.options import (
     parse_retries,
 )
 from holdfast.core.codec import Signature
+from holdfast.core.declared_limits import Limit, check_uses
 from holdfast.core.durations import Duration
 from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.model import Retry
@@ -286,6 +287,7 @@ def step(
     isolate: Literal["process"] | None = None,
     memory_mb: int | None = None,
     was: str | tuple[str, ...] | None = None,
+    limit: Limit | Sequence[Limit] | None = None,
 ) -> StepDecorator: ...
 
 
@@ -309,6 +311,9 @@ def step(function: Any = None, /, **options: Any) -> Any:
 
     `was` is an earlier name of the step, or a tuple of several, oldest first. Results recorded under that name are
     found again, and `current().idempotency_key` doesn't change.
+
+    `limit` is what `app.limit(…)` returns, or a list: a try starts once it has a permit of each, and until then the
+    step waits. Waiting costs no try and counts for no timeout.
     """
     check_options("@step", options, STEP_OPTIONS)
     return StepDecorator(**options) if function is None else _make_step(function, **options)
@@ -327,16 +332,18 @@ def _make_step(
     isolate: Any = None,
     memory_mb: Any = None,
     was: Any = None,
+    limit: Any = None,
 ) -> Any:
     check_function(function, "step", name)
     check_step_name(name)
     called = name or function.__name__
     check_step_key(called, key, function)
     is_async = inspect.iscoroutinefunction(function)
+    signature = Signature(function)
     spec = StepSpec(
         name=called,
         function=function,
-        signature=Signature(function),
+        signature=signature,
         is_async=is_async,
         retry=parse_retries(retries),
         timeout_ms=parse_limit("timeout", timeout),
@@ -347,6 +354,7 @@ def _make_step(
         isolated=parse_isolation("step", function, isolate, memory_mb),
         memory_mb=memory_mb,
         was=parse_old_names(called, was),
+        limits=check_uses(f"step {called}", limit, signature.names),
     )
     if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
         raise Invalid(f"step {spec.name}: its undo is a transaction too, so both must be def or both async def")

@@ -38,6 +38,7 @@ VERBS: dict[str, Verb] = {
     "resolve": Verb("holdfast.cli.verbs.review", "resolve", "Complete a job in review, or a step in doubt."),
     "discard": Verb("holdfast.cli.verbs.review", "discard", "Give up jobs in review permanently."),
     "queues": Verb("holdfast.cli.verbs.queues", "queues", "List the queues; pause or resume one."),
+    "limits": Verb("holdfast.cli.verbs.limits", "limits", "List the shared limits; set, close or open one."),
     "workers": Verb("holdfast.cli.verbs.workers", "workers", "List the workers and what they run."),
     "export": Verb("holdfast.cli.verbs.export", "export_run", "Write one run to a readable file."),
     "import": Verb("holdfast.cli.verbs.export", "import_run", "Load an exported run into a store."),

@@ -519,6 +519,42 @@ async def test_those_who_gave_up_their_slots_come_first_and_in_order(engine: Eng
     assert ids(await take(engine)) == ids(parked[:2])
 
 
+async def test_as_many_are_woken_for_a_rate_as_it_has_units(engine: Engine, clock: StoreClock) -> None:
+    """Else all of them would come back for one unit, and give up their slots again."""
+    await set_limit(engine, rate="60/h", burst=2)  # 59 an hour come in
+    holder = await claimed(engine, clock)
+    await admit(engine, ask(holder, "a"), ask(holder, "b"))
+    parked = [await suspended(engine, clock, await claimed(engine, clock, queue="default")) for _ in range(4)]
+
+    clock.advance(MINUTE // 2)
+    assert await take(engine) == [], "half a unit is no room"
+    clock.advance(MINUTE)
+    [first] = await take(engine)
+    assert first.id == parked[0].id
+    assert await take(engine) == [], "its unit is still there, and is its own"
+    assert await is_admitted(engine, ask(first))
+    clock.advance(MINUTE + clock.grain)
+    assert ids(await take(engine)) == [parked[1].id]
+
+
+async def test_a_queue_hears_when_a_rate_may_wake_a_job(engine: Engine, clock: StoreClock) -> None:
+    await set_limit(engine, rate="36000/h", burst=1)  # ten a second
+    holder = await claimed(engine, clock)
+    await admit(engine, ask(holder))
+    waiting = await suspended(engine, clock, await claimed(engine, clock, queue="default"))
+    woken = ids(await take(engine))
+    mark = await engine.wait([queue_topic("default")], 0)
+
+    async with asyncio.timeout(SOON):
+        while not woken:
+            mark = await engine.wait([queue_topic("default")], 30, mark)
+            if clock.settable:
+                clock.advance(200)
+            woken = ids(await take(engine))
+
+    assert woken == [waiting.id]
+
+
 async def test_a_wait_for_a_permit_may_time_out(engine: Engine, clock: StoreClock) -> None:
     await set_limit(engine, at_once=1)
     holder = await claimed(engine, clock)

@@ -244,6 +244,11 @@ class Signature:
         text = self._joined([text for text, _ in places], {name: text for name, (text, _) in named.items()})
         return text, tuple([copy for _, copy in places]), {name: copy for name, (_, copy) in named.items()}
 
+    def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name, with the defaults of those that were not passed, or BadValue."""
+        given = self._bind(args, kwargs)
+        return {**self._given_defaults, **given, **given.get(self._others, {})}
+
     def decode(self, text: str | bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, to pass as `*args, **kwargs`, or BadValue. Defaults are left to the call."""
         if self._plain_types:

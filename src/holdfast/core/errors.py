@@ -18,6 +18,7 @@
     │   ├── EffectInDoubt    a step with effect="once" started, and no result was recorded: did it happen?
     │   ├── UndoFailed       something that a stopped job made could not be undone
     │   └── ItemsFailed      too many items of a map failed
+    ├── Throttled            raise it in a step: the provider asks to slow down (in `throttling`)
     ├── WrongColour          an async step was called from sync code, or the other way round
     └── StoreError           the store failed
         ├── StoreBusy        another process locked the store for too long, or owns it

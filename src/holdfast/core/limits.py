@@ -95,7 +95,9 @@ LIMITS: tuple[Limit, ...] = (
     Limit("jobs that wait for the end of one job, besides its parent", f"{WAITERS:,}", "refused (`NotAllowed`)"),
     Limit("path of a step, with the steps around it", f"{PATH_CHARACTERS:,} characters", "refused before it runs"),
     Limit("step names that a job's summary counts separately", f"{STEP_NAMES}", "the others are counted together"),
-    Limit("reason for a cancel, replay, resolve, discard or pause", f"{REASON_CHARACTERS:,} characters", _REFUSED),
+    Limit(
+        "reason for a cancel, replay, resolve, discard, pause or limit", f"{REASON_CHARACTERS:,} characters", _REFUSED
+    ),
     Limit("name of who asks for a change (`by`)", f"{ACTOR_CHARACTERS} characters", "refused (`BadValue`)"),
     Limit("a text or a list in a history entry", f"{NOTE_CHARACTERS:,} characters; {NOTE_ITEMS} items", _CUT),
     Limit("error message; traceback", f"{ERROR_CHARACTERS:,}; {TRACEBACK_CHARACTERS:,} characters", _CUT),

@@ -366,10 +366,19 @@ class Retrying(Struct, frozen=True, omit_defaults=True):
     others: int = 0
 
 
+class Limited(Struct, frozen=True, omit_defaults=True):
+    """What steps of a job wait for: a limit's key, and when it may have room, if that is known. `steps` is how many."""
+
+    key: str
+    at: Time | None = None
+    steps: int = 1
+
+
 class Running(Struct, frozen=True, omit_defaults=True):
     """What a worker is doing for one job right now. `silent_ms` is the time since its last progress.
 
-    `made` is how many of `done` were finished since `since`; the others came from records.
+    `made` is how many of `done` were finished since `since`; the others came from records. `waited_ms` is how long the
+    job did nothing but wait for limits, which its timeout doesn't count.
     """
 
     job: str
@@ -383,6 +392,8 @@ class Running(Struct, frozen=True, omit_defaults=True):
     silent_ms: int = 0
     stale_after_ms: int | None = None
     retrying: Retrying | None = None
+    limited: Limited | None = None
+    waited_ms: int = 0
 
 
 TYPES_LISTED = 500

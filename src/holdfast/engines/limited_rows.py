@@ -89,14 +89,22 @@ class LimitedRows(IndexedRows, PermitRows):
         return job if job is not None and self._awaits.get(job.id) == key else None
 
     def _has_waiting(self, queue: str, key: str) -> bool:
+        return bool(self._parked[queue, key]) or self._has_available(queue, key)
+
+    def _has_available(self, queue: str, key: str) -> bool:
         heaps = self._waiting[queue, key].values()
-        return bool(self._parked[queue, key]) or any(self._waiting_job(item, key) for heap in heaps for item in heap)
+        return any(self._waiting_job(item, key) for heap in heaps for item in heap)
 
     def _look_at(self, queue: str, key: str, at: Time) -> None:
         """Let claims of a queue look at a key from this time on, or sooner if they would anyway."""
         known = self._rechecks[queue].get(key)
         self._set(self._rechecks[queue], key, at if known is None else min(at, known))
         self.news.add(queue_topic(queue))
+
+    def looked_at(self, job: Job) -> Time | None:
+        """When a claim next looks at the key behind which a job waits; None if only an event lets it look."""
+        key = self._awaits.get(job.id)
+        return None if key is None else self._rechecks[job.queue].get(key)
 
     # See PermitRows.
 

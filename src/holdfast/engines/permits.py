@@ -12,6 +12,7 @@ from msgspec import Struct
 from holdfast.core.model import Admission, Ask, Time, Usage, Use
 from holdfast.core.shared_limits import (
     RESERVED_MS,
+    UNIT,
     Bucket,
     Settings,
     filled,
@@ -126,6 +127,16 @@ class Permits:
     def has_room(self, key: str) -> Block | None:
         """What keeps one more permit of a key from starting, whoever asks for it."""
         at = self._start_time(Use(key, 0), self._count(key))
+        return None if at is not None and at <= self._now else Block(key, at)
+
+    def room_to_wake(self, key: str) -> Block | None:
+        """What keeps one more job that gave up its slot from being woken for this key.
+
+        Its rate must have a whole unit for each job that was woken before and has not come for its permit yet, too.
+        """
+        awaited = sum(1 for one in self._rows.permits(key) if one.until is not None and one.until > self._now)
+        unit = min(UNIT, self._settings_of(key).burst or UNIT)
+        at = self._start_time(Use(key, unit * (awaited + 1)), self._count(key))
         return None if at is not None and at <= self._now else Block(key, at)
 
     def reserve(self, key: str, job: str) -> None:

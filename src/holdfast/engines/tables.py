@@ -100,9 +100,10 @@ class Tables(LimitedRows):
                 continue
             self._promote(queue, now)
             keys = self._keys_to_look_at(queue, now)
+            asleep: dict[str, Time | None] = {}
             for key in keys:
-                self._wake_parked(queue, key, permits, now)
-            for job in self._take(queue, types, limit - len(claimed), keys, permits, now):
+                self._wake_parked(queue, key, asleep, permits, now)
+            for job in self._take(queue, types, limit - len(claimed), keys, asleep, permits, now):
                 self._apply(job, decide(job, Event.CLAIM, now, by=worker))
                 claimed.append(self.jobs[job.id])
             if len(claimed) == limit:
@@ -368,17 +369,28 @@ class Tables(LimitedRows):
     def _keys_to_look_at(self, queue: str, now: Time) -> list[str]:
         return sorted(key for key, at in self._rechecks[queue].items() if at <= now)[:RECHECK_LIMIT]
 
-    def _wake_parked(self, queue: str, key: str, permits: Permits, now: Time) -> None:
-        """Wake jobs whose steps wait for a permit of this key, while there is room, and keep it for them."""
+    def _wake_parked(self, queue: str, key: str, asleep: dict[str, Time | None], permits: Permits, now: Time) -> None:
+        """Wake jobs whose steps wait for a permit of this key, while there is room, and keep it for them.
+
+        Where some stay asleep, `asleep` gets the key and the time when one of them may be woken.
+        """
         parked = sorted(self._parked[queue, key], key=self._order.__getitem__)
         for id in parked[:RECHECK_LIMIT]:
-            if permits.has_room(key) is not None:
+            if (block := permits.room_to_wake(key)) is not None:
+                asleep[key] = block.at
                 break
             permits.reserve(key, id)
             self._apply(self.jobs[id], decide(self.jobs[id], Event.ACTIVATE, now, by="limit"))
 
     def _take(
-        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+        self,
+        queue: str,
+        types: Collection[str] | None,
+        limit: int,
+        keys: list[str],
+        asleep: dict[str, Time | None],
+        permits: Permits,
+        now: Time,
     ) -> list[Job]:
         """Take jobs of a queue in order: those without limits, and those behind these keys that get their permits."""
         walks = [Walk(heap) for type, heap in self._ready[queue].items() if heap and _is_among(type, types)]
@@ -411,6 +423,8 @@ class Tables(LimitedRows):
         for walk in walks:
             walk.put_back()
         for key in keys:
+            if key in asleep and not self._has_available(queue, key):
+                blocks.setdefault(key, asleep[key])
             self._look_again(queue, key, blocks, permits)
         return list(taken.values())
 

@@ -4,15 +4,19 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
-from holdfast.core.model import Inserted
+from holdfast.core.model import Inserted, Use
 from holdfast.jobs.service import JobRequest, Jobs
 
 PARTS_UNDER_WAY = 3
 """How many parts may be on their way to the store at the same time."""
 
 
-async def submit_parts(jobs: Jobs, request: JobRequest, parts: Iterable[list[str]]) -> list[Inserted]:
-    """Insert the arguments part by part, as text. While the store writes some parts, the next one is prepared.
+Encoded = tuple[str, tuple[Use, ...]]
+"""The arguments of one job as text, and what the job needs of limits."""
+
+
+async def submit_parts(jobs: Jobs, request: JobRequest, parts: Iterable[list[Encoded]]) -> list[Inserted]:
+    """Insert the arguments part by part. While the store writes some parts, the next one is prepared.
 
     If the store may reorder inserts, each part is due slightly later than the one before. If all jobs are due at a
     given time, a part is sent only after the one before it is stored.
@@ -23,10 +27,10 @@ async def submit_parts(jobs: Jobs, request: JobRequest, parts: Iterable[list[str
     done: list[Inserted] = []
     under_way: deque[asyncio.Future[list[Inserted]]] = deque()
     try:
-        for texts in parts:
+        for calls in parts:
             soonest = 0 if in_order else now + 1
             now = max(await jobs.engine.now(), soonest)
-            new = jobs.alike(request, texts, now)
+            new = jobs.alike(request, calls, now)
             if len(under_way) == most:
                 done += await under_way[0]
                 under_way.popleft()

@@ -29,6 +29,7 @@ from holdfast.core.model import (
     State,
     Step,
     Time,
+    Use,
     WaitKind,
     Where,
 )
@@ -38,6 +39,7 @@ from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import PAUSE, WORKER, worker_in
 from holdfast.jobs.consequences import cancel_children, end_change, notify_others, presence_of, running_of
+from holdfast.jobs.limit_status import limit_waits
 from holdfast.jobs.pauses import Pause, pause_text, read_pauses
 from holdfast.jobs.questions import (
     ASK,
@@ -104,10 +106,20 @@ class Jobs:
             new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
         ]
 
-    def alike(self, order: JobRequest, args: Sequence[str], now: Time) -> list[Job]:
-        """Build one job of the same request for each of these arguments, which are already encoded."""
+    def alike(self, order: JobRequest, calls: Sequence[tuple[str, tuple[Use, ...]]], now: Time) -> list[Job]:
+        """Build one job of the same request for each of these calls: its encoded arguments, and its limits."""
         job = new_job(order, "", now)
-        return [replace(job, id=self._ids(now), args=text, digest=digest(order.type, text)) for text in args]
+        options = {uses: replace(job.options, limits=uses) for uses in {uses for _, uses in calls} if uses}
+        return [
+            replace(
+                job,
+                id=self._ids(now),
+                args=text,
+                digest=digest(order.type, text),
+                options=options.get(uses, job.options),
+            )
+            for text, uses in calls
+        ]
 
     # Reading.
 
@@ -126,7 +138,9 @@ class Jobs:
         trouble = "" if presence is None else presence.trouble
         (summary,) = await self.engine.summaries([id])
         records = await status_records(self.engine, [job])
-        return status_of(job, summary, records[id], running_of(presence, job), now, trouble)
+        doing = running_of(presence, job)
+        limited = await limit_waits(self.engine, [job], {} if doing is None else {(job.id, job.epoch): doing}, now)
+        return status_of(job, summary, records[id], doing, now, trouble, limited.get(id))
 
     async def statuses(self, jobs: Sequence[Job]) -> list[Status]:
         """Return the status of each of these jobs, with a few reads per page. Reads no results of steps."""
@@ -138,10 +152,11 @@ class Jobs:
         for page in pages_of(jobs):
             summaries = await self.engine.summaries([job.id for job in page])
             records = await status_records(self.engine, page)
+            limited = await limit_waits(self.engine, page, running, now)
             for job, summary in zip(page, summaries, strict=True):
                 trouble = troubles.get(job.worker or "", "")
                 doing = running.get((job.id, job.epoch))
-                found.append(status_of(job, summary, records[job.id], doing, now, trouble))
+                found.append(status_of(job, summary, records[job.id], doing, now, trouble, limited.get(job.id)))
         return found
 
     async def workers(self) -> list[Presence]:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.durations import in_words
-from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait
+from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait, WaitKind
 from holdfast.core.summaries import StepSummary
+from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.questions import waits_now
 from holdfast.jobs.views.text import MOMENT_MS, ago, error_line, one_line, plural, span
 from holdfast.jobs.views.waits import wait_words
@@ -64,6 +65,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The step that failed last and is being retried, as reported by its worker."""
     retry_ms: int | None = None
     """The time until its next try; 0 if that has started or is about to."""
+    limited: LimitWait | None = None
+    """The shared limit that it waits for."""
 
     @property
     def remaining_ms(self) -> int | None:
@@ -112,7 +115,13 @@ def progress_record(job: Job, running: Running | None, now: Time) -> tuple[Step,
 
 
 def status_of(
-    job: Job, summary: StepSummary, records: Sequence[Step], running: Running | None, now: Time, trouble: str = ""
+    job: Job,
+    summary: StepSummary,
+    records: Sequence[Step],
+    running: Running | None,
+    now: Time,
+    trouble: str = "",
+    limited: LimitWait | None = None,
 ) -> Status:
     """Build a job's status from its row, the counts of its steps, and its worker's last report.
 
@@ -163,6 +172,7 @@ def status_of(
         trouble=trouble if job.state is State.ACTIVE else "",
         retrying=retrying,
         retry_ms=None if retrying is None else _until(retrying.next_at, now),
+        limited=limited,
     )
 
 
@@ -184,7 +194,9 @@ def _until(at: Time, now: Time) -> int:
 
 
 def _sentence_parts(one: Status) -> list[str]:
-    waits = [wait_words(wait, one.read_at) for wait in one.waits]
+    shown = [wait for wait in one.waits if one.limited is None or wait.kind is not WaitKind.LIMIT]
+    limited = [] if one.limited is None else [str(one.limited)]
+    waits = [*limited, *(wait_words(wait, one.read_at) for wait in shown)]
     match one.state:
         case State.ACTIVE:
             return [stage_words(one) or "running", *progress_words(one), *waits, retry_line(one)]
@@ -196,7 +208,7 @@ def _sentence_parts(one: Status) -> list[str]:
             due = waits or [f"due {ago(one.run_at, one.read_at)}"]
             return [str(one.state), *due, error_line(one.error)]
         case State.AVAILABLE:
-            return ["waiting for a worker", *progress_words(one)]
+            return [*(limited or ["waiting for a worker"]), *progress_words(one)]
         case _:
             return [f"{one.state} {ago(one.finished_at, one.read_at)}", error_line(one.error)]
 

@@ -42,7 +42,7 @@ class Impatient(Worker):
     def make_attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
         """See Worker.make_attempt."""
         attempt = super().make_attempt(job, replace(spec, isolated=False), claimed)
-        Suspension.of(attempt).patience_seconds = PATIENCE_SECONDS
+        Suspension.of(attempt).patience_seconds = attempt.limit_seconds = PATIENCE_SECONDS
         return attempt
 
 

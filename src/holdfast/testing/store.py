@@ -12,7 +12,9 @@ import msgspec
 from holdfast.app.app import App
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.model import (
+    Admission,
     Applied,
+    Ask,
     Beat,
     Change,
     Conflict,
@@ -26,6 +28,7 @@ from holdfast.core.model import (
     Step,
     Time,
 )
+from holdfast.core.shared_limits import awaits_permit
 from holdfast.engines.contract import system_clock
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.records import WORKER, worker_in
@@ -116,8 +119,13 @@ class Store(MemoryEngine):
     def next_moment(self) -> Time | None:
         """When a waiting job becomes due or expires; None if time changes nothing."""
         now, jobs = self.clock(), [job for job in self.all_jobs() if job.state in WAITING]
-        moments = (at for job in jobs for at in (job.run_at, job.expires_at) if at is not None)
+        moments = (at for job in jobs for at in (job.run_at, job.expires_at, self.looked_at(job)) if at is not None)
         return min((at for at in moments if at > now), default=None)
+
+    def looked_at(self, job: Job) -> Time | None:
+        """When a claim next looks whether a job that waits for a limit may start; None: only after an event."""
+        with self._lock:
+            return self._tables.looked_at(job) if awaits_permit(job) else None
 
     # Writes of workers.
 
@@ -153,6 +161,15 @@ class Store(MemoryEngine):
             answers += await super()._record(part)
             await self._after(moment)
         return answers
+
+    async def _admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> tuple[list[Admission | Conflict], list[Recorded | Conflict]]:
+        """Record the steps first: a kill may fall between them and what is asked for."""
+        recorded = await self._record(steps)
+        await self._before(None)
+        admitted, _ = await super()._admit(asks, ())
+        return admitted, recorded
 
     async def _turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
@@ -211,6 +228,10 @@ def can_go_on(store: Store, queues: Collection[str], types: Collection[str], pau
             found.append(job)
         elif job.state in WAITING and job.queue in queues and job.type in types and job.queue not in paused:
             due = job.run_at is not None and job.run_at <= now
-            if due or (job.state is State.AVAILABLE and job.run_at is None):
+            if awaits_permit(job):
+                at = store.looked_at(job)
+                if (at is not None and at <= now) or (due and job.state is State.PENDING):
+                    found.append(job)
+            elif due or (job.state is State.AVAILABLE and job.run_at is None):
                 found.append(job)
     return found

@@ -154,6 +154,9 @@ class Rescue:
             limit = job.options.timeout_ms
             if limit is None or job.claimed_at is None or now <= job.claimed_at + limit + OVERRUN_MARGIN_MS:
                 continue
+            running = running_of(await presence_of(self._engine, job), job)
+            if running is not None and now <= job.claimed_at + limit + running.waited_ms + OVERRUN_MARGIN_MS:
+                continue  # it has only waited for limits for a part of that time
             now = await self._engine.now()  # the calls before took time, and the backoff counts from now
             error = Error("TimeoutError", f"the job took longer than its timeout of {in_words(limit)}")
             note: dict[str, Any] = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
@@ -161,7 +164,7 @@ class Rescue:
             if doubts:
                 error = Error("EffectInDoubt", doubt_text(job.id, doubts, error.message))
                 note["in_doubt"] = doubts
-            steps = progress_record(job, running_of(await presence_of(self._engine, job), job), now)
+            steps = progress_record(job, running, now)
             run_at = None
             if doubts or failure_event(job, error.type) is not Event.FAIL:
                 change = abandon(job, now, by=by, error=error, note=note, steps=steps)

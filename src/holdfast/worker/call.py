@@ -16,7 +16,7 @@ from holdfast.core.codec import Changed, canonical
 from holdfast.core.durations import in_words
 from holdfast.core.errors import BadValue, Invalid, WrongColour
 from holdfast.core.keys import step_path
-from holdfast.core.model import Step, StepState, Time
+from holdfast.core.model import Step, StepState, Time, Use
 from holdfast.core.outcome import FAILED_ONCE_PATH, never_retried, next_delay
 from holdfast.jobs.consequences import UNDO_PATH
 from holdfast.worker.attempt import Attempt
@@ -25,8 +25,12 @@ from holdfast.worker.context import PATH, check_no_tx, loop_here
 from holdfast.worker.drift import arguments_key, name_differing, read_tags, tags, tags_text
 from holdfast.worker.held_job import FENCE_SECONDS
 from holdfast.worker.recorded_errors import error_of, module_of, rebuild_error, type_name
+from holdfast.worker.records import record_info
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.tries import TRY, Try
+
+LIMIT_PATH = "~limit/"
+"""The path prefix for what is kept of a step between two tries, while its job waits for a limit."""
 
 
 class Call:
@@ -74,7 +78,17 @@ class Call:
         """Whether its body has ever started, in a thread."""
         self.tries = 1
         """The number of this try."""
-        self.is_retried = spec.retry.retries > 0
+        self.asks = 0
+        """How often it has asked for permits."""
+        self.uses: tuple[Use, ...] | None = None
+        """What it needs of its limits, once that is known."""
+        self._given = (args, kwargs) if spec.limits else ((), {})
+        self.throttles = 0
+        """How often in a row its provider asked to slow down."""
+        self.throttled_since: Time = 0
+        self.not_before: Time | None = None
+        """Until when its provider wants to be left alone, if it waits for that by itself."""
+        self.is_retried = spec.retry.retries > 0 or bool(spec.limits)
         self.now: Try | None = None
         given = key(*args, **kwargs) if callable(key) else key
         self.parent = PATH.get()
@@ -182,6 +196,27 @@ class Call:
         copies, self._copies = self._copies, None
         return copies or self.spec.signature.decode(self.text)
 
+    def bound_arguments(self) -> dict[str, Any]:
+        """Return the arguments by name, for its limits."""
+        return self.spec.signature.bound(*self._given)
+
+    def waiting_record(self) -> tuple[str, dict[str, Any]]:
+        """Return where its wait for a limit is recorded, and what; nothing before its first try."""
+        if self.tries == 1 and not self.throttles:
+            return "", {}
+        info: dict[str, Any] = {"attempt": self.attempt.job.attempt, "tries": self.tries}
+        if self.throttles:
+            info |= {"throttles": self.throttles, "since": self.throttled_since}
+        return LIMIT_PATH + self.path, info
+
+    def go_on(self) -> None:
+        """Continue with the try at which its job gave up its slot, if it did in this attempt."""
+        known = self.journal.records.waits.get(LIMIT_PATH + self.path)
+        info = {} if known is None else record_info(known)
+        if info.get("attempt") == self.attempt.job.attempt:
+            self.tries, self.throttles = info["tries"], info.get("throttles", 0)
+            self.throttled_since, self.not_before = info.get("since", 0), info.get("until")
+
     def make_context(self) -> contextvars.Context:
         """Return the context in which the body runs: inside this step and this try."""
         context = contextvars.copy_context()
@@ -244,7 +279,8 @@ class Call:
         """End a failed try before the next one. Everything that it left running is cancelled and awaited, because two
         tries at the same time would pay twice. Failed steps inside it may run again.
         """
-        assert self.now is not None
+        if self.now is None:  # it is never retried, but its provider asked to slow down
+            return
         self.now.end()
         self.now.cancel()
         while self.now.is_busy():

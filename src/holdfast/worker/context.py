@@ -128,7 +128,9 @@ def current() -> Current:
 
 def _current_in(attempt: Attempt) -> Current:
     job, limit = attempt.job, attempt.job.options.timeout_ms
-    deadline = None if limit is None or job.claimed_at is None else (job.claimed_at + limit) / 1_000
+    deadline = None
+    if limit is not None and job.claimed_at is not None:
+        deadline = (job.claimed_at + limit + attempt.waited_ms()) / 1_000
     job_id, step, first = UNDONE.get() or (job.id, path := PATH.get(), attempt.journal.calls.first_path(path))
     return Current(job_id=job_id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=step, first=first)
 

@@ -43,11 +43,12 @@ async def run_handler(attempt: Attempt) -> str:
 
 
 async def run_within(limit: int, work: Work, attempt: Attempt) -> str:
-    """Run a handler under the job's own timeout, counted from its claim."""
+    """Run a handler under the job's own timeout, counted from its claim, without the time it only waits for limits."""
     ATTEMPT.set(None)  # so that this timeout doesn't count as a timer of the job's own code
     try:
         async with asyncio.timeout(limit / 1_000) as clock:
             ATTEMPT.set(attempt)
+            attempt.clock = clock
             return await work(attempt)
     except TimeoutError:
         if clock.expired():

@@ -18,6 +18,7 @@ from holdfast.core.model import Change, Conflict, Job, Recorded, Step, Time
 from holdfast.engines.contract import Engine
 from holdfast.jobs.job_events import StepRetry
 from holdfast.safe_text import logger
+from holdfast.worker.admissions import Admissions
 from holdfast.worker.registry import JobSpec
 from holdfast.worker.tries import LeftBehind, Stopped
 
@@ -36,6 +37,9 @@ FENCE_SECONDS = 0.05
 
 CANCEL_AGAIN_SECONDS = 10.0
 """How long a cancelled handler may clean up before it is cancelled again."""
+
+LIMIT_SECONDS = 2.0
+"""How long a step that waits for a shared limit keeps its job's slot."""
 
 RELEASED, LOST, CANCELLED = "released", "lost", "cancelled"
 """Why an attempt is stopped: it is released to other workers, its lease was taken, or its job was cancelled."""
@@ -64,6 +68,21 @@ class HeldJob:
     heartbeat soon, because there is something new to report.
     """
 
+    permits: object = None
+    """The StepPermits, once a step has asked for a permit."""
+    admissions: Admissions | None = None
+    """Through which its steps ask for permits, together with those of the worker's other attempts."""
+    has_asked = False
+    """Whether a step has asked for a permit, so that permits may end with its lease."""
+    limit_seconds = LIMIT_SECONDS
+    """How long a step that waits for a limit keeps the slot."""
+    clock: asyncio.Timeout | None = None
+    """The job's own timeout."""
+    waited_seconds = 0.0
+    """For how long it did nothing but wait for limits. Its timeout doesn't count that."""
+    _limit_waits = 0
+    _idle_since: float | None = None
+    _clock_left: float | None = None
     has_daemons = True
     """Whether the threads of its code are daemons, which never keep the process alive."""
     isolate: Callable[..., Awaitable[str]]
@@ -170,6 +189,53 @@ class HeldJob:
         while self.stop is None and self.is_fenced():  # noqa: ASYNC110 (it opens on another thread)
             await asyncio.sleep(FENCE_SECONDS)
         self.check()
+
+    # Waiting for limits.
+
+    def note_limit_wait(self, change: int) -> None:
+        """Count a step that begins or stops to wait for a limit. On the loop."""
+        self._limit_waits += change
+        self.recount_waiting()
+
+    def steps_running(self) -> int:
+        """Return how many steps are running."""
+        return 0
+
+    def recount_waiting(self) -> None:
+        """Stop the job's timeout while it does nothing but wait for limits. On the loop."""
+        is_idle = self._limit_waits > 0 and not self.steps_running()
+        now = time.monotonic()
+        if is_idle and self._idle_since is None:
+            self._idle_since = now
+            if self.clock is not None and (when := self.clock.when()) is not None and not self.clock.expired():
+                self._clock_left = when - self.loop.time()
+                self.clock.reschedule(None)
+        elif not is_idle and self._idle_since is not None:
+            self.note_waited(now - self._idle_since)
+            self._idle_since = None
+            if self._clock_left is not None and self.clock is not None:
+                self.clock.reschedule(self.loop.time() + self._clock_left)
+                self._clock_left = None
+
+    def note_waited(self, seconds: float) -> None:
+        """Note that it did nothing but wait for limits, for so long."""
+        self.waited_seconds += seconds
+        self._overdue += seconds
+
+    def extend_timeout(self, seconds: float) -> None:
+        """Extend the job's timeout, because its process did nothing but wait for limits. On the loop."""
+        self.note_waited(seconds)
+        if self.clock is not None and (when := self.clock.when()) is not None and not self.clock.expired():
+            self.clock.reschedule(when + seconds)
+
+    def waited_ms(self) -> int:
+        """Return for how long it did nothing but wait for limits, up to now."""
+        since = self._idle_since
+        return round((self.waited_seconds + (0.0 if since is None else time.monotonic() - since)) * 1_000)
+
+    def may_recount(self) -> bool:
+        """Whether a step that starts or ends may change what it waits for."""
+        return self._limit_waits > 0 or self._idle_since is not None
 
     # Stopping it.
 

@@ -6,7 +6,7 @@ step costs no call to the store, and a new one costs a single fenced write.
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.core.codec import canonical
@@ -28,6 +28,8 @@ class Journal:
 
     children: dict[str, Job] | None = None
     """The children that earlier leases submitted, once they were read."""
+    write_with: Callable[[Sequence[Step]], Awaitable[Sequence[Recorded | Conflict]]] | None = None
+    """How to write records, once the steps of this attempt have permits, which end with them."""
 
     def __init__(self, held: HeldJob, progress: Progress) -> None:
         self._held = held
@@ -167,7 +169,8 @@ class Journal:
         return self._held.spec.is_async and asyncio.current_task() is not self._held.root
 
     async def _write(self, steps: Sequence[Step]) -> Sequence[Recorded | Conflict]:
-        answers = await self._held.persist(lambda: self._held.engine.record(steps))
+        write = self.write_with or self._held.engine.record
+        answers = await self._held.persist(lambda: write(steps))
         if self.effects.doubts:  # the task that waits for these records may have been cancelled
             for step, answer in zip(steps, answers, strict=True):
                 if step.state is StepState.DONE and isinstance(answer, Recorded):

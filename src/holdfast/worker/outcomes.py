@@ -6,6 +6,8 @@ Must not commit it (`settling`).
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core.changes import Cargo, complete, exhaust, fail, release
 from holdfast.core.durations import in_words
 from holdfast.core.lifecycle import RELEASE_LIMIT
@@ -31,6 +33,21 @@ def decide_end(
     chance: Callable[[], float],
     stop: str | None = None,
     releases: int = 0,
+) -> Change:
+    """Decide what the end of an attempt means, and whether permits of its steps end with it. See `_decide_end`."""
+    change = _decide_end(attempt, result, error, now, by, chance, stop, releases)
+    return replace(change, frees=True) if attempt.has_asked else change
+
+
+def _decide_end(
+    attempt: Attempt,
+    result: str | None,
+    error: BaseException | None,
+    now: Time,
+    by: str,
+    chance: Callable[[], float],
+    stop: str | None,
+    releases: int,
 ) -> Change:
     """Decide what the end of an attempt means. `stop` says why it was stopped early; `releases` is how often in a row
     the job was released, if this is a release.

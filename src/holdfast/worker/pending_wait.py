@@ -76,6 +76,7 @@ def describe_wait(wait: Wait, now: Time) -> str:
             WaitKind.TIME: "time",
             WaitKind.SIGNAL: f"signal {wait.name}",
             WaitKind.CHILDREN: f"children {wait.name}",
+            WaitKind.LIMIT: f"limit {wait.name}",
         }.get(wait.kind, str(wait.kind))
     )
     if wait.until is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical
-from holdfast.core.model import Retrying, Running, Step, StepState, Time
+from holdfast.core.model import Limited, Retrying, Running, Step, StepState, Time
 from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.service import LOG_PATH
 from holdfast.jobs.status import progress_record
@@ -50,6 +50,8 @@ class Progress:
         self._first_report: tuple[str, int] = ("", 0)
         self._retrying: dict[str, Retrying] = {}
         """The steps that have failed and are being retried, by path, the most recent last."""
+        self._limited: dict[str, Limited] = {}
+        """The steps that wait for a limit, by path."""
         self._lines = Lines()
         self._log_due = held.claimed + LOG_SECONDS
         self._lock = threading.Lock()
@@ -67,6 +69,7 @@ class Progress:
                 if self._stage not in self._outer:
                     self._stage = spec.name
         self.note_activity()
+        self._recount()
 
     def end_step(self, path: str) -> None:
         """Note that a step has ended, successfully or not. Between two items of a map, the stage stays the same."""
@@ -82,8 +85,42 @@ class Progress:
             if self._retrying:
                 self._retrying.pop(path, None)
         held.changed()
+        self._tell_activity_end()
+
+    def _tell_activity_end(self) -> None:
+        held = self._held
         if held.on_activity_end is not None:
             held.loop.call_soon_threadsafe(held.on_activity_end)
+        self._recount()
+
+    def _recount(self) -> None:
+        if self._held.may_recount():
+            self._held.loop.call_soon_threadsafe(self._held.recount_waiting)
+
+    def pause_step(self, path: str) -> None:
+        """Note that a step between two tries doesn't run: it waits for a limit."""
+        with self._lock:
+            self._running.pop(path, None)
+        self._tell_activity_end()
+
+    def resume_step(self, path: str, spec: StepSpec) -> None:
+        """Note that it runs again."""
+        with self._lock:
+            self._running[path] = spec
+        self.note_activity()
+        self._recount()
+
+    def note_limited(self, path: str, key: str, at: Time | None) -> None:
+        """Note that a step waits for a limit, and when the limit may have room."""
+        with self._lock:
+            self._limited[path] = Limited(key, at)
+        self._held.changed()
+
+    def clear_limited(self, path: str) -> None:
+        """Note that it waits no longer."""
+        with self._lock:
+            self._limited.pop(path, None)
+        self.note_activity()
 
     def note_retry(self, path: str, tries: int, of: int, error: BaseException, delay: float) -> None:
         """Note that a step failed and will be retried after this many seconds. Logs it and requests a heartbeat."""
@@ -101,6 +138,18 @@ class Progress:
         held.changed()
         if held.on_retry is not None:
             held.on_retry(StepRetry(name, path, tries, error_of(error), now, next_at))
+
+    def note_throttled(self, path: str, tries: int, of: int, error: BaseException, ms: int) -> None:
+        """Note that a step's provider asked to slow down. Logs it and requests a heartbeat."""
+        held, line = self._held, line_of(error)
+        log.warning(
+            "job %s: step %s: the provider asks to slow down: %s; next call in %.1f s, at no cost of a try",
+            held.job.id[-SHORT_ID:], path, line, ms / 1_000,
+        )  # fmt: skip
+        with self._lock:
+            self._retrying.pop(path, None)
+            self._retrying[path] = Retrying(path[:SHOWN_PATH_CHARACTERS], tries, of, line, held.now() + ms)
+        held.changed()
 
     def note_recorded(self, name: str) -> None:
         """Note that this attempt has recorded a step of this name."""
@@ -147,6 +196,9 @@ class Progress:
             if self._retrying:
                 retrying = next(reversed(self._retrying.values()))
                 retrying = replace(retrying, others=len(self._retrying) - 1)
+            limited = next(iter(self._limited.values()), None)
+            if limited is not None:
+                limited = replace(limited, steps=len(self._limited))
         done, total = self._counts.get(stage, (None, None))
         made, text = self._recorded.get(stage, 0), ""
         reported = self._reported
@@ -167,6 +219,8 @@ class Progress:
             silent_ms=round((time.monotonic() - self._active_at) * 1_000),
             stale_after_ms=min(limits, default=None),  # the strictest limit of what runs now
             retrying=retrying,
+            limited=limited,
+            waited_ms=self._held.waited_ms(),
         )
 
     def final_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.core.codec import Signature
+from holdfast.core.declared_limits import Limit
 from holdfast.core.errors import Invalid
 from holdfast.core.keys import check_type
 from holdfast.core.model import Options, Retry
@@ -30,6 +31,8 @@ class StepSpec(Struct, frozen=True, kw_only=True):
     memory_mb: int | None = None
     was: tuple[str, ...] = ()
     """Its earlier names, oldest first."""
+    limits: tuple[Limit, ...] = ()
+    """The shared limits that each try needs a permit of."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,6 +52,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     cleanup: Callable[..., Any] | None = None
     isolated: bool = False
     memory_mb: int | None = None
+    limits: tuple[Limit, ...] = ()
 
 
 UNDOABLE: dict[str, dict[str, StepSpec]] = {}
@@ -65,10 +69,11 @@ NO_GENERATOR = "a generator can't be recorded; return a list"
 
 
 class Registry:
-    """The jobs of one app, by type."""
+    """The jobs of one app, by type, and its limits."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobSpec] = {}
+        self._limits: dict[str, Limit] = {}
 
     def add(self, spec: JobSpec) -> None:
         """Register a job. Two functions with one type are refused; the same function may be registered again."""
@@ -87,6 +92,25 @@ class Registry:
     def types(self) -> list[str]:
         """Return all registered types."""
         return sorted(self._jobs)
+
+    def add_limit(self, limit: Limit) -> Limit:
+        """Register a limit. The same name may be declared again, but not with other settings."""
+        there = self._limits.setdefault(limit.name, limit)
+        if there.words() != limit.words():
+            raise Invalid(
+                f"limit {limit.name} is declared twice with different settings: {there.words()}; and {limit.words()}; "
+                "declare it once, and use what app.limit returns"
+            )
+        return there
+
+    def limits(self) -> list[Limit]:
+        """Return all registered limits, by name."""
+        return [self._limits[name] for name in sorted(self._limits)]
+
+    def is_home_of(self, function: Callable[..., Any], type: str) -> bool:
+        """Whether this function is the job of this type here."""
+        spec = self._jobs.get(type)
+        return spec is not None and spec.function is function
 
 
 def check_function(function: Any, kind: str, name: str | None) -> Callable[..., Any]:

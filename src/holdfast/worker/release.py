@@ -6,6 +6,8 @@ Must not decide what happens to it (`jobs.lost_workers`, `outcomes`). Each metho
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core.errors import HoldfastError
 from holdfast.core.lifecycle import RELEASE_LIMIT
 from holdfast.core.model import Applied, Change, Job, Lease, State
@@ -65,7 +67,7 @@ class GivingUp:
         return job if ours else None
 
     async def _commit(self, change: Change) -> bool:
-        (answer,) = await self._engine.commit([change])
+        (answer,) = await self._engine.commit([replace(change, frees=True)])  # its steps may have held permits
         if isinstance(answer, Applied):
             await notify_others(self._engine, change, answer, by=self._worker)
         return isinstance(answer, Applied)

@@ -18,7 +18,9 @@ from holdfast.worker.cancellation import Watch, cancels_of
 from holdfast.worker.context import PATH
 from holdfast.worker.effect_call import EffectCall
 from holdfast.worker.own_loop import run_on_loop
+from holdfast.worker.permits import StepPermits, permits_of
 from holdfast.worker.registry import StepSpec
+from holdfast.worker.throttling import heed, rest, wait_out
 from holdfast.worker.transactions import TransactionCall
 from holdfast.worker.tries import TRY
 
@@ -67,6 +69,21 @@ async def _run(call: Call, body: Body) -> Any:
         await attempt.admit()
     if attempt.starting is not None:
         await attempt.starting(call.path)
+    if attempt.job.epoch > 1:
+        call.go_on()
+        if call.not_before is not None:
+            await rest(call)
+    if (permits := permits_of(call)) is None:
+        return await _run_admitted(call, body)
+    try:
+        await permits.acquire(call)
+        return await _run_admitted(call, body)
+    finally:
+        permits.give_back(call.path)
+
+
+async def _run_admitted(call: Call, body: Body) -> Any:
+    attempt = call.attempt
     started_at = attempt.now()
     here = asyncio.current_task()
     call.enter(started_at, here)
@@ -113,14 +130,26 @@ async def _try(call: Call, body: Body, started_at: Time, here: "asyncio.Task[Any
                     raise
         except Exception as error:
             call.check()
-            delay = call.plan_retry(error)
+            throttle = heed(call, error)
+            delay = call.plan_retry(error) if throttle is None else 0
             if delay is None:
                 await call.record_failure(error, started_at)
                 raise
         await call.end_try()
-        await asyncio.sleep(delay)
+        permits = permits_of(call)
+        if permits is not None:
+            permits.give_back(call.path)
+        if throttle is None:
+            await asyncio.sleep(delay)
+            call.tries += 1
+        else:
+            call.take_back()
+            await wait_out(call, throttle)
         await attempt.admit()
-        call.tries += 1
+        if permits is not None:
+            await permits.acquire_again(call)
+        if throttle is not None:
+            await call.write_intents(started_at)
 
 
 # Sync: in the job's own thread.
@@ -145,6 +174,30 @@ def _run_sync(call: Call) -> Any:
     admit(attempt)
     if attempt.starting is not None:
         run_on_loop(attempt, attempt.starting(call.path))
+    if attempt.job.epoch > 1:
+        call.go_on()
+        if call.not_before is not None:
+            run_on_loop(attempt, rest(call))
+    if not call.spec.limits:
+        return _run_sync_admitted(call)
+    try:
+        run_on_loop(attempt, _acquire(call))
+        return _run_sync_admitted(call)
+    finally:
+        attempt.loop.call_soon_threadsafe(_give_back, call)
+
+
+async def _acquire(call: Call, *, again: bool = False) -> None:
+    permits = StepPermits.of(call.attempt)
+    await (permits.acquire_again(call) if again else permits.acquire(call))
+
+
+def _give_back(call: Call) -> None:
+    StepPermits.of(call.attempt).give_back(call.path)
+
+
+def _run_sync_admitted(call: Call) -> Any:
+    attempt = call.attempt
     started_at = attempt.now()
     call.enter(started_at)
     try:
@@ -170,14 +223,25 @@ def _try_sync(call: Call, started_at: Time) -> Step:
                 return call.make_done(run_blocking(call), started_at)
         except Exception as error:
             call.check()
-            delay = call.plan_retry(error)
+            throttle = heed(call, error)
+            delay = call.plan_retry(error) if throttle is None else 0
             if delay is None:
                 run_on_loop(attempt, call.record_failure(error, started_at))
                 raise
         run_on_loop(attempt, call.end_try())
-        attempt.pause(delay)
+        if call.spec.limits:
+            attempt.loop.call_soon_threadsafe(_give_back, call)
+        if throttle is None:
+            attempt.pause(delay)
+            call.tries += 1
+        else:
+            call.take_back()
+            run_on_loop(attempt, wait_out(call, throttle))
         admit(attempt)
-        call.tries += 1
+        if call.spec.limits:
+            run_on_loop(attempt, _acquire(call, again=True))
+        if throttle is not None:
+            run_on_loop(attempt, call.write_intents(started_at))
 
 
 @contextmanager

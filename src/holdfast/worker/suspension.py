@@ -56,6 +56,9 @@ a step or set a timer, and what a timer has just triggered may pass through seve
 INSTEAD = "give the wait within= or timeout=, or use holdfast.sleep"
 """What to use instead of a timer, which doesn't survive a suspend."""
 
+SEVERAL_LIMITS_MS = 60_000
+"""A job that waits for several limits comes back after so long: the store wakes it for the first one only."""
+
 LISTEN_SECONDS = 5.0
 """How often a waiting job that still has steps running polls for signals."""
 
@@ -250,7 +253,7 @@ class Suspension:
     async def _listen(self, mark: int, seconds: float) -> int:
         """Watch for signals and children while the job keeps its slot."""
         attempt = self._attempt
-        if all(pending.wait.kind is WaitKind.TIME for pending in self._pending):
+        if all(pending.wait.kind in (WaitKind.TIME, WaitKind.LIMIT) for pending in self._pending):
             await self._wait_for_change(seconds)
             return mark
         topics = [job_topic(attempt.job.id)]
@@ -279,6 +282,8 @@ class Suspension:
             attempt.halt(DOUBTED)
             return
         waits = tuple(dict.fromkeys(wait for one in pending if not one.is_given_up for wait in one.all_waits()))
+        if sum(wait.kind is WaitKind.LIMIT for wait in waits) > 1:
+            waits = _bounded(waits, attempt.now() + SEVERAL_LIMITS_MS)
         if not waits:
             await self._changed.wait()
             return
@@ -302,7 +307,8 @@ class Suspension:
 
     def _is_answered(self, pending: PendingWait[Any]) -> bool:
         """Whether a signal for this wait has arrived with something else that was read."""
-        return any(self._journal.inbox.untaken(wait.name) for wait in pending.all_waits())
+        signals = [wait for wait in pending.all_waits() if wait.kind is not WaitKind.LIMIT]
+        return any(self._journal.inbox.untaken(wait.name) for wait in signals)
 
     def _make_note(self, pending: list[PendingWait[Any]], waits: tuple[Wait, ...]) -> dict[str, Any]:
         """Return the history's note about a suspend."""
@@ -336,8 +342,10 @@ class Suspension:
         )
         if all(wait.kind is WaitKind.TIME for wait in waits):
             ends = [wait.until for wait in waits if wait.until is not None]
-            return rest(job, now, by=by, run_at=min(ends), waits=waits, **cargo)
-        return suspend(job, now, by=by, waits=waits, **cargo)
+            change = rest(job, now, by=by, run_at=min(ends), waits=waits, **cargo)
+        else:
+            change = suspend(job, now, by=by, waits=waits, **cargo)
+        return replace(change, frees=self._attempt.has_asked)
 
     async def _commit(self, change: Change, pending: list[PendingWait[Any]]) -> None:
         """Commit a suspend. If that succeeds, this attempt ends."""
@@ -391,6 +399,11 @@ class Suspension:
         with self._attempt.activity():
             if withdrawn := self._records.make_withdrawn():
                 await self._journal.write_intents(withdrawn)
+
+
+def _bounded(waits: tuple[Wait, ...], until: Time) -> tuple[Wait, ...]:
+    """Return the same waits, and let those for limits end at this time."""
+    return tuple(replace(wait, until=until) if wait.kind is WaitKind.LIMIT else wait for wait in waits)
 
 
 def _outside() -> contextvars.Context:

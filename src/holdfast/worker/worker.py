@@ -22,13 +22,15 @@ from holdfast.engines.contract import Engine
 from holdfast.engines.topics import worker_topic
 from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.job_events import Hooks
+from holdfast.jobs.limits import declare_limits
 from holdfast.safe_text import logger
+from holdfast.worker.admissions import Admissions
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claiming import Claiming
 from holdfast.worker.context import CAPTURING, register_host, timers_here
 from holdfast.worker.execution import Execution
 from holdfast.worker.foreign_undo import ForeignUndo
-from holdfast.worker.held_job import CANCELLED, CUT, LOST, RELEASED, STORE_RETRY_SECONDS
+from holdfast.worker.held_job import CANCELLED, CUT, LIMIT_SECONDS, LOST, RELEASED, STORE_RETRY_SECONDS
 from holdfast.worker.hook_reports import HookReports
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
 from holdfast.worker.isolation.pool import Pool
@@ -59,6 +61,7 @@ class Worker:
         beat_seconds: float = 2.0,
         lease_seconds: float = 15.0,
         poll_seconds: float = 15.0,
+        limit_seconds: float = LIMIT_SECONDS,
         name: str | None = None,
         chance: Callable[[], float] = random.random,
         hooks: Hooks | None = None,
@@ -87,6 +90,8 @@ class Worker:
         self._own_loop: forking.OwnLoop | None = None
         self._writing = LogOnce(log, f"{self.id}: can't write to the store", f"{self.id}: can write to the store again")
         self._pool = Pool(at_once)
+        self._admissions = Admissions(engine)
+        self._limit_seconds = limit_seconds
         self._giving_up = GivingUp(engine, self.id)
         self._foreign_undo = ForeignUndo(engine, registry, self.id, self._giving_up)
         self._slots = Slots(self.id, at_once)
@@ -157,7 +162,8 @@ class Worker:
             changed=self._announce,
             chance=self._chance,
         )
-        attempt.isolate, attempt.writing = self._isolate, self._writing
+        attempt.isolate, attempt.writing, attempt.admissions = self._isolate, self._writing, self._admissions
+        attempt.limit_seconds = self._limit_seconds
         if isinstance(attempt, IsolatedAttempt):
             attempt.pool, attempt.fence = self._pool, self._leases.deadline
         attempts = self._slots.attempts
@@ -173,11 +179,13 @@ class Worker:
     # Starting and stopping.
 
     async def start(self) -> None:
-        """Send the first heartbeat, then start claiming."""
+        """Declare the limits, send the first heartbeat, then start claiming."""
         self._loop, self._own_loop = asyncio.get_running_loop(), forking.OwnLoop()
         self._slots.loop = self._loop
         watch_timers(self._loop, timers_here)
         self._started_at = await self._engine.now()
+        for line in await declare_limits(self._engine, self._registry.limits(), by=self.id):
+            log.warning("%s: %s", self.id, line)
         await self._leases.start()
         CAPTURING.start()
         self._captures = True
@@ -211,6 +219,7 @@ class Worker:
             # Notifications are read until the end, so that a cancel still stops a job during the grace period.
             for task in (*self._tasks, self._logging):
                 task.cancel()
+            self._admissions.close()
             await self._pool.close()
             await self._leases.stop(leaving=not self.is_cut)
             self._own_loop = None

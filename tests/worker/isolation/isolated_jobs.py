@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Retry, ask, current, progress, sleep, step, wait_for
+from holdfast import App, Retry, Throttled, ask, current, progress, sleep, step, wait_for
 from holdfast.core.errors import Invalid
 
 app = App("memory:")
@@ -469,3 +469,26 @@ def lingers(path: str) -> None:
 @app.job(isolate="process")
 async def waits_for_an_isolated_step(path: str) -> None:
     await lingers.aio(path)
+
+
+api = app.limit("api", at_once=2)
+
+
+@step(limit=api)
+async def limited(n: int) -> int:
+    return n
+
+
+@app.job(isolate="process")
+async def asks_for_permits(items: int) -> list[int]:
+    return await limited.map(range(items), at_once=items)
+
+
+@step(limit=api, isolate="process")
+def throttled_elsewhere(n: int) -> int:
+    raise Throttled("429", retry_after=600)
+
+
+@app.job
+async def is_throttled_elsewhere() -> int:
+    return await throttled_elsewhere.aio(1)

@@ -12,6 +12,7 @@ from holdfast.core.errors import Invalid
 from holdfast.core.lifecycle import decide
 from holdfast.core.model import Error, Event, Job, State, Step, StepState, Where
 from holdfast.core.outcome import ONCE
+from holdfast.core.shared_limits import BUCKET, Bucket, closed
 from holdfast.jobs.service import Jobs
 from holdfast.worker.isolation.isolated_attempt import IsolatedAttempt
 from holdfast.worker.isolation.messages import Answer, Ended, Fence
@@ -531,3 +532,36 @@ def test_what_can_not_be_isolated_is_refused_at_decoration(app):
         app.job(memory_mb=100)(nested)
     with pytest.raises(Invalid, match="memory_mb=0"):
         app.job(isolate="process", memory_mb=0)(nested)
+
+
+# Shared limits.
+
+
+async def test_steps_there_ask_through_the_worker_and_give_back(app):
+    run = await jobs.asks_for_permits.submit(6)
+    job = await finished(app, run)
+    assert job.state is State.COMPLETED, job.error
+    assert await run.result() == list(range(6))
+    assert await app.engine.usage("api") == []
+
+
+async def test_a_job_there_gives_up_its_slot_for_a_closed_limit_and_comes_back(app):
+    await app.open()
+    await app.engine.put_record(BUCKET + "api", closed(Bucket(), await app.engine.now() + 3_600_000).text())
+    run = await jobs.asks_for_permits.submit(2)
+    async with app.worker():
+        job = await in_state(app, run, State.PENDING)
+        assert [wait.name for wait in job.waits] == ["api"]
+        await app.engine.put_record(BUCKET + "api", None)
+        job = await in_state(app, run, State.COMPLETED, State.REVIEW)
+    assert job.state is State.COMPLETED, job.error
+    assert await run.result() == [0, 1]
+
+
+async def test_a_step_there_that_is_throttled_closes_its_limit(app):
+    run = await jobs.is_throttled_elsewhere.submit()
+    async with app.worker():
+        job = await in_state(app, run, State.PENDING, State.REVIEW)
+    assert job.state is State.PENDING, job.error
+    [used] = await app.engine.usage("api")
+    assert used.closed_until

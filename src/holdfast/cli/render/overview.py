@@ -108,6 +108,8 @@ def _running_lines(one: Status, *, is_lost: bool) -> Iterator[RenderableType]:
     progress = progress_line(one)
     if progress.plain:
         yield Text("    ") + progress
+    if one.limited is not None:
+        yield Padding(Text(str(one.limited), "yellow"), (0, 0, 0, 4))
     if one.retrying is not None:
         yield Padding(Text(retry_line(one), "yellow"), (0, 0, 0, 4))
     owner = Text(f"    {', '.join(owner_words(one))}", style="dim")

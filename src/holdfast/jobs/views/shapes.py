@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.core.model import Entry, Error, Job, Presence, Retrying, Step, Time
+from holdfast.core.shared_limits import UNIT
 from holdfast.core.unreadable import unreadable_note
+from holdfast.jobs.limit_status import LimitWait
+from holdfast.jobs.limits import LimitView, Setting
 from holdfast.jobs.questions import Refusal
 from holdfast.jobs.status import Status
 
@@ -141,6 +144,7 @@ def status_shape(status: Status) -> Shape:
         "recoveries": status.recoveries,
         "worker": status.worker,
         "retrying": retry_shape(status.retrying),
+        "limited": limited_shape(status.limited),
         "running_ms": status.running_ms,
         "remaining_ms": status.remaining_ms,
         "trouble": status.trouble,
@@ -149,6 +153,49 @@ def status_shape(status: Status) -> Shape:
         "run_at": time_text(status.run_at),
         "finished_at": time_text(status.finished_at),
     }
+
+
+def limited_shape(limited: LimitWait | None) -> Shape | None:
+    """The limit that a job waits for."""
+    if limited is None:
+        return None
+    return {
+        "limit": limited.key,
+        "in_use": limited.held,
+        "at_once": limited.at_once,
+        "about_ms": limited.ms,
+        "closed": limited.closed,
+        "steps": limited.steps,
+    }
+
+
+def limit_shape(limit: LimitView) -> Shape:
+    """A shared limit: its settings, who set them, and how much of each key is used."""
+    now, person = limit.now, limit.person
+    return {
+        "name": limit.name,
+        "at_once": now.at_once,
+        "rate": now.rate,
+        "burst": now.burst,
+        "per": now.per or None,
+        "set_by": None if person is None else {"by": person.by, "reason": person.reason, "at": time_text(person.at)},
+        "code": None if limit.code is None else _setting_shape(limit.code),
+        "keys": [
+            {
+                "key": one.key,
+                "in_use": one.held,
+                "waiting": one.waiting,
+                "units_left": None if one.tokens is None else one.tokens / UNIT,
+                "closed_until": time_text(one.closed_until or None),
+            }
+            for one in limit.usage
+        ],
+        "changes": [{"by": one.by, "at": time_text(one.at), "what": one.what} for one in limit.changes],
+    }
+
+
+def _setting_shape(setting: Setting) -> Shape:
+    return {"at_once": setting.at_once, "rate": setting.rate, "burst": setting.burst, "by": setting.by}
 
 
 def retry_shape(retrying: Retrying | None) -> Shape | None:
@@ -185,6 +232,7 @@ def worker_shape(presence: Presence, how: str) -> Shape:
                 "text": one.text,
                 "since": time_text(one.since),
                 "retrying": retry_shape(one.retrying),
+                "limited": None if one.limited is None else one.limited.key,
             }
             for one in presence.running
         ],

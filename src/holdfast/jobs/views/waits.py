@@ -15,6 +15,7 @@ def wait_words(wait: Wait, now: Time) -> str:
         WaitKind.ACTIVATION: "waiting for something that can't be read"
         if wait.is_unreadable
         else "waiting for somebody to activate it",
+        WaitKind.LIMIT: f"waiting for limit {one_line(wait.name, 60)}",
         WaitKind.STOPPED: f"waiting for the owner of job {short_id(wait.name)} to stop",
     }[wait.kind]
     if wait.kind is WaitKind.SIGNAL and wait.name.startswith(ASK):

@@ -28,6 +28,7 @@ from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Error
+from holdfast.core.throttling import throttle_of
 from holdfast.worker import context
 from holdfast.worker.isolation.child_job import Host
 from holdfast.worker.isolation.child_reports import TELLER, Forward, Teller, report_progress
@@ -193,7 +194,8 @@ def _answer(call: Call | Host, link: Link) -> None:
             forking.end_copy(error)
         is_short = isinstance(error, MemoryError)
         teller.close()
-        link.send(Failed(_make_error(error, word.memory_mb), worn=is_short or _left_threads(before)))
+        throttle = throttle_of(error, time.time())
+        link.send(Failed(_make_error(error, word.memory_mb), worn=is_short or _left_threads(before), throttle=throttle))
     else:
         if forking.copies != copies:
             forking.end_copy()

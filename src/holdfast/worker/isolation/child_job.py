@@ -21,6 +21,7 @@ from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.model import Step
 from holdfast.jobs.consequences import wake_now
+from holdfast.worker.admissions import Admissions
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import register_host, timers_here
 from holdfast.worker.handler import run_guarded, run_handler
@@ -182,6 +183,7 @@ class Host:
         attempt.send = send
         if self.word.tells_retries:
             attempt.on_retry = send
+        attempt.admissions = Admissions(attempt.engine)
         attempt.isolate = lambda call, timeout=None: _run_isolated(asking, call, timeout)
         attempt.journal.load(self.word.steps)
         self.word = replace(self.word, steps=[])  # They may be many, and this process may be idle for long.

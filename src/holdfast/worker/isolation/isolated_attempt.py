@@ -54,6 +54,8 @@ class RelayedProgress(Progress):
 
     def relay(self, running: Running) -> None:
         """Take the process's report of what it is doing."""
+        if self._relayed is not None and running.waited_ms > (before := self._relayed[0].waited_ms):
+            self._held.extend_timeout((running.waited_ms - before) / 1_000)
         self._relayed = (running, time.monotonic())
         self._held.changed()
 
@@ -241,6 +243,7 @@ class IsolatedAttempt(Attempt):
         return [reply(answer) for answer in answers]
 
     async def _admit(self, asks: Sequence[PermitAsk], steps: Sequence[Step]) -> tuple[list[Reply], list[Reply]]:
+        self.has_asked = True
         answers, recorded = await self.engine.admit(asks, steps)
         for step, answer in zip(steps, recorded, strict=True):
             self._note(step, answer)

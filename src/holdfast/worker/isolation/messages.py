@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from holdfast.core.codec import PAYLOAD_LIMIT
 from holdfast.core.model import Error, Job, Running, Step
+from holdfast.core.throttling import Throttle
 from holdfast.jobs.job_events import StepRetry
 from holdfast.worker.context import Current
 from holdfast.worker.isolation.import_target import Target
@@ -171,6 +172,8 @@ class Failed(Struct, tag=True, frozen=True):
 
     error: Error
     worn: bool = False
+    throttle: Throttle | None = None
+    """What it says about slowing down."""
 
 
 News = Progress | Logged | Ask | Leave | Doing | Line | StepRetry

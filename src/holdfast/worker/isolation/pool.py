@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from holdfast.core.durations import in_words
 from holdfast.core.errors import HoldfastError, StepFailed
 from holdfast.core.model import Error, Step, StepState
+from holdfast.core.throttling import with_throttle
 from holdfast.safe_text import logger
 from holdfast.worker.context import Current, progress
 from holdfast.worker.isolation.import_target import Target, target_of
@@ -140,7 +141,7 @@ class Pool:
         async with self._turn:
             answer = await self._run(errand, on_news, timeout)
         if isinstance(answer, Failed):
-            raise raised_here(answer.error, call)
+            raise with_throttle(raised_here(answer.error, call), answer.throttle)
         assert isinstance(answer, Done)
         return bytes(answer.result).decode()
 

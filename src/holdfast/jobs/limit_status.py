@@ -1,0 +1,93 @@
+"""Which limit a job waits for, and about how long: for its status. Must not change anything.
+
+The facts come from the job's row, its worker's last heartbeat, and how much of the limit is used now.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from holdfast.core.model import Job, Running, State, Time, Usage, WaitKind
+from holdfast.core.shared_limits import LIMIT, NO_LIMIT, UNIT, Settings, limit_of, settings_of
+from holdfast.engines.contract import Engine
+from holdfast.jobs.views.text import one_line, span
+
+
+class LimitWait(Struct, frozen=True, kw_only=True):
+    """The limit that a job waits for. `held` of `at_once` permits are in use; `ms` is when there may be room, if known.
+
+    `steps` is how many steps of a running job wait for it.
+    """
+
+    key: str
+    held: int = 0
+    at_once: int | None = None
+    ms: int | None = None
+    closed: bool = False
+    steps: int = 0
+
+    def __str__(self) -> str:
+        """Say it in words: "waiting for limit openai (20 of 20 in use, about 40 s)"."""
+        facts = []
+        if self.closed:
+            facts.append("closed")
+        if self.at_once is not None and self.held >= self.at_once:
+            facts.append(f"{self.held:,} of {self.at_once:,} in use")
+        if self.ms:
+            facts.append(f"about {span(self.ms)}")
+        return f"waiting for limit {one_line(self.key, 60)}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+async def limit_waits(
+    engine: Engine, jobs: Sequence[Job], running: Mapping[tuple[str, int], Running], now: Time
+) -> dict[str, LimitWait]:
+    """Return what each of these jobs waits for, by the job's id; a job that waits for no limit is left out."""
+    asked = {job.id: keys for job in jobs if (keys := _keys(job, running.get((job.id, job.epoch))))}
+    if not asked:
+        return {}
+    settings = {one.name.removeprefix(LIMIT): settings_of(one.value) for one in await engine.records(LIMIT)}
+    names = {limit_of(key) for keys in asked.values() for key in keys}
+    used = {one.key: one for name in sorted(names) for one in await engine.usage(name)}
+    found: dict[str, LimitWait] = {}
+    for job in jobs:
+        doing = running.get((job.id, job.epoch))
+        for key in asked.get(job.id, ()):
+            told = _told(key, settings.get(limit_of(key), NO_LIMIT), used.get(key), now)
+            if doing is not None and doing.limited is not None:
+                at = doing.limited.at
+                ms = max(0, at - now) if at is not None else told.ms
+                told = LimitWait(
+                    key=key, held=told.held, at_once=told.at_once, ms=ms, closed=told.closed, steps=doing.limited.steps
+                )
+            elif job.state is State.AVAILABLE and not (told.closed or told.ms or _is_full(told)):
+                continue  # there is room: it waits for a worker
+            found.setdefault(job.id, told)
+    return found
+
+
+def _keys(job: Job, doing: Running | None) -> list[str]:
+    """The keys that a job may be waiting for."""
+    match job.state:
+        case State.ACTIVE:
+            return [doing.limited.key] if doing is not None and doing.limited is not None else []
+        case State.PENDING:
+            return [wait.name for wait in job.waits if wait.kind is WaitKind.LIMIT]
+        case State.AVAILABLE:
+            return [use.key for use in job.options.limits]
+        case _:
+            return []
+
+
+def _told(key: str, settings: Settings, used: Usage | None, now: Time) -> LimitWait:
+    held = 0 if used is None else used.held
+    if used is not None and used.closed_until > now:
+        return LimitWait(key=key, held=held, at_once=settings.at_once, ms=used.closed_until - now, closed=True)
+    ms = None
+    if used is not None and used.tokens is not None and settings.burst and settings.refill:
+        missing = min(UNIT, settings.burst) - used.tokens
+        ms = -(-missing * settings.period_ms // settings.refill) if missing > 0 else None
+    return LimitWait(key=key, held=held, at_once=settings.at_once, ms=ms)
+
+
+def _is_full(told: LimitWait) -> bool:
+    return told.at_once is not None and told.held >= told.at_once

@@ -1,0 +1,224 @@
+"""The permits of one attempt's steps: asked for before each try, given back with the step's record.
+
+A step without room waits. It keeps its slot for a moment; then its job gives up the slot, unless another step of the
+job runs (`suspension`). Must not know how asks reach the store (`admissions`).
+"""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+from holdfast.core.declared_limits import Limit, uses_of
+from holdfast.core.errors import HoldfastError, Invalid
+from holdfast.core.model import Ask, Conflict, Recorded, Step, StepState, Use, Wait, WaitKind
+from holdfast.core.shared_limits import LIMIT, UNIT, limit_of, settings_of
+from holdfast.safe_text import logger
+from holdfast.worker.admissions import Admissions, Waiting
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.call import Call
+from holdfast.worker.context import PATH
+from holdfast.worker.held_job import LOST
+from holdfast.worker.pending_wait import PendingWait
+from holdfast.worker.records import paths_above
+from holdfast.worker.registry import Registry
+from holdfast.worker.suspension import Suspension
+from holdfast.worker.tries import Stopped
+
+log = logger("holdfast.worker")
+
+
+class StepPermits:
+    """The permits of one attempt. On the worker's loop."""
+
+    def __init__(self, attempt: Attempt, admissions: Admissions) -> None:
+        self._attempt = attempt
+        self._admissions = admissions
+        self._held: dict[str, tuple[Sequence[Limit], Ask]] = {}
+        """What each running step holds, by path."""
+        self._giving_back: dict[str, asyncio.Task[None]] = {}
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> "StepPermits":
+        """Return the permits of an attempt, created on first use. From then on its records go with its asks."""
+        if attempt.permits is None:
+            assert attempt.admissions is not None
+            attempt.permits = permits = cls(attempt, attempt.admissions)
+            attempt.has_asked = True
+            attempt.journal.write_with = permits._write
+        assert isinstance(attempt.permits, cls)
+        return attempt.permits
+
+    # Asking.
+
+    async def acquire(self, call: Call) -> None:
+        """Get the permits for the next try of a step, or wait for them."""
+        attempt, path = self._attempt, call.path
+        uses = self._uses(call)
+        self._check_nesting(call)
+        if (before := self._giving_back.get(path)) is not None:
+            await asyncio.wait([before])
+        call.asks += 1
+        job = attempt.job
+        ask = Ask(job=job.id, epoch=job.epoch, path=path, uses=uses, try_number=call.asks)
+        waiting = Waiting(ask, attempt.now)
+        try:
+            answer = await attempt.persist(lambda: self._admissions.ask(waiting))
+            if not isinstance(answer, Conflict) and not answer.admitted:
+                await self._wait(call, waiting)
+                answer = waiting.last.result()
+        except BaseException:
+            self._admissions.leave(waiting)
+            raise
+        if isinstance(answer, Conflict):
+            attempt.halt(LOST)
+            raise Stopped(f"{answer.reason}: job {job.id}, epoch {job.epoch}")
+        self._held[path] = (call.spec.limits, ask)
+        await attempt.admit()  # the fence may have closed meanwhile
+
+    async def acquire_again(self, call: Call) -> None:
+        """The same for a step that was running before, and isn't while it waits."""
+        progress = self._attempt.progress
+        progress.pause_step(call.path)
+        token = PATH.set(call.parent)
+        try:
+            await self.acquire(call)
+        finally:
+            PATH.reset(token)
+            progress.resume_step(call.path, call.spec)
+
+    async def _wait(self, call: Call, waiting: Waiting) -> None:
+        """Wait in line. The job may give up its slot meanwhile, unless this step is inside another one."""
+        attempt = self._attempt
+        progress = attempt.progress
+        path, info = call.waiting_record()
+        await self._check_burst(call, waiting)
+        pending: PendingWait[None] = PendingWait(path, _wait_of(waiting), lambda: _poll(waiting, pending), info)
+        pending.stays_until = attempt.loop.time() + attempt.limit_seconds
+
+        def note() -> None:
+            if not waiting.last.done():
+                progress.note_limited(call.path, waiting.key, waiting.at)
+            pending.wake()
+
+        waiting.on_refusal = note
+        note()
+        attempt.note_limit_wait(1)
+        try:
+            if call.parent:  # the step around it runs, so the job keeps its slot
+                await asyncio.wait([waiting.last])
+            else:
+                await Suspension.of(attempt).wait(pending)
+        finally:
+            waiting.on_refusal = None
+            progress.clear_limited(call.path)
+            attempt.note_limit_wait(-1)
+
+    async def _check_burst(self, call: Call, waiting: Waiting) -> None:
+        """Refuse a cost that can never start, because a person has set a smaller burst than the code declares."""
+        attempt, name = self._attempt, limit_of(waiting.key)
+        if waiting.at is None or (units := _units(waiting)) <= UNIT:
+            return
+        records = await attempt.persist(lambda: attempt.engine.records(LIMIT + name))
+        burst = next((settings_of(one.value).burst for one in records if one.name == LIMIT + name), None)
+        if burst is not None and units > burst:
+            raise Invalid(
+                f"step {call.spec.name}: a cost of {units / UNIT:g} is above the burst of limit {name}, which is "
+                f"{burst / UNIT:g} now, so it could never start; see holdfast limits, and set a higher --burst"
+            )
+
+    def _uses(self, call: Call) -> tuple[Use, ...]:
+        """What a call needs of its limits, by its arguments."""
+        if call.uses is None:
+            attempt, spec = self._attempt, call.spec
+            job = attempt.job
+            facts = {"host": socket.gethostname(), "queue": job.queue, "type": job.type}
+            call.uses = uses_of(f"step {spec.name}", spec.limits, call.bound_arguments(), facts)
+        return call.uses
+
+    def _check_nesting(self, call: Call) -> None:
+        """Refuse what could wait for itself for ever, or a limit that no worker of this job declares."""
+        job, spec = self._attempt.job, call.spec
+        around = [(path, one) for path in paths_above(call.path) for one in self._held.get(path, ((),))[0]]
+        for limit in spec.limits:
+            home = limit.home
+            if not isinstance(home, Registry) or not home.is_home_of(self._attempt.spec.function, job.type):
+                raise Invalid(
+                    f"step {spec.name}: limit {limit.name} belongs to another App than job {job.type}; declare it with "
+                    "the App of the job"
+                )
+            if limit.name in {limit_of(use.key) for use in job.options.limits}:
+                raise Invalid(
+                    f"step {spec.name} asks for limit {limit.name}, which its job holds already, so it could wait for "
+                    "ever; give the limit to the job or to the step, not to both"
+                )
+            for path, held in around:
+                if held.name == limit.name:
+                    raise Invalid(
+                        f"step {spec.name} asks for limit {limit.name}, which step {path} around it holds already, so "
+                        "it could wait for ever; give the limit to one of them"
+                    )
+                if held.at_once and limit.at_once and limit.name < held.name:
+                    raise Invalid(
+                        f"step {spec.name} asks for limit {limit.name} while step {path} around it holds limit "
+                        f"{held.name}: two such steps could wait for each other for ever; give both limits to the "
+                        "outer step, or choose names so that the outer limit comes first in the alphabet"
+                    )
+
+    # Giving back.
+
+    def give_back(self, path: str) -> None:
+        """Give back what a step holds. Nobody waits for it; without it, the permit ends with the lease."""
+        if path not in self._held:
+            return
+        attempt, (back, frees) = self._attempt, self._back(path)
+        del self._held[path]
+        if attempt.stop is not None:
+            return
+
+        async def write() -> None:
+            try:
+                await attempt.persist(lambda: self._admissions.write((), [back], frees))
+            except HoldfastError as error:  # the attempt was stopped meanwhile
+                log.debug("job %s: step %s keeps its permit until its lease ends: %s", back.job, path, error)
+            finally:
+                self._giving_back.pop(path, None)
+
+        self._giving_back[path] = attempt.loop.create_task(write(), name=f"holdfast permit {path}")
+
+    def _back(self, path: str) -> tuple[Ask, list[str]]:
+        ask = self._held[path][1]
+        back = Ask(job=ask.job, epoch=ask.epoch, path=path, try_number=ask.try_number)
+        return back, [use.key for use in ask.uses]
+
+    async def _write(self, steps: Sequence[Step]) -> Sequence[Recorded | Conflict]:
+        """Record steps; with those that end, their permits end in the same act."""
+        ended = [step.path for step in steps if step.state is not StepState.STARTED and step.path in self._held]
+        backs = [self._back(path) for path in ended]
+        frees = [key for _, keys in backs for key in keys]
+        answers = await self._admissions.write(steps, [back for back, _ in backs], frees)
+        for path in ended:
+            self._held.pop(path, None)
+        return answers
+
+
+async def _poll(waiting: Waiting, pending: PendingWait[None]) -> list[None] | None:
+    if waiting.last.done():
+        return [None]
+    pending.wait = _wait_of(waiting)
+    return None
+
+
+def _wait_of(waiting: Waiting) -> Wait:
+    """What wakes the job: room under a key. A claim knows of room for one unit; for more, time tells."""
+    if waiting.at is not None and _units(waiting) > UNIT:
+        return Wait(WaitKind.TIME, until=waiting.at)
+    return Wait(WaitKind.LIMIT, waiting.key)
+
+
+def _units(waiting: Waiting) -> int:
+    return max((use.units for use in waiting.ask.uses if use.key == waiting.key), default=0)
+
+
+def permits_of(call: Call) -> StepPermits | None:
+    """Return the permits that a call needs; None if it needs none."""
+    return StepPermits.of(call.attempt) if call.spec.limits else None
