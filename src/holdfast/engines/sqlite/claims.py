@@ -22,6 +22,9 @@ from holdfast.engines.topics import job_topic, queue_topic
 PASS_LIMIT = 100
 """How many jobs one claim moves from behind one key to another. The next claim goes on from there."""
 
+LIMIT_KEY = 29
+"""Where a whole job has the key behind which it waits."""
+
 Turn = tuple[int, int, int]
 """The order of claims: priority, run_at, order of insertion."""
 
@@ -123,8 +126,8 @@ class Claims(JobWrites):
             if types is None or type in types:
                 look.add_later(key, (-priority, run_at, n), self._waiting(queue, key, type, now, index))
         look.take()
-        for n, key, at in look.moved:
-            self._db.execute(self._sql.move_behind, {"n": n, "key": key})
+        self._db.executemany(self._sql.move_behind, look.places)
+        for key, at in look.notes:
             self._limits.look_at(queue, key, at)
         jobs = self._take(look.taken, now, by)
         self._limits.look_again(queue, look.seen(), look.blocks, permits, now)
@@ -164,7 +167,8 @@ class Look:
         self._passed: Counter[str | None] = Counter()
         self._heap: list[tuple[Turn, str | None, Row | None, Iterator[Row]]] = []
         self.taken: list[tuple[int, Job]] = []
-        self.moved: list[tuple[int, str, Time | None]] = []
+        self.places: list[rows.Params] = []
+        self.notes: list[tuple[str, Time | None]] = []
         self.blocks: dict[str, Time | None] = {}
 
     def add(self, key: str | None, walk: Iterator[Row]) -> None:
@@ -195,10 +199,15 @@ class Look:
         if (block := self._permits.block(uses, job.id)) is None:
             self._permits.start(uses, job.id, job.epoch + 1)
             self.taken.append((row[0], job))
+            if (
+                uses and row[LIMIT_KEY] != uses[0].key
+            ):  # it was moved; when it is available again, it waits in its place
+                self.places.append({"n": row[0], "key": uses[0].key})
         elif block.key == key:  # nobody behind this key can start
             self.blocks[key] = block.at
         else:
-            self.moved.append((row[0], block.key, self._permits.look_time(block)))
+            self.places.append({"n": row[0], "key": block.key})
+            self.notes.append((block.key, self._permits.look_time(block)))
             if block.key in self._keys:  # it comes before those that wait there
                 heappush(self._heap, (turn, block.key, row, iter(())))
             self._passed[key] += 1

@@ -34,6 +34,8 @@ class JobWrites:
         self._counting = Counting(connection, sql)
         self.news: set[str] = set()
         self._limits = LimitRows(connection, sql, self.news)
+        self._places: list[rows.Params] = []
+        """Jobs that have to be behind another key than before: few, so other jobs pay nothing for it."""
 
     def finish(self) -> None:
         """Write what was noted, once for the whole transaction."""
@@ -60,12 +62,24 @@ class JobWrites:
         self.news.add(job_topic(job.id))
         if job.state is State.AVAILABLE or (job.state in DUE_EVENT and job.run_at is not None):
             self.news.add(queue_topic(job.queue))
+        if awaits_permit(job) or change.edits:
+            self._place(job, n)
+
+    def _place(self, job: Job, n: int) -> None:
+        """Put a job behind its key, or behind none; and let claims look there if it waits for a permit."""
+        self._places.append(rows.place_params(job, n))
         if awaits_permit(job):
             self._limits.wait_behind(job)
 
     def _write(self, updates: list[rows.Params], entries: list[rows.Params]) -> None:
         self._db.executemany(self._sql.update_job, updates)
         self._db.executemany(self._sql.add_entry, entries)
+        self._write_places()
+
+    def _write_places(self) -> None:
+        if self._places:
+            self._db.executemany(self._sql.place_behind, self._places)
+            self._places.clear()
 
 
 def ids_of(ids: Iterable[str]) -> str:

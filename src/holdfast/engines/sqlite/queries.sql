@@ -33,10 +33,9 @@ on conflict (type, key) do update set job = excluded.job, digest = excluded.dige
 
 -- name: add_job
 insert into job (n, id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
-  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result, summed, limit_key, parked_key)
+  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result, summed)
 values (:n, :id, :type, :queue, :priority, :state, :version, :run_at, :epoch, :attempt, :recoveries, :worker,
-  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result, :version,
-  :limit_key, :parked_key);
+  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result, :version);
 
 -- name: add_lone_job
 -- insert: one new job without key, parent and limits, with the next number; an existing one is left unchanged
@@ -173,7 +172,7 @@ select id, state, version, epoch, inbox, arrived, worker, n from job where id in
 update job set state = :state, version = :version, run_at = :run_at, epoch = :epoch, attempt = :attempt,
   recoveries = :recoveries, worker = :worker, claimed_at = :claimed_at, finished_at = :finished_at,
   prune_at = :prune_at, arrived = :arrived, waits = :waits, inbox = :inbox, error = :error, result = :result,
-  summed = summed + 1, limit_key = :limit_key, parked_key = :parked_key
+  summed = summed + 1, parked_key = null
 where n = :n;
 
 -- name: edit_body
@@ -525,6 +524,10 @@ select min(at) from holdfast_waiting where queue = :queue and at > :since and no
 select * from whole
 where n in (select n from job where state = 'pending' and parked_key = :key and queue = :queue order by n limit :limit)
 order by n;
+
+-- name: place_behind
+-- insert, commit, load: a job with limits, or one that parks; the statements before it leave others behind no key
+update job set limit_key = :limit_key, parked_key = :parked_key where n = :n;
 
 -- name: move_behind
 -- claim: a job that found no room behind one key waits behind another one

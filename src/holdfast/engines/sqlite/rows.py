@@ -26,9 +26,16 @@ def job_params(job: Job, n: int) -> Params:
     params["inbox"] = text(job.inbox)
     params["error"] = None if job.error is None else text(job.error)
     params["options"] = text(job.options)
-    params["limit_key"] = job.options.limits[0].key if job.options.limits else None
-    params["parked_key"] = awaited_key(job) if job.state is State.PENDING and awaits_permit(job) else None
     return params
+
+
+def place_params(job: Job, n: int) -> Params:
+    """What `place_behind` takes from a job: the keys behind which it waits when it is available, and now."""
+    return {
+        "n": n,
+        "limit_key": job.options.limits[0].key if job.options.limits else None,
+        "parked_key": awaited_key(job) if job.state is State.PENDING and awaits_permit(job) else None,
+    }
 
 
 LONE_FIELDS = frozenset({"id", "type", "queue", "priority", "state", "run_at", "expires_at", "waits"})

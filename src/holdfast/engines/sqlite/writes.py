@@ -36,7 +36,6 @@ from holdfast.core.shared_limits import (
     BUCKET_KEPT_MS,
     LIMIT,
     awaited_key,
-    awaits_permit,
     frees_permits,
     limit_of,
 )
@@ -153,16 +152,17 @@ class Writes(Claims):
             self._sql.add_entry, [rows.entry_params(submit_entry(job), n + index) for index, job in enumerate(jobs)]
         )
         families: Counter[tuple[str, str]] = Counter()
-        for job in jobs:
+        for index, job in enumerate(jobs):
             self._tally[job.queue, job.state] += 1
             if job.run_at is not None:
                 self.news.add(queue_topic(job.queue))
-            if awaits_permit(job):
-                self._limits.wait_behind(job)
+            if awaited_key(job) is not None:
+                self._place(job, n + index)
             if job.parent is not None:
                 families[job.parent, job.group or ""] += 1
         for (parent, name), more in families.items():
             self._db.execute(self._sql.grow_family, {"parent": parent, "name": name, "more": more})
+        self._write_places()
         return {job.id: n + index for index, job in enumerate(jobs)}
 
     # commit
@@ -359,11 +359,12 @@ class Writes(Claims):
         for index, whole in numbered:
             if whole.steps:
                 self._counting.recount(index)
+            if awaited_key(whole.job) is not None:
+                self._place(whole.job, index)
+        self._write_places()
         families: Counter[tuple[str, str]] = Counter()
         for job in (whole.job for whole in fresh):
             self._tally[job.queue, job.state] += 1
-            if awaits_permit(job):
-                self._limits.wait_behind(job)
             if job.parent is not None and not job.arrived:
                 families[job.parent, job.group or ""] += 1
         for (parent, name), more in families.items():
