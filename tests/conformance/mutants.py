@@ -160,11 +160,18 @@ class Unsorted(Tables):
         return types is None or job.type in types
 
     def _take(
-        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+        self,
+        queue: str,
+        types: Collection[str] | None,
+        limit: int,
+        keys: list[str],
+        asleep: Asleep,
+        permits: Permits,
+        now: Time,
     ) -> list[Job]:
         there = [job for job in self.jobs.values() if job.queue == queue and job.state is State.AVAILABLE]
         ready = [job for job in there if self.known(job, types)]
-        return sorted((job for job in ready if self.wanted(job, now)), key=self.order)[:limit]
+        return sorted((job for job in ready if self.wanted(job, more[-1])), key=self.order)[:limit]
 
 
 @mutant("claim")
@@ -236,9 +243,16 @@ class TypesIgnored(Tables):
     """A claim takes what it doesn't know."""
 
     def _take(
-        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+        self,
+        queue: str,
+        types: Collection[str] | None,
+        limit: int,
+        keys: list[str],
+        asleep: Asleep,
+        permits: Permits,
+        now: Time,
     ) -> list[Job]:
-        return super()._take(queue, None, limit, keys, permits, now)
+        return super()._take(queue, None, limit, *more)
 
 
 @mutant("types")
@@ -270,9 +284,16 @@ class OneTypeForEachClaim(Unsorted):
     """A claim stops at the first job of another type."""
 
     def _take(
-        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+        self,
+        queue: str,
+        types: Collection[str] | None,
+        limit: int,
+        keys: list[str],
+        asleep: Asleep,
+        permits: Permits,
+        now: Time,
     ) -> list[Job]:
-        taken = super()._take(queue, types, limit, keys, permits, now)
+        taken = super()._take(queue, types, limit, *more)
         return [job for place, job in enumerate(taken) if {one.type for one in taken[: place + 1]} == {taken[0].type}]
 
 
@@ -281,11 +302,16 @@ class FilteredTooLate(Unsorted):
     """The first jobs are looked at, and those that are known are taken: foreign ones stand in the way."""
 
     def _take(
-        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+        self,
+        queue: str,
+        types: Collection[str] | None,
+        limit: int,
+        keys: list[str],
+        asleep: Asleep,
+        permits: Permits,
+        now: Time,
     ) -> list[Job]:
-        return [
-            job for job in super()._take(queue, None, limit, keys, permits, now) if types is None or job.type in types
-        ]
+        return [job for job in super()._take(queue, None, limit, *more) if types is None or job.type in types]
 
 
 @mutant("types")
@@ -293,12 +319,19 @@ class ForeignSetAside(Tables):
     """What a claim doesn't know is put to rest."""
 
     def _take(
-        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+        self,
+        queue: str,
+        types: Collection[str] | None,
+        limit: int,
+        keys: list[str],
+        asleep: Asleep,
+        permits: Permits,
+        now: Time,
     ) -> list[Job]:
         for job in list(self.jobs.values()):
             if job.queue == queue and job.state is State.AVAILABLE and types is not None and job.type not in types:
-                self._put(replace(job, state=State.SCHEDULED, run_at=now + 2_000, version=job.version + 1))
-        return super()._take(queue, types, limit, keys, permits, now)
+                self._put(replace(job, state=State.SCHEDULED, run_at=more[-1] + 2_000, version=job.version + 1))
+        return super()._take(queue, types, limit, *more)
 
 
 @mutant("types")
@@ -349,13 +382,18 @@ class FloorForAllTypes(Tables):
     floor: tuple[int, int] = (0, -1)
 
     def _take(
-        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+        self,
+        queue: str,
+        types: Collection[str] | None,
+        limit: int,
+        keys: list[str],
+        asleep: Asleep,
+        permits: Permits,
+        now: Time,
     ) -> list[Job]:
-        taken = [
-            job
-            for job in super()._take(queue, types, 10_000, keys, permits, now)
-            if self._order[job.id] > self.floor[1]
-        ][:limit]
+        taken = [job for job in super()._take(queue, types, 10_000, *more) if self._order[job.id] > self.floor[1]][
+            :limit
+        ]
         full = self.floor[0] + 1 if taken and len(taken) == limit else 0
         self.floor = (full, min(self._order[job.id] for job in taken) if full > 5 else -1)
         for job in self.jobs.values():  # back into the order
@@ -947,7 +985,7 @@ class KeptForEver(Tables):
 class ParkedForEver(Tables):
     """A job that gave up its slot is not woken."""
 
-    def _wake_parked(self, queue: str, key: str, permits: Permits, now: Time) -> None:
+    def _wake_parked(self, *claim: Any) -> None:
         """Wake nobody."""
 
 

@@ -149,6 +149,11 @@ class LimitedRows(IndexedRows, PermitRows):
         """See PermitRows."""
         return min((one.until for one in self._permits.get(key, {}).values() if one.until is not None), default=None)
 
+    def count_reserved(self, key: str, now: Time) -> int:
+        """See PermitRows."""
+        permits = self._permits.get(key, {}).values()
+        return sum(1 for one in permits if one.until is not None and one.until > now)
+
     def permits_of(self, job: str) -> Sequence[Permit]:
         """See PermitRows."""
         return list(self._permits_of.get(job, {}).values())

@@ -67,6 +67,10 @@ class PermitRows(ABC):
         """The permits of a key that are not valid: their leases are over, or nobody came for them in time."""
 
     @abstractmethod
+    def count_reserved(self, key: str, now: Time) -> int:
+        """How many permits of a key are kept for jobs that were woken and have not come for them yet."""
+
+    @abstractmethod
     def next_end(self, key: str) -> Time | None:
         """When the first reservation of a key ends, if it has one."""
 
@@ -134,9 +138,9 @@ class Permits:
 
         Its rate must have a whole unit for each job that was woken before and has not come for its permit yet, too.
         """
-        awaited = sum(1 for one in self._rows.permits(key) if one.until is not None and one.until > self._now)
-        unit = min(UNIT, self._settings_of(key).burst or UNIT)
-        at = self._start_time(Use(key, unit * (awaited + 1)), self._count(key))
+        burst = self._settings_of(key).burst
+        awaited = 0 if burst is None else self._rows.count_reserved(key, self._now)
+        at = self._start_time(Use(key, min(UNIT, burst or UNIT) * (awaited + 1)), self._count(key))
         return None if at is not None and at <= self._now else Block(key, at)
 
     def reserve(self, key: str, job: str) -> None:

@@ -118,14 +118,17 @@ class Claims(JobWrites):
         by: str,
     ) -> list[Job]:
         """Take jobs in order: those without limits, and those behind these keys that get all their permits."""
-        self._wake_parked(queue, [key for key, is_parked in keys.items() if is_parked], permits, now)
+        asleep = self._wake_parked(queue, [key for key, is_parked in keys.items() if is_parked], permits, now)
         look = Look(keys, permits, limit, now)
         for walk in self._unlimited(queue, types, limit, now):
             look.add(None, walk)
         for index, (key, type, priority, run_at, n) in enumerate(self._limits.firsts(queue, keys, now)):
+            asleep.pop(key, None)
             if types is None or type in types:
                 look.add_later(key, (-priority, run_at, n), self._waiting(queue, key, type, now, index))
         look.take()
+        for key, at in asleep.items():  # only those who gave up their slots wait there
+            look.blocks.setdefault(key, at)
         self._db.executemany(self._sql.move_behind, look.places)
         for key, at in look.notes:
             self._limits.look_at(queue, key, at)
@@ -138,14 +141,19 @@ class Claims(JobWrites):
         asked = {"queue": queue, "key": key, "type": type, "now": now}
         yield from self._db.execute(self._sql.ready_behind + " " * index, asked)
 
-    def _wake_parked(self, queue: str, keys: Iterable[str], permits: Permits, now: Time) -> None:
-        """Wake jobs whose steps wait for a permit of these keys, while there is room, and keep it for them."""
+    def _wake_parked(self, queue: str, keys: Iterable[str], permits: Permits, now: Time) -> dict[str, Time | None]:
+        """Wake jobs whose steps wait for a permit of these keys, while there is room, and keep it for them.
+
+        Answers with the keys behind which some stay asleep, and when one of them may be woken.
+        """
+        asleep: dict[str, Time | None] = {}
         updates: list[rows.Params] = []
         entries: list[rows.Params] = []
         for key in keys:
             asked = {"queue": queue, "key": key, "limit": RECHECK_LIMIT}
             for row in self._db.execute(self._sql.parked, asked).fetchall():
-                if permits.has_room(key) is not None:
+                if (block := permits.room_to_wake(key)) is not None:
+                    asleep[key] = block.at
                     break
                 job = job_of(row)
                 if not awaits_permit(job):  # a program that doesn't know limits has changed it
@@ -154,6 +162,7 @@ class Claims(JobWrites):
                 change = decide(job, Event.ACTIVATE, now, by="limit")
                 self._note(change, applied(job, change), row[0], job.state, updates, entries)
         self._write(updates, entries)
+        return asleep
 
 
 class Look:

@@ -154,6 +154,11 @@ class LimitRows(PermitRows):
         """See PermitRows."""
         return [Permit(*row) for row in self._db.execute(self._sql.stale_permits, {"key": key, "now": now})]
 
+    def count_reserved(self, key: str, now: Time) -> int:
+        """See PermitRows."""
+        (found,) = self._db.execute(self._sql.count_reserved, {"key": key, "now": now}).fetchone()
+        return int(found)
+
     def next_end(self, key: str) -> Time | None:
         """See PermitRows."""
         (until,) = self._db.execute(self._sql.next_end, {"key": key}).fetchone()

@@ -470,6 +470,10 @@ where key = :key and case
   then not exists (select 1 from job where id = permit.job and epoch = permit.epoch and state = 'active')
   else until <= :now end;
 
+-- name: count_reserved
+-- claim: the permits that are kept for jobs that were woken
+select count(*) from holdfast_permit where key = :key and until > :now;
+
 -- name: next_end
 -- claim: when the first reservation of a key ends
 select min(until) from holdfast_permit where key = :key;
