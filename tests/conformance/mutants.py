@@ -159,16 +159,7 @@ class Unsorted(Tables):
     def known(self, job: Job, types: Collection[str] | None) -> bool:
         return types is None or job.type in types
 
-    def _take(
-        self,
-        queue: str,
-        types: Collection[str] | None,
-        limit: int,
-        keys: list[str],
-        asleep: Asleep,
-        permits: Permits,
-        now: Time,
-    ) -> list[Job]:
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, *more: Any) -> list[Job]:
         there = [job for job in self.jobs.values() if job.queue == queue and job.state is State.AVAILABLE]
         ready = [job for job in there if self.known(job, types)]
         return sorted((job for job in ready if self.wanted(job, more[-1])), key=self.order)[:limit]
@@ -242,16 +233,7 @@ class LimitForEachQueue(Tables):
 class TypesIgnored(Tables):
     """A claim takes what it doesn't know."""
 
-    def _take(
-        self,
-        queue: str,
-        types: Collection[str] | None,
-        limit: int,
-        keys: list[str],
-        asleep: Asleep,
-        permits: Permits,
-        now: Time,
-    ) -> list[Job]:
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, *more: Any) -> list[Job]:
         return super()._take(queue, None, limit, *more)
 
 
@@ -283,16 +265,7 @@ class TypeAfterType(Unsorted):
 class OneTypeForEachClaim(Unsorted):
     """A claim stops at the first job of another type."""
 
-    def _take(
-        self,
-        queue: str,
-        types: Collection[str] | None,
-        limit: int,
-        keys: list[str],
-        asleep: Asleep,
-        permits: Permits,
-        now: Time,
-    ) -> list[Job]:
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, *more: Any) -> list[Job]:
         taken = super()._take(queue, types, limit, *more)
         return [job for place, job in enumerate(taken) if {one.type for one in taken[: place + 1]} == {taken[0].type}]
 
@@ -301,16 +274,7 @@ class OneTypeForEachClaim(Unsorted):
 class FilteredTooLate(Unsorted):
     """The first jobs are looked at, and those that are known are taken: foreign ones stand in the way."""
 
-    def _take(
-        self,
-        queue: str,
-        types: Collection[str] | None,
-        limit: int,
-        keys: list[str],
-        asleep: Asleep,
-        permits: Permits,
-        now: Time,
-    ) -> list[Job]:
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, *more: Any) -> list[Job]:
         return [job for job in super()._take(queue, None, limit, *more) if types is None or job.type in types]
 
 
@@ -318,16 +282,7 @@ class FilteredTooLate(Unsorted):
 class ForeignSetAside(Tables):
     """What a claim doesn't know is put to rest."""
 
-    def _take(
-        self,
-        queue: str,
-        types: Collection[str] | None,
-        limit: int,
-        keys: list[str],
-        asleep: Asleep,
-        permits: Permits,
-        now: Time,
-    ) -> list[Job]:
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, *more: Any) -> list[Job]:
         for job in list(self.jobs.values()):
             if job.queue == queue and job.state is State.AVAILABLE and types is not None and job.type not in types:
                 self._put(replace(job, state=State.SCHEDULED, run_at=more[-1] + 2_000, version=job.version + 1))
@@ -381,19 +336,9 @@ class FloorForAllTypes(Tables):
 
     floor: tuple[int, int] = (0, -1)
 
-    def _take(
-        self,
-        queue: str,
-        types: Collection[str] | None,
-        limit: int,
-        keys: list[str],
-        asleep: Asleep,
-        permits: Permits,
-        now: Time,
-    ) -> list[Job]:
-        taken = [job for job in super()._take(queue, types, 10_000, *more) if self._order[job.id] > self.floor[1]][
-            :limit
-        ]
+    def _take(self, queue: str, types: Collection[str] | None, limit: int, *more: Any) -> list[Job]:
+        found = super()._take(queue, types, 10_000, *more)
+        taken = [job for job in found if self._order[job.id] > self.floor[1]][:limit]
         full = self.floor[0] + 1 if taken and len(taken) == limit else 0
         self.floor = (full, min(self._order[job.id] for job in taken) if full > 5 else -1)
         for job in self.jobs.values():  # back into the order
