@@ -200,6 +200,7 @@ end
 -- What a claim does beside limits: made only if there are keys to look at.
 local function claims_beside_limits()
   local claims, limits = {}, shared_limits()
+  local asleep = {} -- what keeps those who gave up their slots behind a key from being woken
 
   -- Wake jobs whose steps wait for a permit of this key, while there is room, and keep it for them.
   function claims.wake_parked(queue, key, most)
@@ -209,7 +210,8 @@ local function claims_beside_limits()
       local head, uses = job_with_uses(id)
       if not head or head[STATE] ~= 'p' or limits.parked_behind(head) ~= key then -- a process of format 3 has changed it
         limits.forget_parked(queue, key, member)
-      elseif permits.full(key) then
+      elseif permits.full_to_wake(key) then
+        asleep[key] = permits.full_to_wake(key)
         break
       else
         permits.reserve(key, id)
@@ -314,7 +316,11 @@ local function claims_beside_limits()
         end
       end
     end
-    for _, key in ipairs(keys) do look_again(queue, key, blocks[key]) end
+    for _, key in ipairs(keys) do
+      local has_available = call('EXISTS', limits.waiting_kinds(queue, key)) == 1
+      look_again(queue, key, blocks[key] or not has_available and asleep[key])
+    end
+    asleep = {}
     return looked
   end
 

@@ -6,7 +6,7 @@ local function permits_at(now)
   local RESERVED = '~reserved' -- the path of a permit that is kept for a job that was woken for it
   local limits = shared_limits()
   local limit_of, note_key, forget_key, look_at, recheck = limits.limit_of, limits.note_key, limits.forget_key, limits.look_at, limits.recheck
-  local RESERVED_MS, REOPEN_MS, REOPEN_PERIODS = 30000, 1000, 10
+  local UNIT, RESERVED_MS, REOPEN_MS, REOPEN_PERIODS = 1000000, 30000, 1000, 10
   local CHECKED = 100 -- how many permits of a full key one call looks at, whether their leases are current
   local EXACT = 9007199254740992
   local NO_RULES = {at_once = false, burst = false, refill = 0, period_ms = 1}
@@ -221,6 +221,15 @@ local function permits_at(now)
   -- What keeps one more permit of a key from starting: {key, at or false}; nothing if there is room.
   function permits.full(key)
     local at = start_time(key, count_held(key), 0)
+    if not at or at > now then return {key, at} end
+  end
+
+  -- What keeps one more job that gave up its slot from being woken. The rate must have a whole unit for each job that was
+  -- woken before and has not come for its permit yet, too.
+  function permits.full_to_wake(key)
+    local burst = rules_of(key).burst
+    local awaited = burst and call('ZCOUNT', K .. 'lv:' .. key, '(' .. format('%.0f', now), '+inf') or 0
+    local at = start_time(key, count_held(key), math.min(UNIT, burst or UNIT) * (awaited + 1))
     if not at or at > now then return {key, at} end
   end
 
