@@ -50,7 +50,7 @@ GROUP_NAMES = ("g", "h")
 PATH_NAMES = ("draw#1", "draw#2", "send#1", "~wait/go")
 RECORD_NAMES = (PAUSE + "a", QUIET + "w-1", "leader", LIMIT + "one")
 LIMIT_KEYS = ("one", "two/a", "two/b")
-LIMITS = {"one": Settings(at_once=1), "two": Settings(at_once=2, burst=4 * UNIT, refill=UNIT, period_ms=DAY)}
+LIMITS = {"one": Settings(at_once=1), "two": Settings(at_once=2, burst=4 * UNIT, refill=1, period_ms=DAY)}
 """A rate that refills so slowly that no clock matters."""
 TICK_SECONDS = 0.001
 
@@ -87,6 +87,7 @@ class Twins:
             engine = self._kind.at(self._url, self._clock)
             await engine.open()
             self._engines.append(engine)
+        await self._follow()
         for name, settings in LIMITS.items():
             await self._both(0, "put_record", LIMIT + name, msgspec.json.encode(settings).decode())
 
