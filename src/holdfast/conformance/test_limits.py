@@ -606,7 +606,8 @@ async def test_units_are_what_a_rate_counts(engine: Engine, clock: StoreClock) -
     assert await is_admitted(engine, ask(held, "a", units=60 * UNIT))
     assert not await is_admitted(engine, ask(held, "b", units=60 * UNIT))
     assert await is_admitted(engine, ask(held, "c", units=40 * UNIT))
-    assert not await is_admitted(engine, ask(held, "d", units=0))
+    if clock.settable:  # a server's clock goes on, and a millionth of a unit comes in at once
+        assert not await is_admitted(engine, ask(held, "d", units=0))
 
 
 async def test_an_estimate_is_corrected_once(engine: Engine, clock: StoreClock) -> None:

@@ -1,6 +1,7 @@
 """Migrations of the Postgres schema: forward only, each whole or not at all, and older workers go on meanwhile."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -31,6 +32,14 @@ create function {schema}.painted(n bigint) returns bigint language sql as $$ sel
 """
 LAST = migrations("holdfast.engines.postgres")[-1][0]
 """The last migration that there is."""
+
+MIGRATIONS = dict(migrations("holdfast.engines.postgres"))
+NO_LIMITS = """
+drop table permit, recheck;
+drop type kept_key cascade;
+alter table job drop column limit_key;
+create index job_kind on job (queue, type, priority desc, run_at, n) where state = 'available';
+"""
 
 BROKEN = "create table {schema}.later (n bigint);\nselect nonsense;\n"
 
@@ -233,7 +242,10 @@ def test_a_store_without_the_number_of_tries_is_opened_and_an_older_worker_goes_
         await engine.record([step(held, "draw#1")])
         await engine.close()
         async with looking(postgres_store) as db:
-            # As the version before has made it, which knew nothing of summaries either.
+            # As the version before has made it, which knew nothing of summaries and limits either.
+            await db.execute(NO_LIMITS)
+            for name in re.findall(r"^create function {schema}\.(\w+)", MIGRATIONS[5], re.MULTILINE):
+                await db.execute(f"drop function if exists {name}")
             await db.execute("alter table job drop column summed; alter table done drop column summed")
             await db.execute("drop table summary; alter table step drop column tries; update store set version = 2")
             again = await opened(postgres_store)

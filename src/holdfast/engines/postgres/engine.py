@@ -17,7 +17,9 @@ from holdfast import forking
 from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreError
 from holdfast.core.model import (
     OUTRUN,
+    Admission,
     Applied,
+    Ask,
     Beat,
     Change,
     Conflict,
@@ -31,6 +33,7 @@ from holdfast.core.model import (
     Time,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole, mark_of
+from holdfast.core.shared_limits import BUCKET, LIMIT
 from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.contract import Clock, Guarantees
 from holdfast.engines.liveness import TIDY_SECONDS, is_past
@@ -38,6 +41,7 @@ from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection, Follower
 from holdfast.engines.postgres.grouping import is_turn
+from holdfast.engines.postgres.limits import forget_buckets, recheck_limit
 from holdfast.engines.postgres.liveness import Liveness, short
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.reads import Reads
@@ -239,6 +243,11 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
         return self._writing().record(steps)
 
+    def _admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
+        return self._writing().admit(asks, steps)
+
     async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
         """Run the body on the caller's loop, and its statements on the engine's own."""
         self._check_open()
@@ -264,8 +273,16 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
                     await db.execute(self._sql.set_guard)
             return answer
 
+        async def limit(db: Connection) -> Record | Conflict:
+            async with db.transaction():
+                answer = await write(db)
+                if isinstance(answer, Record):
+                    await recheck_limit(db, self._sql, name)
+            return answer
+
         async def work(db: Connection) -> Record | Conflict:
-            answer = await (mark if name == MOVED else write)(db)
+            act = mark if name == MOVED else limit if name.startswith((LIMIT, BUCKET)) else write
+            answer = await act(db)
             if isinstance(answer, Record):
                 self._liveness.tell([EVERYTHING])
             return answer
@@ -278,6 +295,7 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
     async def _prune(self, limit: int) -> int:
         """Prune, and clean up: counters, keys, the status of dead workers, days with nothing left."""
         [row] = await self._fetch(self._sql.prune, limit, FOLD_ROWS)
+        await self._look(lambda db: forget_buckets(db, self._sql))
         now = time.monotonic()
         if now - self._tidied_at > TIDY_SECONDS:
             self._tidied_at = now

@@ -41,11 +41,14 @@ with new as materialized (
   insert into {schema}.family (parent, name, total, arrived)
   select $12::text, coalesce($13::text, ''), pg_catalog.cardinality($1::text[]), 0 where $12::text is not null
   on conflict (parent, name) do update set total = family.total + excluded.total
+), rechecked as (
+  insert into {schema}.recheck (queue, key, at)
+  select $5::text, $14::text, $9::bigint where $14::text is not null and $6::text = 'available'
 )
 insert into {schema}.job (n, id, type, queue, args, digest, state, priority, created_at, run_at, expires_at, options,
-  parent, family, version, epoch, attempt, recoveries, arrived, first_state, first_epoch, summed)
+  parent, family, version, epoch, attempt, recoveries, arrived, first_state, first_epoch, summed, limit_key)
 select n, id, $4::text, $5::text, case when pg_catalog.length(args) <= 1000 then args end, digest, $6::text, $7::bigint,
-  $8::bigint, $9::bigint, $10::bigint, $11::text, $12::text, $13::text, 1, 0, 1, 0, false, $6::text, 0, 1
+  $8::bigint, $9::bigint, $10::bigint, $11::text, $12::text, $13::text, 1, 0, 1, 0, false, $6::text, 0, 1, $14::text
 from new;
 
 -- name: add_jobs
@@ -57,11 +60,11 @@ with new as materialized (
     $1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[],
     $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[], $16::bigint[],
     $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[],
-    $25::text[], $26::bigint[], $27::bigint[], $28::text[]
+    $25::text[], $26::bigint[], $27::bigint[], $28::text[], $29::text[]
   ) as own (
     id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
-    created_at, options
+    created_at, options, limit_key
   )
 ), keyed as (
   insert into {schema}.key as held (type, key, job, digest, until, created_at)
@@ -90,10 +93,10 @@ with new as materialized (
 ), jobs as (
   insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
-    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, summed)
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, summed, limit_key)
   select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
     parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
-    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch, version
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, state, epoch, version, limit_key
   from added where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
@@ -111,6 +114,10 @@ with new as materialized (
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
   select queue, state, pg_catalog.count(*) from added group by queue, state
+), rechecked as (
+  insert into {schema}.recheck (queue, key, at)
+  select distinct queue, limit_key, case when state = 'available' then run_at else created_at end from added
+  where limit_key is not null and state in ('available', 'pending')
 )
 select new.id, keyed.job, keyed.digest
 from new left join keyed on keyed.type = new.type and keyed.key = new.key
@@ -152,7 +159,8 @@ for update;
 -- each change expects with the job's row under its lock, so that one of several concurrent changes wins. A turn claims
 -- in the same act; a commit passes no queue. The first row reports all changed jobs: ids, versions and former owners;
 -- the other rows are the claimed jobs. If all changes have the same value in a column, an array of one is enough
--- (`once`).
+-- (`once`). The first row also makes sure that rechecks exist before the claim looks for them, and
+-- ends the permits of the jobs in $33 before that.
 with given as materialized (
   select {schema}.once($2::bigint[]) as expects_epoch, {schema}.once($3::bigint[]) as expects_version,
     {schema}.once($4::text[]) as state, {schema}.once($5::bigint[]) as run_at, {schema}.once($6::bigint[]) as epoch,
@@ -163,7 +171,7 @@ with given as materialized (
     {schema}.once($15::boolean[]) as sets_inbox, {schema}.once($16::text[]) as inbox,
     {schema}.once($17::text[]) as error, {schema}.once($18::text[]) as result, {schema}.once($19::bigint[]) as at,
     {schema}.once($20::text[]) as event, {schema}.once($21::text[]) as before, {schema}.once($22::text[]) as actor,
-    {schema}.once($23::text[]) as note
+    {schema}.once($23::text[]) as note, {schema}.once($24::text[]) as limit_key
 ), change as materialized (
   select own.id, coalesce(own.expects_epoch, given.expects_epoch) as expects_epoch,
     coalesce(own.expects_version, given.expects_version) as expects_version,
@@ -177,14 +185,14 @@ with given as materialized (
     coalesce(own.error, given.error) as error, coalesce(own.result, given.result) as result,
     coalesce(own.at, given.at) as at, coalesce(own.event, given.event) as event,
     coalesce(own.before, given.before) as before, coalesce(own.actor, given.actor) as actor,
-    coalesce(own.note, given.note) as note, name.n
+    coalesce(own.note, given.note) as note, coalesce(own.limit_key, given.limit_key) as limit_key, name.n
   from given cross join unnest(
     $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
     $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::boolean[], $14::text[], $15::boolean[], $16::text[],
-    $17::text[], $18::text[], $19::bigint[], $20::text[], $21::text[], $22::text[], $23::text[]
+    $17::text[], $18::text[], $19::bigint[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[]
   ) as own (
     id, expects_epoch, expects_version, state, run_at, epoch, attempt, recoveries, worker, claimed_at, finished_at,
-    prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note
+    prune_at, arrives, waits, sets_inbox, inbox, error, result, at, event, before, actor, note, limit_key
   )
   cross join lateral (select n from {schema}.name where name.id = own.id offset 0) as name
 ), going as materialized (
@@ -199,14 +207,14 @@ with given as materialized (
     epoch = going.epoch, attempt = going.attempt, recoveries = going.recoveries, worker = going.worker,
     claimed_at = going.claimed_at, prune_at = going.prune_at, arrived = job.arrived or going.arrives,
     waits = going.waits, inbox = case when going.sets_inbox then going.inbox else job.inbox end,
-    error = going.error, result = going.result, untold = null, summed = job.summed + 1
+    error = going.error, result = going.result, untold = null, summed = job.summed + 1, limit_key = going.limit_key
   from going
   where job.n = going.n
     and job.n = any(array(select n from going))  -- by the primary key, however small the table looks
     and (expects_epoch is null or (job.epoch = expects_epoch and job.state = 'active'))
     and (expects_version is null or job.version = expects_version)
   returning job.n, job.id, job.version, job.queue, going.before, going.state, going.owner, going.owned_at,
-    going.owned_epoch, going.untold, going.at, going.event, going.actor, going.epoch, going.note, false as is_plain
+    going.owned_epoch, going.untold, going.at, going.event, going.actor, going.epoch, going.note, false as is_plain, going.limit_key, going.run_at
 ), gone as (
   delete from {schema}.job using change
   where job.n = change.n and change.finished_at is not null
@@ -240,6 +248,11 @@ with given as materialized (
   select n, id, version + 1, queue, before, ended_as, worker, claimed_at, epoch, untold, at, event, actor, ended_epoch,
     note, is_plain
   from gone
+), rechecked as (
+  insert into {schema}.recheck (queue, key, at)
+  select distinct queue, limit_key, case when state = 'available' then run_at else at end from moved
+  where limit_key is not null and state in ('available', 'pending')
+  returning key
 ), told as (
   -- the claim that has no entry yet, then the change itself
   insert into {schema}.entry (n, version, at, event, before, after, actor, epoch, note)
@@ -258,10 +271,13 @@ with given as materialized (
 select null::bigint, null, null, null, null, null, null::bigint, null, null::bigint, null, null, null::bigint,
   null::bigint, null, null, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null, null::bigint,
   null, null, null, null::bigint, null::bigint, null, null::boolean, pg_catalog.array_agg(id),
-  pg_catalog.array_agg(version::text), pg_catalog.array_agg(owner)
+  pg_catalog.array_agg(version::text), pg_catalog.array_agg(owner), (select pg_catalog.count(*) from rechecked),
+  case when pg_catalog.cardinality($33::text[]) > 0
+    then {schema}.end_permits(pg_catalog.array_agg(n) filter (where id = any($33::text[]))) end
 from made
 union all
-select claim.*, null, null, null from {schema}.claim($24, $25, $26, $27, $28::text[], $29, $30, $31) as claim;
+select claim.*, null, null, null, null, null
+from {schema}.claim($25, $26, $27, $28, $29::text[], $30, $31, $32) as claim;
 
 -- name: complete_jobs
 -- commit, turn: what `change_jobs` does, for completions by their owner that differ only in their results: most turns
@@ -314,9 +330,11 @@ select null::bigint, null, null, null, null, null, null::bigint, null, null::big
   null::bigint, null, null, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, null, null::bigint,
   null, null, null, null::bigint, null::bigint, null, null::boolean, (select version from alike),
   case when not exists (select 1 from alike) then array(select id from gone) end,
-  case when not exists (select 1 from alike) then array(select version::text from gone) end
+  case when not exists (select 1 from alike) then array(select version::text from gone) end,
+  case when pg_catalog.cardinality($16::text[]) > 0
+    then {schema}.end_permits(array(select n from gone where id = any($16::text[]))) end
 union all
-select claim.*, null, null, null from {schema}.claim($8, $9, $10, $11, $12::text[], $13, $14, $15) as claim;
+select claim.*, null, null, null, null from {schema}.claim($8, $9, $10, $11, $12::text[], $13, $14, $15) as claim;
 
 -- name: lock_family
 -- commit: suspends on children; no child can arrive until we commit
@@ -746,7 +764,10 @@ select queue, state, pg_catalog.sum(jobs)::bigint from {schema}.tally group by q
 having pg_catalog.sum(jobs) operator(pg_catalog.<>) 0;
 
 -- name: ready_types
-select {schema}.ready_types($1, $2);
+select type from {schema}.ready_types($1, $2) as type
+union
+select type from {schema}.waiting_keys(null) as key cross join lateral {schema}.types_behind(key, $1) as type
+limit $2;
 
 -- name: history
 select name.id, told.version, told.at, told.event, told.before, told.after, told.actor, told.epoch, told.note
@@ -771,7 +792,8 @@ where $3 is null or $3 = case when held.value is null then 0 else held.version e
 returning version, at;
 
 -- name: next_due
--- wait: when the next job of these queues becomes due, soon or just now; or can be retried after lost workers
+-- wait: when the next job of these queues becomes due, soon or just now; or can be retried after lost workers;
+-- or when there is a key to look at
 select pg_catalog.min(run_at) from pg_catalog.unnest($1::text[]) as asked (queue) cross join lateral (
   (select run_at from {schema}.job
    where state in ('scheduled', 'retryable', 'pending') and job.queue = asked.queue and run_at > $2
@@ -780,7 +802,67 @@ select pg_catalog.min(run_at) from pg_catalog.unnest($1::text[]) as asked (queue
   (select run_at from {schema}.job
    where state = 'available' and recoveries > 1 and job.queue = asked.queue and run_at > $2
    order by run_at limit 1)
+  union all
+  (select at from {schema}.recheck where recheck.queue = asked.queue and at > $2 order by at limit 1)
+  union all
+  (select at from {schema}.recheck where recheck.queue is null and at > $2 order by at limit 1)
 ) as next;
+
+-- Shared limits.
+
+-- name: admit
+-- admit: the answers, in the order of the asks
+select * from {schema}.admit($1);
+
+-- name: recheck_limit
+-- put_record: claims look at all keys of a limit
+select {schema}.recheck_limit($1);
+
+-- name: usage
+-- the settings of a limit, then for each of its keys: valid permits, waiting jobs, and its bucket
+with held as (
+  select permit.key, pg_catalog.count(*) as number from {schema}.permit
+  where (permit.key = $1::text or (permit.key > $1::text || '/' and permit.key < $1::text || '0'))
+    and case when until is null then exists (
+        select 1 from {schema}.job where job.n = permit.n and job.epoch = permit.epoch and job.state = 'active' offset 0
+      ) else until > {schema}.now_ms() end
+  group by permit.key
+), waiting as (
+  select limit_key as key, pg_catalog.count(*) as number from {schema}.job
+  where state = 'available' and (limit_key = $1::text or (limit_key > $1::text || '/' and limit_key < $1::text || '0'))
+  group by limit_key
+), parked as (
+  select limit_key as key, pg_catalog.count(*) as number from {schema}.job
+  where state = 'pending' and (limit_key = $1::text or (limit_key > $1::text || '/' and limit_key < $1::text || '0'))
+  group by limit_key
+), bucket as (
+  select pg_catalog.substr(name, 8) as key, value from {schema}.record
+  where value is not null
+    and (name = 'bucket/' || $1::text or (name > 'bucket/' || $1::text || '/' and name < 'bucket/' || $1::text || '0'))
+)
+select every.key, coalesce(held.number, 0), coalesce(waiting.number, 0) + coalesce(parked.number, 0), bucket.value,
+  (select value from {schema}.record where name = 'limit/' || $1::text), {schema}.now_ms()
+from (
+  select key from held union select key from waiting union select key from parked union select key from bucket
+) as every
+left join held using (key) left join waiting using (key) left join parked using (key) left join bucket using (key)
+order by every.key;
+
+-- name: old_buckets
+-- prune: buckets that nobody has used since then, with the settings of their limits
+select name, value, version,
+  (select value from {schema}.record where record.name = 'limit/' || pg_catalog.split_part(bucket.name, '/', 2)),
+  {schema}.now_ms()
+from {schema}.record as bucket
+where name > 'bucket/' and name < 'bucket0' and at < {schema}.now_ms() - $1::bigint limit $2;
+
+-- name: drop_buckets
+-- prune: a bucket that somebody holds is in use
+delete from {schema}.record where name = any(array(
+  select bucket.name from unnest($1::text[], $2::bigint[]) as given (name, version)
+  join {schema}.record as bucket on bucket.name = given.name and bucket.version = given.version
+  for update of bucket skip locked
+));
 
 -- name: beat
 -- stores a worker's status, and returns everything it must know
@@ -929,10 +1011,10 @@ with new as materialized (
   select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[],
     $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[],
     $16::bigint[], $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[],
-    $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::text[], $29::text[], $30::bigint[]) with ordinality
+    $24::text[], $25::text[], $26::bigint[], $27::bigint[], $28::text[], $29::text[], $30::text[], $31::bigint[]) with ordinality
   as new (id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
-    created_at, options, first_state, first_epoch, nth)
+    created_at, options, limit_key, first_state, first_epoch, nth)
 ), named as (
   insert into {schema}.name (id, n)
   select id, (({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n')
@@ -944,10 +1026,10 @@ with new as materialized (
 ), jobs as (
   insert into {schema}.job (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
     expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at, waits, result,
-    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, summed)
+    error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, summed, limit_key)
   select n, id, type, queue, case when pg_catalog.length(args) <= 1000 then args end, digest, priority, key, key_until,
     parent, family, created_at, expires_at, options, state, version, run_at, epoch, attempt, recoveries, worker,
-    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, version
+    claimed_at, waits, result, error, finished_at, prune_at, inbox, arrived, first_state, first_epoch, version, limit_key
   from named join new using (id) where state not in ('completed', 'discarded', 'cancelled')
 ), ended as (
   insert into {schema}.done (n, id, type, queue, args, digest, priority, key, key_until, parent, family, created_at,
@@ -966,6 +1048,11 @@ with new as materialized (
 ), counted as (
   insert into {schema}.tally (queue, state, jobs)
   select queue, state, pg_catalog.count(*) from named join new using (id) group by queue, state
+), rechecked as (
+  insert into {schema}.recheck (queue, key, at)
+  select distinct queue, limit_key, case when state = 'available' then run_at else created_at end
+  from named join new using (id)
+  where limit_key is not null and state in ('available', 'pending')
 )
 select id, n from named;
 

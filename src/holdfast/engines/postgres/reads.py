@@ -12,10 +12,11 @@ from msgspec import Struct
 
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.limits import STEP_NAMES
-from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Where
+from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Usage, Where
 from holdfast.core.moves import HeldKey, Whole, put_together
 from holdfast.core.summaries import StepHead, StepSummary, gone
 from holdfast.engines.liveness import worker_records
+from holdfast.engines.postgres.limits import usages
 from holdfast.engines.postgres.liveness import Liveness
 from holdfast.engines.postgres.store import Connection
 from holdfast.engines.records import WORKER
@@ -127,6 +128,9 @@ class Reads(Movable):
     async def _missing(self, parent: str, group: str) -> int:
         [row] = await self._fetch(self._sql.missing, parent, group)
         return int(row[0])
+
+    async def _usage(self, limit: str) -> list[Usage]:
+        return usages(await self._fetch(self._sql.usage, limit))
 
     async def _records(self, prefix: str) -> list[Record]:
         found: list[Record] = []

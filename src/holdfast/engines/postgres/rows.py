@@ -11,6 +11,7 @@ from holdfast.core.lifecycle import entry_of, submit_entry
 from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import Change, Entry, Event, Job, Options, State, Step
 from holdfast.core.moves import Whole
+from holdfast.core.shared_limits import awaited_key, awaits_permit, frees_permits
 from holdfast.engines.rows import text
 
 Columns = list[list[Any]]
@@ -64,7 +65,7 @@ def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
         return None
     times = (job.created_at, job.run_at, job.expires_at)
     shared = (job.type, job.queue, job.state.value, job.priority, *times, options_text(job.options))
-    return *own, *shared, job.parent, job.group
+    return *own, *shared, job.parent, job.group, limit_key(job)
 
 
 JOB_COLUMNS = (
@@ -92,14 +93,28 @@ CHANGED_COLUMNS = (
 )
 """The fields of a job that a change writes, in the order of `change_jobs`."""
 
-JOB_WIDTH = len(JOB_COLUMNS)
-CHANGE_WIDTH = len(CHANGED_COLUMNS) + 10
-"""Those fields, plus what is compared, which of them are set, and the entry."""
+JOB_WIDTH = len(JOB_COLUMNS) + 1
+"""Those fields, plus the key behind which a job waits."""
+
+CHANGE_WIDTH = len(CHANGED_COLUMNS) + 11
+"""Those fields, plus what is compared, which of them are set, the entry, and the key behind which a job waits."""
 
 
 def job_row(job: Job) -> tuple[Any, ...]:
     """A job as `add_jobs` takes it."""
-    return _stored_job(job)
+    return (*_stored_job(job), limit_key(job))
+
+
+def limit_key(job: Job) -> str | None:
+    """The key behind which a job waits, or will once it is available. A pending one only if a step of it waits so."""
+    if not (job.options.limits or job.waits):
+        return None
+    return awaited_key(job) if job.state is not State.PENDING or awaits_permit(job) else None
+
+
+def freeing(changes: Sequence[Change]) -> list[str]:
+    """The jobs whose permits end with these changes."""
+    return [change.job.id for change in changes if frees_permits(change)]
 
 
 def _storing(names: tuple[str, ...]) -> Callable[[Job], tuple[Any, ...]]:
@@ -194,6 +209,7 @@ def change_row(change: Change, job: Job, *, sets_inbox: bool) -> tuple[Any, ...]
         None if entry.before is None else entry.before.value,
         entry.by,
         text(entry.note),
+        limit_key(job),
     )
 
 

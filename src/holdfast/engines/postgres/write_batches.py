@@ -11,7 +11,19 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.core.errors import StoreError
-from holdfast.core.model import Applied, Change, Conflict, Inserted, Job, Lease, Recorded, State, Step
+from holdfast.core.model import (
+    Admission,
+    Applied,
+    Ask,
+    Change,
+    Conflict,
+    Inserted,
+    Job,
+    Lease,
+    Recorded,
+    State,
+    Step,
+)
 from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.contract import PROMOTE_LIMIT
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
@@ -71,6 +83,7 @@ class WriteBatches:
         )
         self._commits = BatchQueue(loop_thread, self._run_commits)
         self._records = BatchQueue(loop_thread, self._run_records)
+        self._admits = BatchQueue(loop_thread, self._run_admits)
         self._turns = BatchQueue(loop_thread, self._run_turns, at_once=2, limit=1)
         self._big_turns = BatchQueue(loop_thread, self._run_turns, limit=1)
 
@@ -87,6 +100,12 @@ class WriteBatches:
     def record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
         """Record steps."""
         return self._records.do(steps)
+
+    def admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
+        """Record steps, and give others their permits."""
+        return self._admits.do((asks, steps))
 
     def turn(
         self, changes: Sequence[Change], worker: str, queues: list[str], limit: int, types: list[str] | None
@@ -159,6 +178,23 @@ class WriteBatches:
 
         async def alone(index: int) -> None:
             await self._run_records([tickets[index]])
+
+        await self._together(tickets, work, alone, news)
+
+    async def _run_admits(self, tickets: Sequence[Ticket[Any]]) -> None:
+        news: set[str] = set()
+
+        async def work(db: Connection) -> None:
+            asks = [ask for ticket in tickets for ask in ticket.work[0]]
+            steps = [step for ticket in tickets for step in ticket.work[1]]
+            admissions, records = await Writes(db, self._sql, news).admit(asks, steps)
+            answers, recorded = iter(admissions), iter(records)
+            for ticket in tickets:
+                asked, told = map(len, ticket.work)
+                ticket.answer = list(islice(answers, asked)), list(islice(recorded, told))
+
+        async def alone(index: int) -> None:
+            await self._run_admits([tickets[index]])
 
         await self._together(tickets, work, alone, news)
 

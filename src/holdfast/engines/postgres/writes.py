@@ -17,7 +17,9 @@ from holdfast.core.errors import KeyConflict, LeaseLost
 from holdfast.core.lifecycle import applied, refusal
 from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import (
+    Admission,
     Applied,
+    Ask,
     Change,
     Conflict,
     Head,
@@ -30,6 +32,7 @@ from holdfast.core.model import (
     Step,
 )
 from holdfast.core.moves import HeldKey, Whole, check_marked
+from holdfast.core.shared_limits import awaits_permit
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection
 from holdfast.engines.postgres.counting import Counting, record_crowded
@@ -42,6 +45,7 @@ from holdfast.engines.postgres.grouping import (
     orders_apart,
     waves,
 )
+from holdfast.engines.postgres.limits import admit
 from holdfast.engines.refusals import (
     awaited_groups,
     children_are_in,
@@ -179,16 +183,18 @@ class Writes:
         given = rows.completions(changes, self._numbers)
         made: dict[str, Made]
         if given is not None:
-            changed, *claimed = await self._db.fetch(self._sql.complete_jobs, *given, *claim)
-            if (version := changed[-3]) is not None:
+            first, *claimed = await self._db.fetch(self._sql.complete_jobs, *given, *claim, rows.freeing(changes))
+            self.news.update(first[-1] or ())
+            if (version := first[-4]) is not None:
                 self.news.update([job_topic(change.job.id) for change in changes])
                 return [Applied(version)] * len(changes), claimed
-            made = {id: (int(version), None) for id, version in zip(*changed[-2:], strict=True)}
+            made = {id: (int(version), None) for id, version in zip(*first[-3:-1], strict=True)}
         else:
             changed = [rows.change_row(change, change.job, sets_inbox=False) for change in changes]
             columns = rows.shared_columns(changed, rows.CHANGE_WIDTH)
-            changed, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim)
-            made = _made(changed)
+            first, *claimed = await self._db.fetch(self._sql.change_jobs, *columns, *claim, rows.freeing(changes))
+            self.news.update(first[-1] or ())
+            made = _made(first)
         return await self._answers(changes, made), claimed
 
     async def _answers(self, changes: Sequence[Change], made: Mapping[str, Made]) -> list[Applied | Conflict]:
@@ -248,8 +254,10 @@ class Writes:
             return answers
         await self._write_cargo(going)
         columns = rows.shared_columns([rows.change_row(change, job, sets_inbox=True) for change, _, job in going], 0)
-        (changed,) = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM)
-        assert len(_made(changed)) == len(going), "a row that we hold was changed by somebody else"
+        freeing = rows.freeing([change for change, _, _ in going])
+        (first,) = await self._db.fetch(self._sql.change_jobs, *columns, *NO_CLAIM, freeing)
+        self.news.update(first[-1] or ())
+        assert len(_made(first)) == len(going), "a row that we hold was changed by somebody else"
         for change, head, _ in going:
             self._note(change, head.worker)
         missing = await self._arrive(going)
@@ -315,7 +323,7 @@ class Writes:
         self.news.add(job_topic(job.id))
         if (loser := loser_of(owner, change)) is not None:
             self.news.add(worker_topic(loser))
-        if job.state is State.AVAILABLE or (job.state in _DUE and job.run_at is not None):
+        if job.state is State.AVAILABLE or (job.state in _DUE and (job.run_at is not None or awaits_permit(job))):
             self.news.add(queue_topic(job.queue))
 
     # record
@@ -354,6 +362,21 @@ class Writes:
                 answers[step.job, step.path] = lease_lost(head)
         return answers
 
+    # admit
+
+    async def admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> tuple[list[Admission | Conflict], list[Recorded | Conflict]]:
+        """Record steps, then give others their permits. One statement, if there is nothing to record."""
+        if not steps:
+            return await admit(self._db, self._sql, asks, self.news), []
+        async with self._db.transaction():
+            jobs = {ask.job for ask in asks} | {step.job for step in steps}
+            if len(jobs) > 1:  # all of them at once and in one order, so that two of us can't wait for each other
+                await self._db.fetch(self._sql.hold_jobs, list(jobs))
+            recorded = await self.record(steps)
+            return (await admit(self._db, self._sql, asks, self.news) if asks else []), recorded
+
     # load
 
     async def load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> int:
@@ -385,9 +408,9 @@ class Writes:
         return numbers
 
 
-def _made(changed: Row) -> dict[str, Made]:
+def _made(first: Row) -> dict[str, Made]:
     """Return the changed jobs from the first row of a change's answer: their versions now, and their former owners."""
-    ids, versions, owners = changed[-3:]
+    ids, versions, owners = first[-5:-2]
     return {} if ids is None else dict(zip(ids, zip(map(int, versions), owners, strict=True), strict=True))
 
 
