@@ -144,11 +144,17 @@ def status_shape(status: Status) -> Shape:
         "running_ms": status.running_ms,
         "remaining_ms": status.remaining_ms,
         "trouble": status.trouble,
+        **spending_shape(status),
         "error": error_shape(status.error),
         "created_at": time_text(status.created_at),
         "run_at": time_text(status.run_at),
         "finished_at": time_text(status.finished_at),
     }
+
+
+def spending_shape(status: Status) -> Shape:
+    """What a job has spent."""
+    return {"spent": status.spent, "wasted": status.wasted, "saved": status.saved}
 
 
 def retry_shape(retrying: Retrying | None) -> Shape | None:
