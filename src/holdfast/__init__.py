@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.jobs.status import Status as Status
     from holdfast.worker.context import current as current
     from holdfast.worker.context import progress as progress
+    from holdfast.worker.context import spend as spend
     from holdfast.worker.context import tx as tx
     from holdfast.worker.held_job import Suspended as Suspended
 
@@ -100,6 +101,7 @@ _HOMES = {
     "Suspended": "holdfast.worker.held_job",
     "current": "holdfast.worker.context",
     "progress": "holdfast.worker.context",
+    "spend": "holdfast.worker.context",
     "tx": "holdfast.worker.context",
 }
 

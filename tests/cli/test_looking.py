@@ -263,7 +263,7 @@ def test_show_has_everything_as_json(cli: Cli, ids: dict[State, str]):
 
     assert set(told) == {
         *("job", "history", "before_import", "steps", "in_doubt", "to_undo", "log", "children"),
-        *("refused", "lost_workers"),
+        *("refused", "lost_workers", "spent", "wasted", "saved"),
     }
     assert told["job"]["args"] == [{"title": "The Lighthouse"}]
     assert told["job"]["error"]["message"] == NASTY

@@ -374,6 +374,23 @@ class Limited(Struct, frozen=True, omit_defaults=True):
     steps: int = 1
 
 
+class Spending(Struct, frozen=True, omit_defaults=True):
+    """What a job has spent so far, in millionths of each currency, by what became of it.
+
+    `kept` went into recorded results, `in_flight` into steps that run now, `loose` into the job's own code between
+    steps, `wasted` into tries that failed or were cut off. `saved` was not paid again, because a record answered.
+    `is_least` means that a lost worker may have spent more. `waited` is the lease that ended with a wait or a release.
+    """
+
+    kept: Mapping[str, int] = {}
+    in_flight: Mapping[str, int] = {}
+    loose: Mapping[str, int] = {}
+    wasted: Mapping[str, int] = {}
+    saved: Mapping[str, int] = {}
+    is_least: bool = False
+    waited: int = 0
+
+
 class Running(Struct, frozen=True, omit_defaults=True):
     """What a worker is doing for one job right now. `silent_ms` is the time since its last progress.
 
@@ -394,6 +411,7 @@ class Running(Struct, frozen=True, omit_defaults=True):
     retrying: Retrying | None = None
     limited: Limited | None = None
     waited_ms: int = 0
+    spending: Spending | None = None
 
 
 TYPES_LISTED = 500

@@ -46,6 +46,8 @@ class LimitedRows(IndexedRows, PermitRows):
         """For each queue and key the pending jobs whose steps wait for a permit, in the order of their insertion."""
         self._queues: defaultdict[str, set[str]] = defaultdict(set)
         """The queues in which jobs ever waited behind a key."""
+        self._looked_last: dict[str, str] = {}
+        """For each queue the last key that a claim looked at, where there were too many for one claim."""
         self._rechecks: defaultdict[str, dict[str, Time]] = defaultdict(dict)
 
     # Jobs that wait.

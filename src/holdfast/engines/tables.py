@@ -3,6 +3,7 @@
 Must not decide what a change is (core does), and must not use threads, files or a clock.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 
@@ -367,7 +368,14 @@ class Tables(LimitedRows):
             heappush(heap, item)
 
     def _keys_to_look_at(self, queue: str, now: Time) -> list[str]:
-        return sorted(key for key, at in self._rechecks[queue].items() if at <= now)[:RECHECK_LIMIT]
+        """List the keys that a claim of a queue looks at now. If there are too many, the claims take turns."""
+        due = sorted(key for key, at in self._rechecks[queue].items() if at <= now)
+        if len(due) <= RECHECK_LIMIT:
+            return due
+        start = bisect_right(due, self._looked_last.get(queue, ""))
+        chosen = [*due[start:], *due[:start]][:RECHECK_LIMIT]
+        self._looked_last[queue] = chosen[-1]
+        return chosen
 
     def _wake_parked(self, queue: str, key: str, asleep: dict[str, Time | None], permits: Permits, now: Time) -> None:
         """Wake jobs whose steps wait for a permit of this key, while there is room, and keep it for them.

@@ -14,7 +14,7 @@ from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
 from holdfast.core.model import Applied, Change, Conflict, Event, Job, Presence, Running, State, Time, WaitKind, Where
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER, worker_in
-from holdfast.jobs.status import progress_record
+from holdfast.jobs.status import progress_records
 from holdfast.jobs.waiters import CHANGE_TRIES, has_waiters, notify_waiters
 
 UNDO_TYPE = "holdfast.undo"
@@ -31,7 +31,7 @@ UNDO_PATH = "~undo/"
 async def end_change(engine: Engine, job: Job, event: Event, now: Time, *, by: str, note: Mapping[str, Any]) -> Change:
     """Build a cancel, an expiry or a discard. It also inserts the undo job, if there may be something to undo."""
     inserts = (undo_job(job, UNDO_TYPE, now),) if await _may_undo(engine, job, event) else ()
-    steps = progress_record(job, running_of(await presence_of(engine, job), job), now)
+    steps = progress_records(job, running_of(await presence_of(engine, job), job), now)
     return decide(job, event, now, by=by, note=note, inserts=inserts, steps=steps)
 
 

@@ -8,16 +8,18 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core.changes import Cargo, abandon, lapse
 from holdfast.core.lifecycle import WORKERS_LOST, lost_event
 from holdfast.core.model import Change, Entry, Error, Event, Job, Running, Step, StepState, Time
 from holdfast.core.outcome import doubt_text, failed_with, failures_of, in_doubt
+from holdfast.core.spending import reconciled
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.questions import WAIT_PATH
 from holdfast.jobs.service import history_of
-from holdfast.jobs.status import progress_record
+from holdfast.jobs.status import progress_records
 
 WAITS = (WAIT_PATH, CHILD_PATH)
 """The paths under which waits are recorded."""
@@ -94,7 +96,9 @@ def decide_loss(
     elif event is Event.ABANDON:
         text = f"{job.recoveries + 1} workers in a row were lost while they ran this job: {why}"
         error = Error(WORKERS_LOST, f"{text}; {SILENCED}" if silent else text)
-    cargo = Cargo(steps=progress_record(job, running, now), drops=tuple(drops), note=note)
+    if running is not None and running.spending is not None:
+        running = replace(running, spending=reconciled(running.spending, past.records))
+    cargo = Cargo(steps=progress_records(job, running, now), drops=tuple(drops), note=note)
     if error is not None:
         return abandon(job, now, by=by, error=error, **cargo)
     return lapse(job, now, by=by, progressed=progressed, recovery=recovery, **cargo)

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.durations import in_words
-from holdfast.core.model import Error, Job, Retrying, Running, State, Step, StepState, Time, Wait, WaitKind
+from holdfast.core.model import Error, Job, Retrying, Running, Spending, State, Step, StepState, Time, Wait, WaitKind
+from holdfast.core.spending import closed, plain, spending_in, total_of
+from holdfast.core.spending import in_words as in_currencies
 from holdfast.core.summaries import StepSummary
 from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.questions import waits_now
@@ -19,6 +21,9 @@ from holdfast.safe_text import clean
 
 PROGRESS_PATH = "~progress"
 """The record, next to a job's steps, of how far the job was when it last stopped running."""
+
+SPENDING_PATH = f"{PROGRESS_PATH}/spending"
+"""The record of what the job had spent then. Its path makes one read return both."""
 
 TEXT_SHOWN = 60
 """How many characters of a job's own progress text are shown."""
@@ -67,6 +72,23 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The time until its next try; 0 if that has started or is about to."""
     limited: LimitWait | None = None
     """The shared limit that it waits for."""
+    spending: Spending = Spending()
+    """What it has spent, in millionths: see `spent`, `wasted` and `saved`."""
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Everything that the job has paid so far: `{"usd": 1.84, "tokens": 1200}`."""
+        return plain(total_of(self.spending))
+
+    @property
+    def wasted(self) -> dict[str, float]:
+        """The part of `spent` that went into tries that failed or were cut off."""
+        return plain(self.spending.wasted)
+
+    @property
+    def saved(self) -> dict[str, float]:
+        """What recorded steps saved after a crash, a retry or a replay, because they were not paid again."""
+        return plain(self.spending.saved)
 
     @property
     def remaining_ms(self) -> int | None:
@@ -97,21 +119,29 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(part for part in _sentence_parts(self) if part)
 
 
-def progress_record(job: Job, running: Running | None, now: Time) -> tuple[Step, ...]:
-    """Return a record of how far a job is, for the change that stops it; none if its worker reported nothing."""
-    if running is None or (running.done is None and running.total is None):
-        return ()
-    text = msgspec.json.encode({"done": running.done, "total": running.total}).decode()
-    step = Step(
+def progress_records(job: Job, running: Running | None, now: Time, *, lost: bool = True) -> tuple[Step, ...]:
+    """Return records of how far a job is and what it has spent, for the change that stops it.
+
+    There are none if its worker reported nothing. `lost=False` if the worker itself ends the lease.
+    """
+    found: list[Step] = []
+    if running is not None and (running.done is not None or running.total is not None):
+        found.append(_record(job, PROGRESS_PATH, {"done": running.done, "total": running.total}, now))
+    if running is not None and running.spending is not None:
+        found.append(_record(job, SPENDING_PATH, closed(running.spending, lost=lost), now))
+    return tuple(found)
+
+
+def _record(job: Job, path: str, told: object, now: Time) -> Step:
+    return Step(
         job=job.id,
         epoch=job.epoch,
-        path=PROGRESS_PATH,
-        name=PROGRESS_PATH,
+        path=path,
+        name=path,
         state=StepState.STARTED,  # so that the next record can replace it
-        result=text,
+        result=msgspec.json.encode(told).decode(),
         started_at=now,
     )
-    return (step,)
 
 
 def status_of(
@@ -143,6 +173,9 @@ def status_of(
     since = (running.since if running is not None else None) or job.claimed_at
     stages = job.options.stages
     retrying = running.retrying if running is not None and job.state is State.ACTIVE else None
+    spending = running.spending if running is not None else None
+    if spending is None:
+        spending = next((spending_in(step) for step in records if step.path == SPENDING_PATH), Spending())
     return Status(
         id=job.id,
         type=job.type,
@@ -173,6 +206,7 @@ def status_of(
         retrying=retrying,
         retry_ms=None if retrying is None else _until(retrying.next_at, now),
         limited=limited,
+        spending=spending,
     )
 
 
@@ -199,9 +233,9 @@ def _sentence_parts(one: Status) -> list[str]:
     waits = [*limited, *(wait_words(wait, one.read_at) for wait in shown)]
     match one.state:
         case State.ACTIVE:
-            return [stage_words(one) or "running", *progress_words(one), *waits, retry_line(one)]
+            return [stage_words(one) or "running", *progress_words(one), spent_words(one), *waits, retry_line(one)]
         case State.REVIEW:
-            return ["needs a person", error_line(one.error)]
+            return ["needs a person", error_line(one.error), spent_words(one)]
         case State.PENDING:
             return waits or ["waiting"]
         case State.SCHEDULED | State.RETRYABLE:
@@ -210,7 +244,7 @@ def _sentence_parts(one: Status) -> list[str]:
         case State.AVAILABLE:
             return [*(limited or ["waiting for a worker"]), *progress_words(one)]
         case _:
-            return [f"{one.state} {ago(one.finished_at, one.read_at)}", error_line(one.error)]
+            return [f"{one.state} {ago(one.finished_at, one.read_at)}", error_line(one.error), spent_words(one)]
 
 
 def stage_words(one: Status) -> str:
@@ -240,6 +274,15 @@ def remaining_words(one: Status) -> str:
 def _elapsed_words(one: Status) -> str:
     """Say for how long the stage has been running, if that is a moment or longer."""
     return f"for {span(one.stage_ms)}" if one.stage_ms is not None and one.stage_ms >= MOMENT_MS else ""
+
+
+def spent_words(one: Status) -> str:
+    """Say what a job has spent: "$1.84 spent, $0.20 of it wasted, $3.10 saved". Empty if it has spent nothing."""
+    spending = one.spending
+    spent, wasted, saved = (in_currencies(part) for part in (total_of(spending), spending.wasted, spending.saved))
+    least = "at least " if spending.is_least else ""
+    parts = [f"{least}{spent} spent" if spent else "", f"{wasted} of it wasted" if wasted else ""]
+    return ", ".join(part for part in (*parts, f"{saved} saved" if saved else "") if part)
 
 
 def retry_line(one: Status) -> str:

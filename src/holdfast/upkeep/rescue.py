@@ -29,7 +29,7 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import UNDO_TYPE, notify_others, presence_of, running_of
 from holdfast.jobs.lost_workers import Past, decide_loss, read_past
 from holdfast.jobs.service import Jobs, history_of
-from holdfast.jobs.status import progress_record
+from holdfast.jobs.status import progress_records
 from holdfast.safe_text import logger
 from holdfast.upkeep.snapshot import Snapshot, Snapshots, describe_death
 
@@ -164,7 +164,7 @@ class Rescue:
             if doubts:
                 error = Error("EffectInDoubt", doubt_text(job.id, doubts, error.message))
                 note["in_doubt"] = doubts
-            steps = progress_record(job, running, now)
+            steps = progress_records(job, running, now)
             run_at = None
             if doubts or failure_event(job, error.type) is not Event.FAIL:
                 change = abandon(job, now, by=by, error=error, note=note, steps=steps)

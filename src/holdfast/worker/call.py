@@ -272,6 +272,8 @@ class Call:
         if retry.strategy == "none" or never_retried(retry, type_name(error)):
             return None
         delay = next_delay(retry, self.tries, self.attempt.chance()) / 1_000
+        if self.attempt.progress.ledger is not None:
+            self.attempt.progress.ledger.waste(self.path)
         self.attempt.progress.note_retry(self.path, self.tries, retry.retries + 1, error, delay)
         return delay
 
@@ -344,6 +346,8 @@ class Call:
         """Record the error of an effect that stays in doubt, or of a step that runs again when a step around it is
         retried. Until then, this attempt's code gets this error.
         """
+        if self.attempt.progress.ledger is not None:
+            self.attempt.progress.ledger.waste(self.path)
         info = canonical({"attempt": self.attempt.job.attempt, "place": module_of(self.spec.function)})
         failed = self.make_record(StepState.STARTED, started_at, result=info, error=error_of(error))
         failed = replace(failed, path=FAILED_ONCE_PATH + self.path, name=FAILED_ONCE_PATH[:-1])

@@ -20,6 +20,7 @@ from holdfast import forking
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.keys import idempotency_key
 from holdfast.core.limits import PROGRESS_CHARACTERS
+from holdfast.core.spending import amounts_of
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.log_lines import Capturing
 from holdfast.worker.recorded_errors import storable
@@ -163,6 +164,17 @@ def progress(done: int | None = None, total: int | None = None, text: str = "") 
         attempt.progress.report(
             _check_count("done", done), _check_count("total", total), storable(str(text)[:PROGRESS_CHARACTERS])
         )
+
+
+def spend(*, usd: float = 0, tokens: float = 0) -> None:
+    """Report what the running step has spent. It is recorded together with the step. Outside a job, it does nothing.
+
+    Call it as soon as the money is spent: if the worker is lost, the job's history has what the last heartbeat knew.
+    """
+    amounts = amounts_of("spend()", {"usd": usd, "tokens": tokens})
+    attempt = attempt_here()
+    if attempt is not None and amounts:
+        attempt.progress.spend(PATH.get(), amounts)
 
 
 def _check_count(name: str, number: Any) -> int | None:

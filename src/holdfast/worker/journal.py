@@ -11,9 +11,10 @@ from typing import Any
 
 from holdfast.core.codec import canonical
 from holdfast.core.model import Conflict, Job, Recorded, Step, StepState
+from holdfast.core.spending import SPENT_PATH, spending_in
 from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.jobs.service import LOG_PATH
-from holdfast.jobs.status import PROGRESS_PATH
+from holdfast.jobs.status import PROGRESS_PATH, SPENDING_PATH
 from holdfast.worker.effects import Effects
 from holdfast.worker.held_job import CUT, FENCE_SECONDS, RELEASED, HeldJob
 from holdfast.worker.identity import Calls
@@ -45,6 +46,10 @@ class Journal:
         for step in steps:
             if step.path == LOG_PATH:
                 self._progress.load_log(log_lines(step))
+            elif step.path == SPENDING_PATH:
+                self._progress.keep_ledger().load(spending_in(step))
+            elif step.path.startswith(SPENT_PATH):
+                self._progress.keep_ledger().load_step(step)
             elif step.path == PROGRESS_PATH:
                 continue
             elif is_unreadable(step.error):
@@ -66,6 +71,8 @@ class Journal:
         if step is not None:
             self.calls.note_asked(step)
             if step.state is not StepState.STARTED:
+                if self._progress.ledger is not None:
+                    self._progress.ledger.note_answered(path)
                 return step
             self.effects.unsettled.pop(path, None)
         return None
@@ -92,6 +99,8 @@ class Journal:
         steps = [step]
         if arguments is not None:
             steps.append(beside(step, ARGS_PATH + step.path, StepState.DONE, arguments))
+        if self._progress.ledger is not None:
+            steps += self._progress.ledger.records_of(step)
         if self._progress.is_log_due():
             steps += self._progress.take_log_record()
         standing = await self._record(steps)

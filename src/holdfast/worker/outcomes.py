@@ -59,7 +59,9 @@ def _decide_end(
     if completes and attempt.is_plain():
         return complete(job, now, by=by, result=result)
     effects = attempt.journal.effects
-    cargo = _make_cargo(attempt, now, completes=completes)
+    if error is not None and stop is None and attempt.progress.ledger is not None:
+        attempt.progress.ledger.waste_loose()
+    cargo = _make_cargo(attempt, now, completes=completes, waits=stop is not None)
     if completes:
         return complete(job, now, by=by, result=result, **cargo)
     if effects.doubts:
@@ -71,7 +73,7 @@ def _decide_end(
     return _decide_failure(attempt, error, now, by, chance, cargo)
 
 
-def _make_cargo(attempt: Attempt, now: Time, *, completes: bool) -> Cargo:
+def _make_cargo(attempt: Attempt, now: Time, *, completes: bool, waits: bool) -> Cargo:
     """Collect what is committed with the end: the last records, intents to take back, and a note."""
     journal, progress = attempt.journal, attempt.progress
     note: dict[str, Any] = {}
@@ -81,7 +83,7 @@ def _make_cargo(attempt: Attempt, now: Time, *, completes: bool) -> Cargo:
         note["kept_slot"] = attempt.kept_slot
     if completes:
         note |= vanished_note(attempt)
-    steps = (*progress.take_log_record(), *progress.final_record(now, completes=completes))
+    steps = (*progress.take_log_record(), *progress.final_records(now, completes=completes, waits=waits))
     return Cargo(note=note, steps=steps, drops=tuple(journal.effects.drops))
 
 

@@ -12,14 +12,16 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import canonical
 from holdfast.core.model import Limited, Retrying, Running, Step, StepState, Time
+from holdfast.core.spending import Amounts
 from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.service import LOG_PATH
-from holdfast.jobs.status import progress_record
+from holdfast.jobs.status import progress_records
 from holdfast.safe_text import logger
 from holdfast.worker.held_job import HeldJob
 from holdfast.worker.log_lines import Lines
 from holdfast.worker.recorded_errors import error_of, line_of, storable
 from holdfast.worker.registry import StepSpec
+from holdfast.worker.spending import Ledger
 
 log = logger("holdfast.worker")
 
@@ -52,6 +54,8 @@ class Progress:
         """The steps that have failed and are being retried, by path, the most recent last."""
         self._limited: dict[str, Limited] = {}
         """The steps that wait for a limit, by path."""
+        self.ledger: Ledger | None = None
+        """What the job spends, from its first `spend()` on."""
         self._lines = Lines()
         self._log_due = held.claimed + LOG_SECONDS
         self._lock = threading.Lock()
@@ -173,6 +177,18 @@ class Progress:
         self._active_at = time.monotonic()
         self._held.changed()
 
+    def keep_ledger(self) -> Ledger:
+        """Return the ledger of what the job spends; create it on first use."""
+        if self.ledger is None:
+            with self._lock:
+                self.ledger = self.ledger or Ledger(self._held.job.epoch)
+        return self.ledger
+
+    def spend(self, path: str, amounts: Amounts) -> None:
+        """Take what the job's code reports that it has spent. The next heartbeat carries it."""
+        self.keep_ledger().spend(path, amounts)
+        self.note_activity()
+
     # What others see of it.
 
     def steps_running(self) -> int:
@@ -185,7 +201,8 @@ class Progress:
 
     def is_untouched(self) -> bool:
         """Whether the job's code has reported nothing, so there is nothing to write at its end."""
-        return self._reported is None and not self._counts and not self._recorded and self._lines.is_empty()
+        is_silent = self._reported is None and not self._counts and not self._recorded and self._lines.is_empty()
+        return is_silent and self.ledger is None
 
     def describe(self) -> Running:
         """Describe what this attempt is doing, for the worker's heartbeat. From the heartbeat's thread."""
@@ -221,15 +238,19 @@ class Progress:
             retrying=retrying,
             limited=limited,
             waited_ms=self._held.waited_ms(),
+            spending=None if self.ledger is None else self.ledger.describe(),
         )
 
-    def final_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:
-        """Return a record of how far it is, to be stored with its end. For a job that completes, the steps show what a
-        map counted.
+    def final_records(self, now: Time, *, completes: bool = False, waits: bool = False) -> tuple[Step, ...]:
+        """Return records of how far it is and what it spent, to be stored with its end. For a job that completes, the
+        steps show what a map counted. `waits` if its lease ends with a wait or a release.
         """
+        running = self.describe()
         if self._reported is None and (completes or not self._counts):
-            return ()
-        return progress_record(self._held.job, self.describe(), now)
+            running = replace(running, done=None, total=None)
+        if self.ledger is not None:
+            running = replace(running, spending=self.ledger.describe(waits=waits))
+        return progress_records(self._held.job, running, now, lost=False)
 
     # Log lines.
 

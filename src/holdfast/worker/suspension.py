@@ -334,9 +334,10 @@ class Suspension:
         """Return the change that suspends the job, or schedules it if it only waits for a time."""
         job, journal, progress = self._attempt.job, self._journal, self._attempt.progress
         by = job.worker or ""
+        last = (*progress.take_log_record(), *progress.final_records(now, waits=True))
         cargo = Cargo(
             takes=journal.inbox.spent_versions(),
-            steps=(*self._records.make_all(pending), *progress.take_log_record(), *progress.final_record(now)),
+            steps=(*self._records.make_all(pending), *last),
             drops=(*journal.effects.drops, *self._records.undelivered_paths()),
             note=note,
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Retry, Throttled, ask, current, progress, sleep, step, wait_for
+from holdfast import App, Retry, Throttled, ask, current, progress, sleep, spend, step, wait_for
 from holdfast.core.errors import Invalid
 
 app = App("memory:")
@@ -51,6 +51,18 @@ class Own(BaseException):
 class Scene:
     number: int
     text: str = ""
+
+
+@step(isolate="process")
+async def buys(n: int) -> int:
+    spend(usd=0.25)
+    return n
+
+
+@step
+async def orders(n: int) -> int:
+    spend(usd=1)
+    return n
 
 
 @step
@@ -357,6 +369,13 @@ async def counts(path: str) -> int:
     told(path + ".here")
     await there(path + ".go")
     return 3
+
+
+@app.job(isolate="process", retries=0)
+async def shops() -> None:
+    await orders(1)
+    await buys(1)
+    spend(tokens=3)
 
 
 @app.job(isolate="process", retries=0)

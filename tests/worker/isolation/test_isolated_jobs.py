@@ -112,6 +112,12 @@ async def test_what_it_said_last_is_told_after_it_has_ended(app, fails):
         assert (status.done, status.total) == (6, 7)
 
 
+async def test_what_its_steps_spend_is_told_wherever_they_run(app):
+    run = await jobs.shops.submit()
+    assert (await finished(app, run)).state is State.COMPLETED
+    assert (await run.status()).spent == {"usd": 1.25, "tokens": 3}
+
+
 async def test_a_sleep_frees_the_process_and_goes_on_from_the_records(app, clock, tmp_path):
     run = await jobs.naps.submit(str(tmp_path / "ran"))
     async with app.worker() as worker:

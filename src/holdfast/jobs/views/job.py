@@ -18,7 +18,15 @@ from holdfast.jobs.service import LOG_PATH, Jobs
 from holdfast.jobs.status import Status
 from holdfast.jobs.views.in_doubt import StepInDoubt, steps_in_doubt, steps_that_may_not_fit
 from holdfast.jobs.views.remarks import count_lost_workers
-from holdfast.jobs.views.shapes import Shape, entry_shape, job_shape, refusal_shape, step_shape, time_text
+from holdfast.jobs.views.shapes import (
+    Shape,
+    entry_shape,
+    job_shape,
+    refusal_shape,
+    spending_shape,
+    step_shape,
+    time_text,
+)
 from holdfast.jobs.views.text import ago, one_line, plural, short_id, span
 from holdfast.safe_text import clean
 
@@ -62,6 +70,7 @@ class JobView(Struct, frozen=True, kw_only=True):
             "to_undo": list(self.to_undo),
             "refused": [refusal_shape(one) for one in self.refused],
             "lost_workers": count_lost_workers(self.whole_history),
+            **spending_shape(self.status),
             "log": list(self.log),
             "children": [{"id": c.id, "type": c.type, "state": c.state, "group": c.group} for c in self.children],
         }

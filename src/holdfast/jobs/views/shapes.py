@@ -148,6 +148,7 @@ def status_shape(status: Status) -> Shape:
         "running_ms": status.running_ms,
         "remaining_ms": status.remaining_ms,
         "trouble": status.trouble,
+        **spending_shape(status),
         "error": error_shape(status.error),
         "created_at": time_text(status.created_at),
         "run_at": time_text(status.run_at),
@@ -196,6 +197,11 @@ def limit_shape(limit: LimitView) -> Shape:
 
 def _setting_shape(setting: Setting) -> Shape:
     return {"at_once": setting.at_once, "rate": setting.rate, "burst": setting.burst, "by": setting.by}
+
+
+def spending_shape(status: Status) -> Shape:
+    """What a job has spent."""
+    return {"spent": status.spent, "wasted": status.wasted, "saved": status.saved}
 
 
 def retry_shape(retrying: Retrying | None) -> Shape | None:

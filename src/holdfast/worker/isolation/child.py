@@ -31,7 +31,7 @@ from holdfast.core.model import Error
 from holdfast.core.throttling import throttle_of
 from holdfast.worker import context
 from holdfast.worker.isolation.child_job import Host
-from holdfast.worker.isolation.child_reports import TELLER, Forward, Teller, report_progress
+from holdfast.worker.isolation.child_reports import TELLER, Forward, Teller, report_progress, report_spend
 from holdfast.worker.isolation.import_target import Target, find_function
 from holdfast.worker.isolation.messages import (
     FRAME_LIMIT,
@@ -65,7 +65,9 @@ def serve(line: int, lifeline: int) -> None:
     link = Link(socket.socket(fileno=line))
     # A crash report is written to the same connection: no frame starts like one, and none follows it.
     faulthandler.enable(file=line)
-    context.progress = report_progress  # No user module is loaded yet, so all of them import this function.
+    # No user module is loaded yet, so all of them import these functions.
+    context.progress = report_progress
+    context.spend = report_spend
     with suppress(EOFError):
         _prepare(link.receive())
         link.send(Ready())

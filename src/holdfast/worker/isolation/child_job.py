@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from holdfast import forking
 from holdfast.core.codec import Signature
 from holdfast.core.model import Step
+from holdfast.core.spending import amounts_of
 from holdfast.jobs.consequences import wake_now
 from holdfast.worker.admissions import Admissions
 from holdfast.worker.attempt import Attempt
@@ -37,6 +38,7 @@ from holdfast.worker.isolation.messages import (
     Line,
     Progress,
     Refusal,
+    Spent,
     Stop,
 )
 from holdfast.worker.isolation.pool import IsolatedCall, raised_here
@@ -106,7 +108,7 @@ class Host:
         """See AttemptHost."""
         return self._attempt is not None
 
-    def hear(self, word: Fence | Stop | Answer | Refusal | Progress) -> None:
+    def hear(self, word: Fence | Stop | Answer | Refusal | Progress | Spent) -> None:
         """Handle a message of the worker. On the listening thread."""
         match word:
             case Fence(until):
@@ -122,6 +124,9 @@ class Host:
             case Progress(done, total, text):
                 if self._attempt is not None:
                     self._attempt.progress.report(done, total, text)
+            case Spent(usd, tokens, path):
+                if self._attempt is not None:
+                    self._attempt.progress.spend(path, amounts_of("spend()", {"usd": usd, "tokens": tokens}))
 
     async def run(
         self, function: Callable[..., Any], signature: Signature, send: Callable[[Heard], None], telling: Telling

@@ -12,8 +12,9 @@ from contextvars import ContextVar
 import msgspec
 
 from holdfast.core.limits import LOG_LINE_CHARACTERS, PROGRESS_CHARACTERS
+from holdfast.core.spending import amounts_of
 from holdfast.worker import context
-from holdfast.worker.isolation.messages import Doing, Heard, Logged, Progress
+from holdfast.worker.isolation.messages import Doing, Heard, Logged, Progress, Spent
 from holdfast.worker.recorded_errors import storable
 
 PROGRESS_SECONDS = 0.05
@@ -56,6 +57,12 @@ class Teller:
                 self._timer = threading.Timer(wait, self._flush)
                 self._timer.daemon = True
                 self._timer.start()
+
+    def spent(self, usd: float, tokens: float) -> None:
+        """Send what was spent, at once: none of it may be lost."""
+        with self._lock:
+            if self._open:
+                self._send(Spent(usd, tokens))
 
     def log(self, record: logging.LogRecord, text: str) -> None:
         """Pass on a log line, unless there were too many in this second."""
@@ -107,6 +114,16 @@ def report_progress(done: int | None = None, total: int | None = None, text: str
         attempt.progress.report(done, total, text)
     elif teller is not None:
         teller.report(done, total, text)
+
+
+def report_spend(*, usd: float = 0, tokens: float = 0) -> None:
+    """Report what the running step has spent. Outside a job, it does nothing."""
+    amounts = amounts_of("spend()", {"usd": usd, "tokens": tokens})
+    attempt, teller = context.attempt_here(), TELLER.get()
+    if attempt is not None:
+        attempt.progress.spend(context.PATH.get(), amounts)
+    elif teller is not None:
+        teller.spent(usd, tokens)
 
 
 class Forward(logging.Handler):

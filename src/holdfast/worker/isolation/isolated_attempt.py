@@ -7,6 +7,7 @@ must survive it: who owns the job, what it last reported, which effects it has s
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, St
 from holdfast.core.model import Ask as PermitAsk
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
 from holdfast.jobs.job_events import StepRetry
-from holdfast.jobs.status import progress_record
+from holdfast.jobs.status import progress_records
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Current
 from holdfast.worker.held_job import SUSPENDED, HeldJob
@@ -31,6 +32,7 @@ from holdfast.worker.isolation.messages import (
     Line,
     Logged,
     News,
+    Spent,
     Stop,
 )
 from holdfast.worker.isolation.messages import Progress as ProgressNews
@@ -66,9 +68,9 @@ class RelayedProgress(Progress):
         running, at = self._relayed
         return replace(running, silent_ms=running.silent_ms + round((time.monotonic() - at) * 1_000))
 
-    def final_record(self, now: Time, *, completes: bool = False) -> tuple[Step, ...]:
-        """See Progress.final_record."""
-        return progress_record(self._held.job, self.describe(), now)
+    def final_records(self, now: Time, *, completes: bool = False, waits: bool = False) -> tuple[Step, ...]:
+        """See Progress.final_records."""
+        return progress_records(self._held.job, self.describe(), now, lost=False)
 
 
 class IsolatedAttempt(Attempt):
@@ -177,8 +179,8 @@ class IsolatedAttempt(Attempt):
             case StepRetry():
                 if self.on_retry is not None:
                     self.on_retry(news)
-            case ProgressNews():
-                pass  # A job's progress is part of its report of what it is doing.
+            case ProgressNews() | Spent():
+                pass  # A job's progress and spending are part of its report of what it is doing.
 
     async def _serve(self, ask: Ask) -> None:
         """Do what was asked, and send the outcome, if the process is still there."""
@@ -276,11 +278,13 @@ class IsolatedAttempt(Attempt):
     ) -> str:
         """Run an isolated step of this job in yet another process, so that a crash doesn't end the job."""
         call = IsolatedCall(step=step, function=target, args=args, current=current, memory_mb=memory_mb)
-        return await self.pool.run(call, timeout=timeout, on_news=self._hear_step)
+        return await self.pool.run(call, timeout=timeout, on_news=partial(self._hear_step, current.step))
 
-    def _hear_step(self, news: News) -> None:
+    def _hear_step(self, path: str, news: News) -> None:
         if isinstance(news, Logged):
             log_here(news)
+        elif isinstance(news, Spent) and self._process is not None:
+            self._process.send(replace(news, path=path))
         elif isinstance(news, ProgressNews) and self._process is not None:
             self._process.send(news)
 

@@ -150,6 +150,15 @@ class Progress(Struct, tag=True, frozen=True):
     text: str
 
 
+class Spent(Struct, tag=True, frozen=True):
+    """What the step's code reported with `spend()`."""
+
+    usd: float
+    tokens: float
+    path: str = ""
+    """The path of the step, where its attempt runs in a process, too."""
+
+
 class Logged(Struct, tag=True, frozen=True):
     """What the step's code wrote with `logging`."""
 
@@ -176,14 +185,14 @@ class Failed(Struct, tag=True, frozen=True):
     """What it says about slowing down."""
 
 
-News = Progress | Logged | Ask | Leave | Doing | Line | StepRetry
+News = Progress | Spent | Logged | Ask | Leave | Doing | Line | StepRetry
 """What a process may send while its code runs."""
 
 Heard = Ready | Began | News | Done | Failed | Ended
 """What a process may send."""
 
-Told = Warm | Call | Attend | Fence | Stop | Answer | Refusal | Progress
-"""What a process may be sent. Progress is that of a step that its job runs in yet another process."""
+Told = Warm | Call | Attend | Fence | Stop | Answer | Refusal | Progress | Spent
+"""What a process may be sent. Progress and Spent are those of a step that its job runs in yet another process."""
 
 _encode = msgspec.json.Encoder().encode
 _heard: msgspec.json.Decoder[Heard] = msgspec.json.Decoder(Heard)

@@ -16,9 +16,9 @@ from holdfast.core.errors import HoldfastError, StepFailed
 from holdfast.core.model import Error, Step, StepState
 from holdfast.core.throttling import with_throttle
 from holdfast.safe_text import logger
-from holdfast.worker.context import Current, progress
+from holdfast.worker.context import Current, progress, spend
 from holdfast.worker.isolation.import_target import Target, target_of
-from holdfast.worker.isolation.messages import Attend, Began, Call, Done, Ended, Failed, Logged, News, Progress
+from holdfast.worker.isolation.messages import Attend, Began, Call, Done, Ended, Failed, Logged, News, Progress, Spent
 from holdfast.worker.isolation.process import GONE_SECONDS, Gone, Process, how
 from holdfast.worker.recorded_errors import rebuild_error
 
@@ -85,6 +85,8 @@ def report_here(news: News) -> None:
     """Report here what the step's code reported, in the context of the task that awaits it."""
     if isinstance(news, Progress):
         progress(news.done, news.total, news.text)
+    elif isinstance(news, Spent):
+        spend(usd=news.usd, tokens=news.tokens)
     elif isinstance(news, Logged):
         log_here(news)
 
