@@ -272,8 +272,6 @@ class Call:
         if retry.strategy == "none" or never_retried(retry, type_name(error)):
             return None
         delay = next_delay(retry, self.tries, self.attempt.chance()) / 1_000
-        if self.attempt.progress.ledger is not None:
-            self.attempt.progress.ledger.waste(self.path)
         self.attempt.progress.note_retry(self.path, self.tries, retry.retries + 1, error, delay)
         return delay
 
@@ -281,6 +279,7 @@ class Call:
         """End a failed try before the next one. Everything that it left running is cancelled and awaited, because two
         tries at the same time would pay twice. Failed steps inside it may run again.
         """
+        self._waste()
         if self.now is None:  # it is never retried, but its provider asked to slow down
             return
         self.now.end()
@@ -289,6 +288,11 @@ class Call:
             self.attempt.check()
             await asyncio.sleep(FENCE_SECONDS)
         self.journal.records.forget_failures(self.path)
+
+    def _waste(self) -> None:
+        """Note that what this try has spent is not kept."""
+        if self.attempt.progress.ledger is not None:
+            self.attempt.progress.ledger.waste(self.path)
 
     def shield_record(self, task: "asyncio.Task[Any] | None") -> None:
         """Let the try around it wait for its record: it has succeeded and only needs to be recorded."""
@@ -346,8 +350,7 @@ class Call:
         """Record the error of an effect that stays in doubt, or of a step that runs again when a step around it is
         retried. Until then, this attempt's code gets this error.
         """
-        if self.attempt.progress.ledger is not None:
-            self.attempt.progress.ledger.waste(self.path)
+        self._waste()
         info = canonical({"attempt": self.attempt.job.attempt, "place": module_of(self.spec.function)})
         failed = self.make_record(StepState.STARTED, started_at, result=info, error=error_of(error))
         failed = replace(failed, path=FAILED_ONCE_PATH + self.path, name=FAILED_ONCE_PATH[:-1])
