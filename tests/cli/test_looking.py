@@ -33,7 +33,8 @@ def with_live_worker(cli: Cli, *calls: tuple[str, ...], retrying: Retrying | Non
     async def work(jobs: Jobs) -> list[str]:
         engine, now = jobs.engine, await jobs.engine.now()
         (running,) = [job async for job in jobs.walk(Where(states=(State.ACTIVE,)))]
-        beat = presence(running, at=now)
+        # It stays alive for as long as the verbs take, however busy the machine is.
+        beat = replace(presence(running, at=now), beat_ms=60_000, lease_ms=600_000)
         if retrying is not None:
             told = replace(retrying, next_at=now + retrying.next_at)
             beat = replace(beat, running=tuple(replace(one, retrying=told) for one in beat.running))

@@ -86,7 +86,7 @@ async def test_a_question_under_a_timer_is_seen_and_answered_in_the_slot(app, ke
         assert (status.state, status.waits) == (State.ACTIVE, (Wait(WaitKind.SIGNAL, question.name),))
         with pytest.raises(BadValue, match="less than or equal to 5"):
             await app.jobs.answer(run.id, 9)
-        assert (await app.jobs.answer(run.id, 5)).state is State.ACTIVE
+        assert (await app.jobs.answer(run.id, 5)).state in (State.ACTIVE, State.COMPLETED)
         assert await run.result(PROMPT_SECONDS) == 5
     assert (await events(run)).count(Event.CLAIM) == 1, "the attempt that asked was answered"
 
