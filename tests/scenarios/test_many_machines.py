@@ -154,8 +154,6 @@ def test_the_grace_is_for_whoever_hears_the_signal_once(stage, mode, state):
 def test_a_process_opens_as_many_connections_as_the_page_says(stage, postgres_store):
     dsn = parse_url(postgres_store).dsn
     said = "at most 7 connections, or 13 with transactional steps**: 1 for heartbeats and notifications, up to 6"
-        "at most 7 connections, or 13 with transactional steps**: 1 for heartbeats and notifications, up to 6 for work"
-    )
     assert said in " ".join(PAGE.split())
     assert CONNECTIONS == 6
 
