@@ -39,7 +39,8 @@ class Throttled(HoldfastError):
     """
 
     def __init__(self, message: str = "", *, retry_after: Duration, limit: Limit | None = None) -> None:
-        super().__init__(message or f"the provider asks to slow down for {retry_after}")
+        wait = f"{retry_after:g} s" if isinstance(retry_after, int | float) else retry_after
+        super().__init__(message or f"the provider asks to slow down for {wait}")
         self.retry_after = retry_after
         self.limit = limit
 
