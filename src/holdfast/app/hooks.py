@@ -1,4 +1,4 @@
-"""The hooks of an App: functions that are told what happens to its jobs, beside the work.
+"""The hooks of an App: functions that Holdfast calls when something happens to its jobs, beside the work.
 
 Must not let a job wait or fail because of a hook. What happens comes from the engine, which announces every change that
 this process stores, and from the worker (`worker.hook_reports`).

@@ -253,7 +253,7 @@ class Engine(Observed, ABC):
         Laws: those of `record`, and then, ask by ask in the given order: an old epoch, or a job that isn't active, is a
         Conflict. A refused ask changes nothing and names the first of its keys that has no room. A permit is valid only
         while its lease is current. The same try of a step that asks again gets the same answer at no further cost; a
-        later try keeps its permits and takes anew from the rates. Without `uses` the step's permits end, and `settles`
+        later try keeps its permits and pays the rates again. Without `uses` the step's permits end, and `settles`
         corrects what they cost. A permit that ended wakes those who wait for its key.
         """
         check_asks(asks)

@@ -1,4 +1,4 @@
-"""What hooks are told: a JobEvent, made from a job, from a change that was stored, or from its history. Pure.
+"""What a hook gets: a JobEvent, made from a job, from a change that was stored, or from its history. Pure.
 
 Must not call hooks (`app.hooks`).
 """
@@ -18,7 +18,7 @@ HOOK_NAMES: tuple[HookName, ...] = get_args(HookName)
 
 
 class JobEvent(Struct, frozen=True, kw_only=True):
-    """What happened to a job, as a hook is told. It has neither the job's arguments nor its result."""
+    """What happened to a job, for a hook. It has neither the job's arguments nor its result."""
 
     what: HookName
     """What happened: the name of the event."""

@@ -68,7 +68,7 @@ async def wait_out(call: Call, throttle: Throttle) -> None:
 
 
 async def rest(call: Call) -> None:
-    """Wait until a step that was told to slow down may run again. Its job may give up its slot meanwhile."""
+    """Wait until a step whose provider asked to slow down may run again. Its job may give up its slot meanwhile."""
     attempt, until = call.attempt, call.not_before or 0
 
     async def poll() -> list[None] | None:

@@ -151,7 +151,7 @@ Examples:
   holdfast limits close tokens/gpt-4 --for 1h --reason "quota used up"
 
 \b
-Nothing starts under a closed limit. What runs goes on. It opens gently: a few calls first.
+Nothing new starts under a closed limit; running calls continue. It opens gently: a few calls first.
 """
 )
 @click.argument("name")

@@ -20,7 +20,7 @@ from holdfast.engines.sqlite.job_writes import DUE_EVENT, JobWrites, ids_of
 from holdfast.engines.topics import job_topic, queue_topic
 
 PASS_LIMIT = 100
-"""How many jobs one claim moves from behind one key to another. The next claim goes on from there."""
+"""How many jobs one claim moves from behind one key to another. The next claim continues there."""
 
 LIMIT_KEY = 29
 """Where a whole job has the key behind which it waits."""
@@ -86,7 +86,7 @@ class Claims(JobWrites):
         else:
             there = self._db.execute(self._sql.ready_among, {"queue": queue, "types": ids_of(types)}).fetchall()
         asked: rows.Params = {"queue": queue, "now": now, "limit": limit}
-        # Another text for each, and so a statement of its own: one that is being read would be prepared anew.
+        # Each gets a different text, and so its own statement: a statement that is being read would be prepared again.
         return [
             self._db.execute(self._sql.ready + " " * index, {**asked, "type": type})
             for index, (type,) in enumerate(there)

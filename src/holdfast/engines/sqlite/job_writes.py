@@ -1,4 +1,4 @@
-"""The rows that every change of a job writes, and what a transaction notes meanwhile: counters, and who is to be woken.
+"""The rows that every change of a job writes, and what a transaction notes meanwhile: counters, and the topics to wake.
 
 Must not begin or commit, and must not know an act.
 """
@@ -25,7 +25,7 @@ _json = msgspec.json.Encoder().encode
 
 
 class JobWrites:
-    """One transaction's worth of changes. `news` collects who is to be woken once it is durable."""
+    """The changes of one transaction. `news` collects the topics to wake once it is durable."""
 
     def __init__(self, connection: sqlite3.Connection, sql: SimpleNamespace) -> None:
         self._db = connection
@@ -54,7 +54,7 @@ class JobWrites:
         updates: list[rows.Params],
         entries: list[rows.Params],
     ) -> None:
-        """Prepare the two rows of a change, its counters, and who is to hear of it."""
+        """Prepare the two rows of a change, its counters, and the topics to wake."""
         updates.append(rows.job_params(job, n))
         entries.append(rows.entry_params(entry_of(change, job.version), n))
         self._tally[job.queue, before] -= 1

@@ -40,7 +40,7 @@ _json = msgspec.json.Encoder().encode
 
 
 class LimitRows(PermitRows):
-    """The rows of limits, in one transaction. Who is to be woken goes into `news`."""
+    """The rows of limits, in one transaction. `news` collects the topics to wake."""
 
     def __init__(self, connection: sqlite3.Connection, sql: SimpleNamespace, news: set[str]) -> None:
         self._db = connection

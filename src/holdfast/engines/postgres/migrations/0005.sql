@@ -92,7 +92,7 @@ exception when data_exception or program_limit_exceeded then
   keys := '{}';
 end $$;
 
--- Keys. These are called by the functions below, which set the search path. Not in plain SQL, which would be planned anew
+-- Keys. These are called by the functions below, which set the search path. Not in plain SQL, which would be planned again
 -- with every call.
 
 create function {schema}.limit_of(key text) returns text language sql immutable as
@@ -337,8 +337,8 @@ begin
   return one;
 end $$;
 
--- Let claims look at keys, in whatever queue jobs wait behind them. Who waits there is not ours to see if it was not
--- committed yet, so the recheck names no queue. Answers who is to be woken.
+-- Let claims look at keys, in whatever queue jobs wait behind them. Jobs that were not committed yet can't be seen
+-- here, so the recheck names no queue. Answers with the topics to wake.
 create function {schema}.recheck_keys(keys text[], now_at bigint) returns text[] language plpgsql volatile as $$
 begin
   insert into {schema}.recheck (queue, key, at) select null, key, now_at from unnest(keys) as key;
@@ -358,7 +358,7 @@ begin
   );
 end $$;
 
--- Commit, turn: the permits of jobs end with their leases. Locks no bucket. Answers who is to be woken.
+-- Commit, turn: the permits of jobs end with their leases. Locks no bucket. Answers with the topics to wake.
 create function {schema}.end_permits(jobs bigint[]) returns text[] language plpgsql volatile
 set search_path = pg_catalog set enable_seqscan = off as $$
 declare
@@ -1029,7 +1029,7 @@ begin
 end $$;
 
 -- Admit: give steps their permits, ask by ask, or take them back. The leases stay as they are until we have committed.
--- Answers each ask with whether it is admitted, the key that has no room, when to ask again, and who is to be woken; with
+-- Answers each ask with whether it is admitted, the key that has no room, when to ask again, and the topics to wake; with
 -- nothing, where the lease is not current.
 create function {schema}.admit(given text)
 returns table (admitted boolean, full_key text, free_at bigint, topics text[]) language plpgsql volatile

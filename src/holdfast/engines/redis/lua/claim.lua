@@ -1,6 +1,6 @@
 -- claim: {worker, how many, page, how many types or -1 for any, types …, then for each queue its name and how many of it may
 -- still be promoted}. Looks at no more than a page of due jobs, and takes no more than a page, in one call. When there may
--- be more, it says in which queue, and the caller goes on there.
+-- be more, it says in which queue, and the caller continues there.
 -- It looks at the keys of limits that a recheck names, and takes jobs that wait behind them in the same order as the others.
 -- Answers {seq, now, next due or false, the queue to go on with or 0, how many were promoted there, jobs …}.
 if moved then return moved end

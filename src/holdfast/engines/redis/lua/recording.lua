@@ -4,7 +4,7 @@ local RECOUNTED = 500 -- of a job with more records than this, the steps are cou
 local heads, recounted = {}, {}
 local wrote = false
 
--- A process of format 2 has had this job: count all its steps anew.
+-- A process of format 2 has had this job: count all its steps again.
 local function recount(id, head)
   if call('HLEN', K .. 's:' .. id) > RECOUNTED then return end
   call('UNLINK', K .. 'm:' .. id, K .. 'l:' .. id)
