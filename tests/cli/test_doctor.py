@@ -69,7 +69,7 @@ def test_a_healthy_store_is_healthy(cli: Cli):
     assert result.exit_code == 0
     assert result.stdout.endswith("\n\nhealthy\n")
     assert f"ok   store: {cli.path} (sqlite; survives a power cut" in result.stdout
-    for line in ("schema: version 4", "journal: mode wal", "integrity: no damage", "counters: match a recount"):
+    for line in ("schema: version 5", "journal: mode wal", "integrity: no damage", "counters: match a recount"):
         assert f"ok   {line}" in result.stdout
 
 

@@ -81,9 +81,11 @@ def test_a_second_signal_ends_a_worker_whose_loop_is_blocked(tmp_path: Path):
     assert running.stdout.readline().startswith("worker w-")
     assert running.stdout.readline() == "blocking\n"
 
-    running.send_signal(signal.SIGTERM)
-    time.sleep(0.2)  # two signals of one kind at once are one
-    running.send_signal(signal.SIGTERM)
+    for _ in range(50):  # two signals of one kind at once are one, and a busy machine takes its time to hand them out
+        running.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        if running.poll() is not None:
+            break
     _, said = running.communicate(timeout=90)
 
     assert "a job blocks the event loop" in said

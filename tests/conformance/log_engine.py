@@ -11,7 +11,20 @@ from urllib.parse import quote, unquote
 from msgspec import Raw, Struct, json
 
 from holdfast.core.errors import HoldfastError, StoreClosed
-from holdfast.core.model import Applied, Change, Conflict, Inserted, Job, Lease, Record, Recorded, Step, Time
+from holdfast.core.model import (
+    Admission,
+    Applied,
+    Ask,
+    Change,
+    Conflict,
+    Inserted,
+    Job,
+    Lease,
+    Record,
+    Recorded,
+    Step,
+    Time,
+)
 from holdfast.core.moves import HeldKey, Whole
 from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.memory import MemoryEngine
@@ -21,6 +34,7 @@ ACTS: dict[str, Any] = {
     "claim": tuple[str, list[str], int, list[str] | None],
     "commit": tuple[list[Change]],
     "record": tuple[list[Step]],
+    "admit": tuple[list[Ask], list[Step]],
     "prune": tuple[int],
     "put_record": tuple[str, str | None, int | None],
     "load": tuple[list[Whole], list[HeldKey], list[Record]],
@@ -130,6 +144,11 @@ class LogEngine(MemoryEngine):
 
     def _record(self, steps: Sequence[Step]) -> Awaitable[list[Recorded | Conflict]]:
         return self._do("record", steps)
+
+    def _admit(
+        self, asks: Sequence[Ask], steps: Sequence[Step]
+    ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
+        return self._do("admit", asks, steps)
 
     def _prune(self, limit: int) -> Awaitable[int]:
         return self._do("prune", limit)

@@ -126,13 +126,13 @@ def _(claim: Any) -> Any:
 
 @bug("a claim takes what its worker doesn't know", "types", Tables, "_take")
 def _(take: Any) -> Any:
-    return lambda self, queue, types, limit, now: take(self, queue, None, limit, now)
+    return lambda self, queue, types, limit, *more: take(self, queue, None, limit, *more)
 
 
 @bug("foreign jobs stand in the way", "L7", Tables, "_take", shared)
 def _(take: Any) -> Any:
-    def filters_late(self: Any, queue: str, types: Any, limit: int, now: int) -> Any:
-        first = take(self, queue, None, limit, now)
+    def filters_late(self: Any, queue: str, types: Any, limit: int, *more: Any) -> Any:
+        first = take(self, queue, None, limit, *more)
         for job in first:
             self._put(job)
         return [job for job in first if job.type in types]

@@ -62,6 +62,8 @@ def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> No
 def check_submit_names(type: str, kwargs: Mapping[str, Any], signature: Signature) -> None:
     """Refuse a misspelt option of `submit`, which would otherwise be taken for an argument of the job."""
     for name in signature.unknown_names(kwargs):
+        if name in SUBMIT_OPTIONS:  # only where `with_options` has taken the options
+            raise UnknownOption(f"{type}: {name} is an option; give it to with_options({name}=…), not to its submit")
         if hint := suggest(name, [*signature.names, *SUBMIT_OPTIONS]):
             raise UnknownOption(f"{type}.submit takes no {name!r}{hint}")
 

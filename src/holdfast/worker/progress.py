@@ -17,6 +17,7 @@ from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.service import LOG_PATH
 from holdfast.jobs.status import progress_records
 from holdfast.safe_text import logger
+from holdfast.tracebacks import place_in
 from holdfast.worker.held_job import HeldJob
 from holdfast.worker.log_lines import Lines
 from holdfast.worker.recorded_errors import error_of, line_of, storable
@@ -27,9 +28,6 @@ log = logger("holdfast.worker")
 
 LOG_SECONDS = 2.0
 """The shortest time between two writes of new log lines, which go along with a step's record."""
-
-SHORT_ID = 8
-"""How many characters of a job's id long log lines show: the last ones, as on the command line."""
 
 SHOWN_PATH_CHARACTERS = 200
 """How much of a step's path a heartbeat carries."""
@@ -128,10 +126,11 @@ class Progress:
 
     def note_retry(self, path: str, tries: int, of: int, error: BaseException, delay: float) -> None:
         """Note that a step failed and will be retried after this many seconds. Logs it and requests a heartbeat."""
-        held, line = self._held, line_of(error)
+        held, line, failure = self._held, line_of(error), error_of(error)
+        place = place_in(failure.traceback)
         log.warning(
-            "job %s: step %s failed (try %d of %d): %s; next try in %.1f s",
-            held.job.id[-SHORT_ID:], path, tries, of, line, delay,
+            "job %s (%s): step %s failed (try %d of %d): %s%s; next try in %.1f s",
+            held.job.id, held.job.type, path, tries, of, line, f" ({place})" if place else "", delay,
         )  # fmt: skip
         now = held.now()
         next_at = now + round(delay * 1_000)
@@ -141,14 +140,14 @@ class Progress:
             name = self._running[path].name
         held.changed()
         if held.on_retry is not None:
-            held.on_retry(StepRetry(name, path, tries, error_of(error), now, next_at))
+            held.on_retry(StepRetry(name, path, tries, failure, now, next_at))
 
     def note_throttled(self, path: str, tries: int, of: int, error: BaseException, ms: int) -> None:
         """Note that a step's provider asked to slow down. Logs it and requests a heartbeat."""
         held, line = self._held, line_of(error)
         log.warning(
-            "job %s: step %s: the provider asks to slow down: %s; next call in %.1f s, at no cost of a try",
-            held.job.id[-SHORT_ID:], path, line, ms / 1_000,
+            "job %s (%s): step %s: the provider asks to slow down: %s; next call in %.1f s, at no cost of a try",
+            held.job.id, held.job.type, path, line, ms / 1_000,
         )  # fmt: skip
         with self._lock:
             self._retrying.pop(path, None)
