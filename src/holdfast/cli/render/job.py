@@ -43,7 +43,8 @@ def status_lines(one: Status, history: Sequence[Entry], now: Time) -> Iterator[R
     if one.stages:
         yield Padding(stage_strip(one), (0, 0, 0, 2))
     if one.done is not None and one.total and one.state is not State.COMPLETED:
-        yield Text("  ") + bar(one.done, one.total) + Text(f" {100 * one.done // one.total} %")
+        of_stage = f"{clean(one.stage)}: " if one.stage else ""
+        yield Text("  ") + bar(one.done, one.total) + Text(f" {of_stage}{count_of_done(one)}")
     if any(wait.name.startswith(ASK) for wait in one.waits):
         yield Text(f"  answer it: holdfast ask {short_id(one.id)}")
     yield Padding(Text(life_words(one, history, now), "dim"), (0, 0, 0, 2))

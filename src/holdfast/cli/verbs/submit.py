@@ -63,7 +63,9 @@ The same --key always gives the same job, so you can repeat the command safely.
 @click.option("--priority", type=click.IntRange(-PRIORITY_LIMIT, PRIORITY_LIMIT), default=0, help="Higher runs first.")
 @click.option("--delay", metavar="DURATION", help="Run the job after this time.")
 @click.option("--at", metavar="TIME", help="Run the job at this time, with its zone: 2026-03-01T09:00+01:00.")
-@click.option("--expires", metavar="WHEN", help="Discard the job if it hasn't started by then: a duration or a time.")
+@click.option(
+    "--expires", metavar="WHEN", help="Discard the job unless it is running or has ended by then: a duration or a time."
+)
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @click.option("--meta", multiple=True, metavar="K=V", help="A named text; may be repeated.")
 @click.option("--wait", is_flag=True, help="Wait for the result.")
