@@ -606,7 +606,7 @@ async def test_units_are_what_a_rate_counts(engine: Engine, clock: StoreClock) -
     assert await is_admitted(engine, ask(held, "a", units=60 * UNIT))
     assert not await is_admitted(engine, ask(held, "b", units=60 * UNIT))
     assert await is_admitted(engine, ask(held, "c", units=40 * UNIT))
-    if clock.settable:  # a server's clock goes on, and a millionth of a unit comes in at once
+    if clock.settable:  # a server's clock keeps running, and a millionth of a unit comes in at once
         assert not await is_admitted(engine, ask(held, "d", units=0))
 
 

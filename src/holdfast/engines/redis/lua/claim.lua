@@ -208,10 +208,11 @@ local function claims_beside_limits()
     for _, member in ipairs(call('ZRANGE', limits.parked_key(queue, key), 0, most - 1)) do
       local id = sub(member, 13)
       local head, uses = job_with_uses(id)
+      local full = permits.full_to_wake(key)
       if not head or head[STATE] ~= 'p' or limits.parked_behind(head) ~= key then -- a process of format 3 has changed it
         limits.forget_parked(queue, key, member)
-      elseif permits.full_to_wake(key) then
-        asleep[key] = permits.full_to_wake(key)
+      elseif full then
+        asleep[key] = full
         break
       else
         permits.reserve(key, id)
