@@ -13,6 +13,10 @@ from holdfast.conformance.given import HOUR, MINUTE
 from holdfast.core.model import State, StepState
 
 SLOTS, QUEUES, TYPES, WORKERS, KEYS, PATHS, GROUPS, NAMES, LIMITS = 6, 3, 2, 2, 2, 4, 2, 4, 3
+COUNTED = 3
+"""How many choices of states there are in which a job with the same unique name counts."""
+
+FAIR_KEYS = 3
 EVENTS = 12
 """Enough numbers for all events that one state allows."""
 
@@ -37,6 +41,11 @@ class Plan(Struct, frozen=True):
     anew: bool = False
     """Whether to create a new job if the one in this slot has ended."""
     limits: tuple[int, ...] = ()
+    unique: int | None = None
+    """The nth unique name, instead of a key. `window` is its window, and `counted` says which states count."""
+    counted: int = 0
+    refuses: bool = False
+    fair: int | None = None
 
 
 class Mark(Struct, frozen=True):
@@ -122,11 +131,15 @@ class Admit(Struct, frozen=True, tag=True):
 
 
 class Put(Struct, frozen=True, tag=True):
-    """Write or remove a small record, expecting anything, the stored version, none, or another version."""
+    """Write or remove a small record, expecting anything, the stored version, none, or another version.
+
+    Jobs go with it.
+    """
 
     name: int
     value: int | None
     expects: str
+    plans: tuple[Plan, ...] = ()
     seat: int = 0
 
 
@@ -205,6 +218,10 @@ plans = st.builds(
     keep=st.sampled_from((0, None, MINUTE)),
     anew=mostly,
     limits=limits,
+    unique=st.sampled_from((None, None, *range(KEYS))),
+    counted=_below(COUNTED),
+    refuses=st.sampled_from((False, False, False, True)),
+    fair=st.sampled_from((None, None, *range(FAIR_KEYS))),
 )
 marks = st.builds(
     Mark, slot=slots, held=mostly, path=_below(PATHS), state=st.sampled_from(StepState), value=_below(2), age=ages
@@ -255,6 +272,7 @@ puts = st.builds(
     name=_below(NAMES),
     value=st.sampled_from((None, None, 0, 1)),
     expects=st.sampled_from(("any", "held", "none", "other")),
+    plans=st.sampled_from((0, 0, 1, 2)).flatmap(lambda number: st.tuples(*[plans] * number)),
     seat=seats,
 )
 beats = st.builds(

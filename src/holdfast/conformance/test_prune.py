@@ -23,8 +23,9 @@ from holdfast.conformance.given import (
     step,
 )
 from holdfast.core.lifecycle import TERMINAL, submit_entry
-from holdfast.core.model import Event, Job, Options, State
+from holdfast.core.model import Conflict, Event, Inserted, Job, Options, State, Where
 from holdfast.engines.contract import Engine
+from holdfast.engines.traits import Emptyable
 
 AT_ONCE = Options(keep_ms=0)
 
@@ -193,3 +194,27 @@ async def test_a_parent_may_go_before_a_child_that_has_ended(engine: Engine, clo
     assert await engine.prune() == 1
     assert await kept(engine, parent, child) == [False, True]
     assert (await current(engine, child)).parent == parent.id
+
+
+async def test_an_emptied_store_is_as_new_but_for_its_records(engine: Engine, clock: StoreClock) -> None:
+    """Given jobs in every state, with steps, children, signals and keys."""
+    if not isinstance(engine, Emptyable):
+        pytest.skip("this engine can't be emptied")
+    for state in State:
+        await in_state(engine, clock, state)
+    held = await claimed(engine, clock, key="k", priority=9)
+    await engine.record([step(held, "a")])
+    await engine.put_record("kept", "yes")
+
+    await engine.empty()
+
+    assert await engine.find(Where()) == []
+    assert await engine.count() == {}
+    assert await engine.steps(held.id) == []
+    assert await engine.history(held.id) == []
+    assert await engine.claim("w", ["default"], 10) == []
+    assert [record.value for record in await engine.records("kept")] == ["yes"]
+    assert isinstance((await engine.record([step(held, "b")]))[0], Conflict)
+    again = job(clock, key="k", id=held.id)
+    assert await engine.insert([again]) == [Inserted(held.id, True)]
+    assert [one.id for one in await engine.claim("w", ["default"], 10)] == [held.id]

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.conformance.dump import all_jobs
 from holdfast.conformance.given import HOUR, StoreClock, applied_to, claimed, done, in_state, inserted, job, signal
@@ -68,6 +69,38 @@ async def test_a_filter_finds_those_and_no_others_in_the_order_of_ids(
     assert await engine.find(where) == wanted
     for page in (1, 2, 5, len(wanted) or 1):
         assert await all_jobs(engine, where, page) == wanted
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("name", FILTERS)
+async def test_a_search_finds_what_a_find_does_page_by_page(
+    engine: Engine, clock: StoreClock, name: str, newest_first: bool
+) -> None:
+    await crowd(engine, clock)
+    where = replace(FILTERS[name], newest_first=newest_first)
+    wanted = await engine.find(where)
+
+    for limit in (1, 3, len(wanted) + 1):
+        found: list[Job] = []
+        after: str | None = ""
+        while after is not None:
+            page = await engine.search(where, after, limit)
+            assert len(page.jobs) <= limit
+            found += page.jobs
+            after = page.next
+        assert found == wanted
+
+
+async def test_a_search_finds_a_job_by_its_key(engine: Engine, clock: StoreClock) -> None:
+    await crowd(engine, clock)
+    one, other = job(clock, key="order-42"), job(clock, key="order-42", type="t.other")
+    await engine.insert([one, other, job(clock, key="order-43")])
+
+    page = await engine.search(Where(key="order-42"))
+
+    assert {found.id for found in page.jobs} == {one.id, other.id}
+    assert [found.id for found in await engine.find(Where(key="order-42", type="t.other"))] == [other.id]
+    assert not (await engine.search(Where(key="order-44"))).jobs
 
 
 async def test_children_are_found_by_their_parent(engine: Engine, clock: StoreClock) -> None:

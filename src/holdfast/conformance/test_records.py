@@ -1,10 +1,14 @@
-"""Small records: compare-and-set, versions that are never used again, and names that are compared exactly."""
+"""Small records: compare-and-set, versions that are never used again, exact names, and jobs that go with a record."""
+
+import asyncio
+from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.conformance.given import StoreClock
-from holdfast.core.errors import Invalid
-from holdfast.core.model import OUTRUN, Conflict, Presence, Record
+from holdfast.conformance.given import Another, StoreClock, claimed, current, job
+from holdfast.core.errors import BadValue, Invalid
+from holdfast.core.model import NEW_JOBS_LIMIT, OUTRUN, Change, Conflict, Job, Options, Presence, Record, State, Where
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER
 
@@ -117,3 +121,157 @@ async def test_an_empty_text_is_refused(engine: Engine) -> None:
         await engine.put_record("leader", "")
 
     assert await engine.records("") == []
+
+
+# Jobs that go with a record.
+
+RACERS = 16
+
+
+async def test_jobs_are_inserted_with_their_record(engine: Engine, clock: StoreClock) -> None:
+    first, second = job(clock, queue="q"), job(clock, queue="q")
+
+    answer = await engine.put_record("tick", "1", 0, [first, second])
+
+    assert isinstance(answer, Record)
+    assert await engine.records("") == [answer]
+    assert await engine.find(Where(queue="q")) == sorted((first, second), key=lambda one: one.id)
+    assert (await engine.count())["q", State.AVAILABLE] == 2
+    assert [(one.event, one.version, one.after) for one in await engine.history(first.id)] == [
+        ("submit", 1, State.AVAILABLE)
+    ]
+    assert {one.id for one in await engine.claim("w-1", ["q"], 5)} == {first.id, second.id}
+
+
+async def test_a_conflict_inserts_nothing(engine: Engine, clock: StoreClock) -> None:
+    held = await put(engine, "tick", "1")
+
+    for expected in (0, held.version + 1):
+        answer = await engine.put_record("tick", "2", expected, [job(clock)])
+        assert answer == Conflict("tick", OUTRUN, version=held.version)
+
+    assert await engine.records("") == [held]
+    assert await engine.find(Where()) == []
+    assert dict(await engine.count()) == {}
+
+
+async def test_of_many_who_expect_the_same_version_one_inserts_its_jobs(
+    another: Another, engine: Engine, clock: StoreClock
+) -> None:
+    engines = [engine, await another()] if engine.guarantees.shared else [engine]
+    for tick in range(3):
+        held = await put(engine, "tick", f"{tick}")
+        jobs = [job(clock, queue=f"q-{tick}") for _ in range(RACERS)]
+
+        answers = await asyncio.gather(
+            *(
+                engines[n % len(engines)].put_record("tick", f"by {n}", held.version, [new])
+                for n, new in enumerate(jobs)
+            )
+        )
+
+        won = [n for n, answer in enumerate(answers) if isinstance(answer, Record)]
+        assert len(won) == 1
+        assert await engine.find(Where(queue=f"q-{tick}")) == [jobs[won[0]]]
+        assert [record.value for record in await engine.records("tick")] == [f"by {won[0]}"]
+
+
+async def test_nobody_sees_a_record_without_its_jobs(another: Another, engine: Engine, clock: StoreClock) -> None:
+    reader = await another() if engine.guarantees.shared else engine
+    missing: list[str] = []
+    is_over = False
+
+    async def look() -> None:
+        while not is_over:
+            for record in await reader.records("tick"):
+                ids = record.value.split(",")
+                found = zip(ids, await reader.get(ids), strict=True)
+                missing.extend(id for id, one in found if one is None)
+            await asyncio.sleep(0)
+
+    looking = asyncio.create_task(look())
+    for _ in range(20):
+        jobs = [job(clock), job(clock)]
+        await engine.put_record("tick", ",".join(one.id for one in jobs), None, jobs)
+    is_over = True
+    await asyncio.wait_for(looking, 30)
+
+    assert missing == []
+
+
+async def test_a_job_that_exists_is_left_as_it_is(engine: Engine, clock: StoreClock) -> None:
+    held = await claimed(engine, clock)
+    fresh = job(clock)
+
+    await engine.put_record("tick", "1", 0, [replace(held, state=State.AVAILABLE, epoch=0, version=1), fresh, fresh])
+
+    assert await current(engine, held) == held
+    assert len(await engine.history(held.id)) == 2
+    assert [one.event for one in await engine.history(fresh.id)] == ["submit"]
+    assert dict(await engine.count()) == {(held.queue, State.ACTIVE): 1, (fresh.queue, State.AVAILABLE): 1}
+
+
+async def test_a_record_can_be_removed_together_with_new_jobs(engine: Engine, clock: StoreClock) -> None:
+    held, new = await put(engine, "tick", "1"), job(clock)
+
+    await engine.put_record("tick", None, held.version, [new])
+
+    assert await engine.records("") == []
+    assert await engine.find(Where()) == [new]
+
+
+async def test_as_many_jobs_go_with_a_record_as_with_a_change(engine: Engine, clock: StoreClock) -> None:
+    jobs = [job(clock) for _ in range(NEW_JOBS_LIMIT)]
+
+    await engine.put_record("tick", "1", 0, jobs)
+
+    assert [one.id for one in await engine.find(Where())] == sorted(one.id for one in jobs)
+    with pytest.raises(Invalid):
+        await engine.put_record("tick", "2", None, [job(clock) for _ in range(NEW_JOBS_LIMIT + 1)])
+
+
+async def test_a_job_that_cannot_be_stored_leaves_the_record_unwritten(engine: Engine, clock: StoreClock) -> None:
+    parent = await claimed(engine, clock)
+    for bad, error in (
+        (job(clock, args="\0"), BadValue),
+        (job(clock, options=Options(meta={"a": "\ud800"})), BadValue),
+        (job(clock, key="k"), Invalid),
+        (job(clock, parent=parent.id), Invalid),
+    ):
+        with pytest.raises(error):
+            await engine.put_record("tick", "1", 0, [job(clock), bad])
+
+    assert await engine.records("") == []
+    assert await engine.find(Where()) == [parent]
+
+
+async def test_observers_hear_of_the_jobs_that_go_with_a_record(engine: Engine, clock: StoreClock) -> None:
+    heard: list[str] = []
+
+    class Ear:
+        def heard_inserts(self, jobs: Sequence[Job]) -> None:
+            heard.extend(one.id for one in jobs)
+
+        def heard_claims(self, jobs: Sequence[Job]) -> None: ...
+
+        def heard_changes(self, changes: Sequence[Change]) -> None: ...
+
+    engine.observe(Ear())
+    first, second = job(clock), job(clock)
+
+    await engine.put_record("tick", "1", 0, [first])
+    await engine.put_record("tick", "2", 0, [second])
+
+    assert heard == [first.id]
+
+
+async def test_jobs_that_go_with_a_record_wake_those_who_wait_for_their_queue(
+    engine: Engine, clock: StoreClock
+) -> None:
+    mark = await engine.wait(["queue:q"], 0.01)
+    waiting = asyncio.create_task(engine.wait(["queue:q"], 30, mark))
+    await asyncio.sleep(0.05)
+
+    await engine.put_record("tick", "1", 0, [job(clock, queue="q")])
+
+    await asyncio.wait_for(waiting, 10)

@@ -32,12 +32,14 @@ from holdfast.core.model import (
     Step,
     StepState,
     Time,
+    UniqueName,
     Use,
     Wait,
     WaitKind,
     Where,
 )
 from holdfast.core.shared_limits import LIMIT, UNIT, Settings
+from holdfast.core.unique import LIVE, REFUSE, RETURN
 from holdfast.engines.contract import Engine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.engines.records import PAUSE, QUIET, WORKER
@@ -46,10 +48,13 @@ QUEUE_NAMES = ("a", "b", "c")
 TYPE_NAMES = ("test.0", "test.1")
 WORKER_NAMES = ("w-1", "w-2")
 KEY_NAMES = ("k-1", "k-2")
+UNIQUE_NAMES = ("a" * 64, "b" * 64)
+COUNTED_STATES = (LIVE, tuple(State), (State.AVAILABLE, State.SCHEDULED, State.COMPLETED))
 GROUP_NAMES = ("g", "h")
 PATH_NAMES = ("draw#1", "draw#2", "send#1", "~wait/go")
 RECORD_NAMES = (PAUSE + "a", QUIET + "w-1", "leader", LIMIT + "one")
 LIMIT_KEYS = ("one", "two/a", "two/b")
+FAIR_KEYS = ("x", "y", "y2")
 LIMITS = {"one": Settings(at_once=1), "two": Settings(at_once=2, burst=4 * UNIT, refill=1, period_ms=DAY)}
 """A rate that refills so slowly that no clock matters."""
 TICK_SECONDS = 0.001
@@ -159,7 +164,8 @@ class Twins:
         value = None if act.value is None else str(act.value)
         if name.startswith(LIMIT) and act.value:  # otherwise it can't be read, and limits nothing
             value = f'{{"at_once":{act.value + 1}}}'
-        await self._both(act.seat, "put_record", name, value, expected)
+        jobs = [self._job(plan, None, keyed=False) for plan in act.plans]
+        await self._both(act.seat, "put_record", name, value, expected, jobs)
 
     async def _beat(self, act: acts.BeatOf) -> None:
         worker = WORKER_NAMES[act.worker]
@@ -198,10 +204,13 @@ class Twins:
         await self._both(act.seat, "summaries", list(self._copies))
 
     async def _reopen(self, act: acts.Reopen) -> None:
-        """Close and open. A single-process store may break leases at that moment, so none may exist then."""
+        """Close and open. A single-process store may break leases and drop the permits kept for jobs at that moment, so
+        none may exist then.
+        """
         guarantees = self._kind.engine.guarantees
         leases = await self._model.find(Where(states=(State.ACTIVE,)))
-        if guarantees.durable == NOTHING or (leases and not guarantees.shared):
+        kept = [one.key for limit in LIMITS for one in await self._model.usage(limit) if one.held]
+        if guarantees.durable == NOTHING or ((leases or kept) and not guarantees.shared):
             return
         seat = act.seat % len(self._engines)
         await self._engines[seat].close()
@@ -245,13 +254,18 @@ class Twins:
             args=args,
             digest=digest(type, args),
             priority=plan.priority,
-            key=KEY_NAMES[plan.key] if plan.key is not None and keyed else None,
+            key=KEY_NAMES[plan.key] if plan.key is not None and plan.unique is None and keyed else None,
             key_until=None if plan.window is None else self._at(plan.window),
             parent=None if lease is None else lease.job,
             group=None if lease is None or plan.group is None else GROUP_NAMES[plan.group],
             created_at=self._clock.now,
             expires_at=None if plan.expires is None else self._at(plan.expires),
-            options=Options(keep_ms=plan.keep, limits=tuple(Use(LIMIT_KEYS[n]) for n in plan.limits)),
+            options=Options(
+                keep_ms=plan.keep,
+                limits=tuple(Use(LIMIT_KEYS[n]) for n in plan.limits),
+                unique=None if plan.unique is None else _unique_name(plan),
+                fair="" if plan.fair is None else FAIR_KEYS[plan.fair],
+            ),
             state=plan.state,
             run_at=self._at(plan.run),
             waits=waits,
@@ -369,6 +383,15 @@ class Twins:
                 self._born[slot] += id in self._copies
             elif not self._copies.get(id) or self._copies[id][-1] != job:
                 self._copies.setdefault(id, []).append(job)
+
+
+def _unique_name(plan: acts.Plan) -> UniqueName:
+    return UniqueName(
+        key=UNIQUE_NAMES[plan.unique or 0],
+        states=COUNTED_STATES[plan.counted],
+        within_ms=abs(plan.window) if plan.window else None,
+        then=REFUSE if plan.refuses else RETURN,
+    )
 
 
 async def _answer(call: Awaitable[object]) -> object:

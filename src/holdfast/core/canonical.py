@@ -54,25 +54,51 @@ def canonical(value: Any) -> str:
 
 def parse(text: str | bytes) -> Any:
     """Plain values from JSON that comes from outside: a command line, HTTP, a file. Stricter than `json.loads`."""
-    where = "the JSON text"
+    value = _read(text, PAYLOAD_LIMIT, float)
+    sized(written(value, _JSON_TEXT), _JSON_TEXT)
+    return value
+
+
+def parse_document(text: str | bytes, most: int) -> Any:
+    """Like `parse`, for up to `most` bytes with several values in it, each of which is checked when it is written."""
+    value = _read(text, most, _finite)
+    if _HALF.search(text.decode() if isinstance(text, bytes) else text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise BadValue(f"{_JSON_TEXT}: half of a surrogate pair; write whole characters") from None
+    return value
+
+
+def _read(text: str | bytes, most: int, parse_float: Callable[[str], float]) -> Any:
+    where = _JSON_TEXT
     try:
         text = text.decode() if isinstance(text, bytes) else text
         text.encode()
     except UnicodeError:
         raise BadValue(f"{where}: not valid UTF-8; write it as UTF-8") from None
     try:
-        _check_nesting(sized(text, where))
-        value = json.loads(text, object_pairs_hook=_unique, parse_int=_whole_number, parse_constant=_no_constant)
+        _check_nesting(sized(text, where, most))
+        return json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_int=_whole_number,
+            parse_float=parse_float,
+            parse_constant=_no_constant,
+        )
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise BadValue(f"{where}: not JSON: {error.msg} at {place}; correct it there") from None
     except Unfit as unfit:
         raise unfit.at(where) from None
-    sized(written(value, where), where)
-    return value
 
 
 # Strictness that json.loads lacks.
+
+_JSON_TEXT = "the JSON text"
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""How half of a surrogate pair is written."""
 
 _TOKENS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
@@ -103,6 +129,13 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise Unfit(f"{clipped(text)} {_NOT_FINITE}")
+    return value
+
+
 def _no_constant(name: str) -> None:
     raise Unfit(f"{name} {_NOT_FINITE}")
 
@@ -110,7 +143,7 @@ def _no_constant(name: str) -> None:
 # The walker: one pass that checks and writes.
 
 _TOO_DEEP = f"nested deeper than {DEPTH_LIMIT} levels, or contains itself; flatten it, or remove the cycle"
-_TOO_LARGE = f"larger than {PAYLOAD_LIMIT >> 20} MiB as JSON; store it elsewhere and pass a path or URL"
+_TOO_LARGE = f"larger than {PAYLOAD_LIMIT >> 20} MiB as JSON; pass a Blob (Blob.from_path), a path or a URL"
 _TOO_WIDE = "a whole number beyond 64 bits; pass it as text"
 _NOT_FINITE = "is not a finite number; pass None or text"
 _AS_BASE64 = 'set ser_json_bytes="base64", val_json_bytes="base64" in its model_config'
@@ -155,9 +188,9 @@ def a_or_an(name: str) -> str:
     return f"{'an' if _SPOKEN_WITH_AN.match(name) else 'a'} {name}"
 
 
-def sized(text: str, where: str) -> str:
-    """The text, or BadValue if it is too large."""
-    if size_of(text) > PAYLOAD_LIMIT:
+def sized(text: str, where: str, most: int | None = None) -> str:
+    """The text, or BadValue if it is larger than `most` bytes, by default PAYLOAD_LIMIT."""
+    if size_of(text) > (PAYLOAD_LIMIT if most is None else most):
         raise BadValue(f"{where}: {_TOO_LARGE}")
     return text
 

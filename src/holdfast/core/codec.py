@@ -229,25 +229,50 @@ class Signature:
                 codec.part(value, ARGUMENT_DEPTH, changes) for codec, value in zip(self._in_place, args, strict=True)
             ]
             return self._joined([text for text, _ in places], {}), tuple([copy for _, copy in places]), {}
-        given, defaults, codecs = self._bind(args, kwargs), self._defaults, self._codecs
+        return self._copied(self._bind(args, kwargs), self._places, changes)
+
+    def _copied(
+        self, given: dict[str, Any], names: Sequence[str], changes: list[Changed] | None
+    ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The text and copies of arguments that are bound to parameters, of which these are positional."""
+        defaults, codecs = self._defaults, self._codecs
         more = [codecs[self._more].part(value, ARGUMENT_DEPTH, changes) for value in given.pop(self._more, ())]
         others = given.pop(self._others, {})
         parts = {name: codecs[name].part(value, ARGUMENT_DEPTH, changes) for name, value in given.items()}
         differ = {name for name, (text, _) in parts.items() if text != defaults.get(name)}
-        last = len(self._places)
-        while last and not more and self._places[last - 1] not in differ:
+        last = len(names)
+        while last and not more and names[last - 1] not in differ:
             last -= 1
-        places = [parts.get(name) or self._default(name, changes) for name in self._places[:last]] + more
+        places = [parts.get(name) or self._default(name, changes) for name in names[:last]] + more
         named = {name: parts[name] for name in self._names if name in differ}
         for name, value in others.items():
             named[name] = codecs[self._others].part(value, ARGUMENT_DEPTH, changes)
         text = self._joined([text for text, _ in places], {name: text for name, (text, _) in named.items()})
         return text, tuple([copy for _, copy in places]), {name: copy for name, (_, copy) in named.items()}
 
+    def encode_after_one(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The text of a call without its first argument, which isn't known yet: what stands after it, or BadValue."""
+        if not self._places and not self._more:
+            raise BadValue(f"{self.name} takes no positional argument, so it can't get a result; give it a parameter")
+        given = self._bind((None, *args), kwargs)
+        if not self._places:
+            given[self._more] = given[self._more][1:]
+            return self._copied(given, [], None)[0]
+        del given[self._places[0]]
+        return self._copied(given, self._places[1:], None)[0]
+
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name, with the defaults of those that were not passed, or BadValue."""
         given = self._bind(args, kwargs)
         return {**self._given_defaults, **given, **given.get(self._others, {})}
+
+    def plain(self, text: str) -> dict[str, Any]:
+        """The arguments of an encoded call by name, as plain JSON values, with the defaults of those it leaves out."""
+        places, named = self._split(text)
+        given = dict(zip(self._places, places, strict=False)) | named
+        return {
+            name: parse(one if isinstance(one, str) else bytes(one)) for name, one in (self._defaults | given).items()
+        }
 
     def decode(self, text: str | bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, to pass as `*args, **kwargs`, or BadValue. Defaults are left to the call."""
@@ -276,6 +301,20 @@ class Signature:
             what = f"the job has no argument {min(missing)!r}, which {self.name}() requires"
             raise BadValue(f"{what}; give the parameter a default")
         return args, kwargs
+
+    def schema(self) -> dict[str, Any]:
+        """The arguments as JSON Schema: an object by the parameters' names. What has no schema accepts anything."""
+        properties = {name: self._codecs[name].schema() for name in self.names}
+        known: dict[str, Any] = {}
+        for one in properties.values():
+            known |= one.pop("$defs", {})
+        for name, text in self._defaults.items():
+            if name in properties:
+                properties[name] = {**properties[name], "default": parse(text)}
+        required = [name for name in self._places if name in self._required]
+        required += sorted(self._required.difference(required))
+        found = {"type": "object", "properties": properties, "required": required}
+        return {**found, "$defs": known} if known else found
 
     def read_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make a call's arguments of plain JSON values, by the type hints, or raise BadValue. For `*args, **kwargs`."""
@@ -347,6 +386,10 @@ class Signature:
             for name in self.unknown_names(kwargs):
                 hint = suggest(name, self.names) or f"; it takes {', '.join(self.names) or 'no arguments'}"
                 raise BadValue(f"{self.name} takes no argument {clipped(name)!r}{hint}") from None
+            missing = [name for name in self.names if name in self._required and name not in (*names, *kwargs)]
+            if missing and str(error).startswith("missing a required"):
+                takes = f"; it takes {', '.join(self.names)}"
+                raise BadValue(f"{self.name} needs the argument {missing[0]!r}{takes}") from None
             raise BadValue(f"{self.name}: {clipped(str(error))}; check its parameters") from None
 
     def unknown_names(self, kwargs: Mapping[str, Any]) -> list[str]:

@@ -3,26 +3,33 @@
 `app.limit(…)` makes one. From the arguments of a call come the key of its counter (`per`) and its units (`cost`).
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, isfinite
-from string import Formatter
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.core.canonical import canonical
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Use
+from holdfast.core.named_arguments import call_with_named, check_named, needs_named
 from holdfast.core.shared_limits import MOST_UNITS, UNIT, Settings, check_name, key_of, settings_from
 from holdfast.core.suggestions import suggest
+from holdfast.core.templates import fields_of, filled_in
 
 FACTS = ("host", "queue", "type")
 """The fields of `per` that are no arguments: the worker's machine, and the job's queue and type."""
 
 STEPS_ONLY = "host"
 """The one that is known only where a step runs."""
+
+
+@runtime_checkable
+class Home(Protocol):
+    """What holds the limits of an app: it knows the step that is running."""
+
+    def settle(self, limit: "Limit", units: int) -> None:
+        """Correct what the running step uses of a limit, in millionths of a unit."""
 
 
 class Limit(Struct, frozen=True, kw_only=True, eq=False):
@@ -52,6 +59,23 @@ class Limit(Struct, frozen=True, kw_only=True, eq=False):
         if not callable(function):
             raise Invalid(f"limit {self.name}: cost({function!r}): give a function of the call's arguments")
         return replace(self, cost_function=function)
+
+    def settle(self, units: float) -> None:
+        """Say how many units of the rate the running step has really used, whatever its cost was estimated to be.
+
+        Call it in a step that uses this limit. The last call counts, and the rate is corrected when the step ends: what
+        was used beyond the estimate is missing afterwards. Outside a job, it does nothing.
+        """
+        if self.rate is None:
+            raise Invalid(f"limit {self.name} has no rate= whose units could be settled; give it one")
+        if isinstance(units, bool) or not isinstance(units, int | float) or not 0 <= units <= MOST_UNITS:
+            raise Invalid(f"limit {self.name}: settle({units!r}): give the units used, from 0 to {MOST_UNITS:,}")
+        assert isinstance(self.home, Home)
+        self.home.settle(self, self.exact_units(units))
+
+    def exact_units(self, units: float) -> int:
+        """Units in millionths. Where the rate has no decimal point, a fraction of a unit counts as a whole one."""
+        return round((units if "." in (self.rate or "") else ceil(units)) * UNIT)
 
     def __repr__(self) -> str:
         return f"<limit {self.name}: {self.words()}>"
@@ -93,15 +117,14 @@ def check_uses(what: str, given: Any, names: Sequence[str], *, is_job: bool = Fa
 
 def _fields(limit: Limit) -> list[str]:
     """The fields in a limit's `per`: `["model"]` for "{model}"."""
-    try:
-        parts = list(Formatter().parse(limit.per))
-    except (ValueError, TypeError) as error:
-        raise Invalid(f"limit {limit.name}: per={limit.per!r} can't be read: {error}") from None
-    fields = [(field, spec, conversion) for _, field, spec, conversion in parts if field is not None]
-    for field, spec, conversion in fields:
-        if spec or conversion or not all(part.isidentifier() for part in field.split(".")):
-            raise Invalid(f"limit {limit.name}: per={limit.per!r}: write plain names in the braces: '{{model}}'")
-    return [field for field, _, _ in fields]
+    return fields_of(f"limit {limit.name}: per={limit.per!r}", limit.per)
+
+
+def needs_argument(limit: Limit, name: str) -> bool:
+    """Whether a limit's `per` or its cost depends on this argument."""
+    if name in [field.partition(".")[0] for field in _fields(limit)]:
+        return True
+    return limit.cost_function is not None and needs_named(limit.cost_function, name)
 
 
 def _check_field(what: str, limit: Limit, field: str, names: Sequence[str], *, is_job: bool) -> None:
@@ -117,29 +140,22 @@ def _check_field(what: str, limit: Limit, field: str, names: Sequence[str], *, i
 
 
 def _check_cost(what: str, limit: Limit, names: Sequence[str]) -> None:
-    if limit.cost_function is None:
-        return
-    for one in _parameters(limit).values():
-        is_named = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-        if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) or (one.default is not one.empty and is_named):
-            continue
-        if one.name not in names or not is_named:
-            hint = suggest(one.name, names) or f"; there are {', '.join(names) or 'none'}"
-            raise Invalid(
-                f"{what}: the cost function of limit {limit.name} takes {one.name!r}, which isn't a parameter{hint}"
-            )
+    if limit.cost_function is not None:
+        check_named(_cost_of(what, limit), limit.cost_function, names)
 
 
-def _parameters(limit: Limit) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(limit.cost_function or (lambda: 0)).parameters
-    except (ValueError, TypeError):  # some builtins have none
-        raise Invalid(
-            f"limit {limit.name}: cost: give a function whose parameters have names, such as a lambda"
-        ) from None
+def _cost_of(what: str, limit: Limit) -> str:
+    return f"{what}: the cost function of limit {limit.name}"
 
 
 # What one call needs.
+
+
+def fixed_uses(limits: Sequence[Limit]) -> tuple[Use, ...] | None:
+    """Return what every call needs of these limits, or None if that depends on its arguments."""
+    if any(one.per or one.cost_function is not None for one in limits):
+        return None
+    return tuple(Use(one.name, UNIT) for one in limits)
 
 
 def uses_of(what: str, limits: Sequence[Limit], given: Mapping[str, Any], facts: Mapping[str, str]) -> tuple[Use, ...]:
@@ -149,42 +165,14 @@ def uses_of(what: str, limits: Sequence[Limit], given: Mapping[str, Any], facts:
 
 
 def _value(what: str, limit: Limit, known: Mapping[str, Any]) -> str:
-    if not limit.per:
-        return ""
-    texts = []
-    for literal, field, _, _ in Formatter().parse(limit.per):
-        texts.append(literal)
-        if field is not None:
-            texts.append(_text(what, limit, field, known))
-    return "".join(texts)
-
-
-def _text(what: str, limit: Limit, field: str, known: Mapping[str, Any]) -> str:
-    first, *more = field.split(".")
-    value = known[first]
-    for name in more:
-        try:
-            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
-        except (KeyError, AttributeError):
-            raise Invalid(
-                f"{what}: limit {limit.name} counts per {{{field}}}, but the value given has no {name!r}"
-            ) from None
-    return value if isinstance(value, str) else canonical(value)
+    return filled_in(f"{what}: limit {limit.name} counts per", limit.per, known) if limit.per else ""
 
 
 def _units(what: str, limit: Limit, given: Mapping[str, Any]) -> int:
     function = limit.cost_function
     if function is None:
         return UNIT
-    taken = _parameters(limit)
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
-    try:
-        units: Any = function(**{name: value for name, value in given.items() if takes_all or name in taken})
-    except Exception as error:
-        where = f"{function.__module__}.{getattr(function, '__qualname__', '?')}"
-        raise Invalid(
-            f"{what}: the cost function of limit {limit.name} ({where}) raised {type(error).__name__}: {error}"
-        ) from error
+    units: Any = call_with_named(_cost_of(what, limit), function, given)
     if isinstance(units, bool) or not isinstance(units, int | float) or not isfinite(units) or units < 0:
         raise Invalid(f"{what}: the cost function of limit {limit.name} returned {units!r}; return a number, 0 or more")
     is_whole = "." not in (limit.rate or "")

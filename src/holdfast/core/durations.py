@@ -1,7 +1,7 @@
 """Durations as people write them: seconds, a timedelta, or text such as "90s", "10m", "2h", "7d", "1h30m"."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from holdfast.core.errors import Invalid
 
@@ -10,6 +10,7 @@ Duration = int | float | timedelta | str
 LONGEST_MS = 100 * 365 * 86_400_000
 """A hundred years: a longer duration is surely a mistake in the unit."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d|w)")
 _WHOLE = re.compile(rf"(?:{_PART.pattern} *)+")
@@ -40,6 +41,14 @@ def milliseconds(duration: Duration) -> int:
             "from 0 to 100 years"
         )
     return round(result)
+
+
+def as_utc(at: int) -> datetime:
+    """A time in milliseconds since 1970 as a datetime. Beyond the calendar, it is the calendar's last moment."""
+    try:
+        return _EPOCH + timedelta(milliseconds=at)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def in_words(milliseconds: int) -> str:

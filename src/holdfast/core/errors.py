@@ -10,6 +10,8 @@
     │   ├── LeaseLost        another worker took the lease, or it ended: this attempt stops
     │   ├── Outrun           others kept changing the job first
     │   ├── KeyConflict      the idempotency key was already used with other arguments
+    │   ├── Duplicate        there is a job like it already, and `unique=` says to refuse
+    │   ├── QueueFull        as many jobs wait in the queue as may
     │   └── Moved            the store's jobs were moved to another store, or are being moved
     ├── JobError             a job or a part of it failed
     │   ├── JobFailed        the job needs a person (review) or was discarded
@@ -19,6 +21,10 @@
     │   ├── UndoFailed       something that a stopped job made could not be undone
     │   └── ItemsFailed      too many items of a map failed
     ├── Throttled            raise it in a step: the provider asks to slow down (in `throttling`)
+    ├── BlobError            a large value or a file
+    │   ├── BlobGone         it isn't in the blob store any more, or it was altered there
+    │   ├── BlobsAway        the blob store can't be reached, is full, or refuses
+    │   └── Unstored         a result couldn't be stored; a local file holds it
     ├── WrongColour          an async step was called from sync code, or the other way round
     └── StoreError           the store failed
         ├── StoreBusy        another process locked the store for too long, or owns it
@@ -76,6 +82,26 @@ class KeyConflict(Refused):
     """The idempotency key was already used with other arguments."""
 
 
+class Duplicate(Refused):
+    """There is a job like it already, and `unique=` says to refuse. `existing` is its run, `id` its id."""
+
+    def __init__(self, line: str, id: str, existing: Any = None) -> None:
+        super().__init__(line)
+        self.id = id
+        self.existing: Any = id if existing is None else existing
+
+
+class QueueFull(Refused):
+    """As many jobs wait in the queue as may. `depth` is how many do; try again in about `retry_after` seconds."""
+
+    def __init__(self, line: str, *, queue: str, depth: int, most_waiting: int, retry_after: float) -> None:
+        super().__init__(line)
+        self.queue = queue
+        self.depth = depth
+        self.most_waiting = most_waiting
+        self.retry_after = retry_after
+
+
 class Moved(Refused):
     """The store's jobs were moved to another store, or are being moved: it accepts no writes."""
 
@@ -130,6 +156,22 @@ class ItemFailure:
     index: int
     item: Any
     error: BaseException
+
+
+class BlobError(HoldfastError):
+    """A large value or a file can't be read or stored."""
+
+
+class BlobGone(BlobError):
+    """It isn't in the blob store any more, or it was altered there."""
+
+
+class BlobsAway(BlobError):
+    """The blob store can't be reached, is full, or refuses."""
+
+
+class Unstored(BlobError):
+    """A result couldn't be stored. The message names the local file that holds it."""
 
 
 class WrongColour(HoldfastError, TypeError):

@@ -76,9 +76,12 @@ def quoted_name(name: str) -> str:
     return quote(name, safe=" :")
 
 
-def idempotency_key(job: str, path: str) -> str:
-    """The key to send to a provider, so that it ignores a repeated call: the same in all attempts and replays."""
-    return digest(job, path)
+def idempotency_key(job: str, path: str, generation: str = "") -> str:
+    """The key to send to a provider, so that it ignores a repeated call: the same in all attempts and replays.
+
+    A step whose result a person rejected has a new generation, or the provider would return the rejected result again.
+    """
+    return digest(job, path, generation) if generation else digest(job, path)
 
 
 def check_id(text: str) -> str:

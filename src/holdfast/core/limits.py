@@ -12,8 +12,14 @@ def size_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
 
 
-PAYLOAD_BYTES = 1 << 20
-"""The largest value as JSON text: the arguments of a job, a result, the value of a question."""
+PAYLOAD_BYTES = 64 << 20
+"""The largest value as JSON text: the arguments of a job, a result. Larger ones are files: `Blob`."""
+
+LARGE_BYTES = 64 << 10
+"""A value larger than this as JSON text is kept in the blob store, if there is one."""
+
+INLINE_BYTES = 1 << 20
+"""The largest value as JSON text that a record holds, where there is no blob store."""
 
 JOB_KEY_CHARACTERS = 255
 """The longest idempotency key."""
@@ -36,6 +42,9 @@ INBOX_SIGNALS, INBOX_BYTES = 1_000, 2 << 20
 WAITS = 10_000
 """How many things a job may wait for at once."""
 
+CHILDREN = 100_000
+"""How many children one job may submit, unless `@app.job(most_children=…)` says otherwise."""
+
 WAITERS = 1_000
 """How many other jobs may wait for the end of one job, besides its parent."""
 
@@ -54,7 +63,7 @@ STORED_PATH_CHARACTERS = PATH_CHARACTERS + 100
 STEP_NAMES = 100
 """How many step names a job's summary counts separately. Steps with other names are counted together."""
 
-RECORD_NAME_CHARACTERS, RECORD_BYTES = 500, PAYLOAD_BYTES
+RECORD_NAME_CHARACTERS, RECORD_BYTES = 500, INLINE_BYTES
 """How long the name of a store record, such as a pause, may be, and its text."""
 
 ERROR_CHARACTERS, TRACEBACK_CHARACTERS = 4_000, 16_000
@@ -79,6 +88,8 @@ _REFUSED, _CUT = "refused", "cut"
 
 LIMITS: tuple[Limit, ...] = (
     Limit("arguments or result of a job or step, as JSON", f"{PAYLOAD_BYTES >> 20} MiB", "refused (`BadValue`)"),
+    Limit("the same on a store without a blob store", f"{INLINE_BYTES >> 20} MiB", "refused (`BadValue`)"),
+    Limit("arguments of a submit with `connection=`", f"{INLINE_BYTES >> 20} MiB, without a `Blob`", "refused"),
     Limit("idempotency key", f"{JOB_KEY_CHARACTERS} characters", _REFUSED),
     Limit("priority", f"from -{PRIORITIES} to {PRIORITIES}", _REFUSED),
     Limit("tags", f"{LABELS} of {TAG_CHARACTERS} characters each", _REFUSED),
@@ -92,6 +103,11 @@ LIMITS: tuple[Limit, ...] = (
         "refused (`NotAllowed`), unless it is the first signal that the job waits for",
     ),
     Limit("things that a job waits for at the same time", f"{WAITS:,}", _REFUSED),
+    Limit(
+        "children that one job submits",
+        f"{CHILDREN:,}, or `@app.job(most_children=…)`",
+        "refused (`NotAllowed`); what was submitted before stays",
+    ),
     Limit("jobs that wait for the end of one job, besides its parent", f"{WAITERS:,}", "refused (`NotAllowed`)"),
     Limit("path of a step, with the steps around it", f"{PATH_CHARACTERS:,} characters", "refused before it runs"),
     Limit("step names that a job's summary counts separately", f"{STEP_NAMES}", "the others are counted together"),

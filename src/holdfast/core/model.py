@@ -143,20 +143,50 @@ class Use(Struct, frozen=True, omit_defaults=True, gc=False):
     units: int = 1_000_000
 
 
+class UniqueName(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The name of a unique job, and in which states and how long another job with this name counts (`unique`).
+
+    `then` is what to do about such a job: return it, refuse or replace it.
+    """
+
+    key: str
+    states: tuple[State, ...] = (
+        State.SCHEDULED,
+        State.AVAILABLE,
+        State.PENDING,
+        State.ACTIVE,
+        State.RETRYABLE,
+        State.REVIEW,
+    )
+    within_ms: int | None = None
+    then: str = "return"
+
+
 class Options(Struct, frozen=True, omit_defaults=True, gc=False):
     """Settings from the caller that only the worker and the upkeep read.
 
-    Of `limits` engines know, too: a claim takes the permits that they ask for (`shared_limits`).
+    Engines know three of them: a claim takes the permits that `limits` asks for (`shared_limits`), jobs of one queue
+    and priority whose `fair` differs take turns (`fairness`), and an insert looks whether there is a job with the same
+    `unique` name (`unique`). `budget` is what the job and its children may spend, in millionths of each currency
+    (`budgets`). A child draws on the budget of `budget_root`. `envelope` is JSON text that only the HTTP API reads:
+    what was submitted over the Open Job Spec and has no field of its own. It is empty for every other job.
     """
 
     retry: Retry = Retry()
     timeout_ms: int | None = None
     keep_ms: int | None = None
+    keep_result_ms: int | None = None
+    """How long the result is kept after the job ended, if that is shorter than the job itself."""
     stages: tuple[str, ...] = ()
     cleanup: bool = False
     tags: tuple[str, ...] = ()
     meta: Mapping[str, str] = {}
     limits: tuple[Use, ...] = ()
+    unique: UniqueName | None = None
+    fair: str = ""
+    budget: Mapping[str, int] = {}
+    budget_root: str = ""
+    envelope: str = ""
 
 
 class Job(Struct, frozen=True, kw_only=True, gc=False):
@@ -380,6 +410,7 @@ class Spending(Struct, frozen=True, omit_defaults=True):
     `kept` went into recorded results, `in_flight` into steps that run now, `loose` into the job's own code between
     steps, `wasted` into tries that failed or were cut off. `saved` was not paid again, because a record answered.
     `is_least` means that a lost worker may have spent more. `waited` is the lease that ended with a wait or a release.
+    `unbooked` is the part of it that the job's budget doesn't know yet.
     """
 
     kept: Mapping[str, int] = {}
@@ -389,13 +420,27 @@ class Spending(Struct, frozen=True, omit_defaults=True):
     saved: Mapping[str, int] = {}
     is_least: bool = False
     waited: int = 0
+    unbooked: Mapping[str, int] = {}
+
+
+ITEMS_LISTED = 64
+"""How many running steps of a job a heartbeat lists at most."""
+
+
+class RunningItem(Struct, frozen=True, omit_defaults=True):
+    """A step that runs right now: since when, and which try it is."""
+
+    path: str
+    since: Time
+    try_number: int = 1
 
 
 class Running(Struct, frozen=True, omit_defaults=True):
     """What a worker is doing for one job right now. `silent_ms` is the time since its last progress.
 
     `made` is how many of `done` were finished since `since`; the others came from records. `waited_ms` is how long the
-    job did nothing but wait for limits, which its timeout doesn't count.
+    job did nothing but wait for limits, which its timeout doesn't count. `items` are the steps that run, the oldest
+    first, up to ITEMS_LISTED.
     """
 
     job: str
@@ -412,10 +457,15 @@ class Running(Struct, frozen=True, omit_defaults=True):
     limited: Limited | None = None
     waited_ms: int = 0
     spending: Spending | None = None
+    items: tuple[RunningItem, ...] = ()
 
 
 TYPES_LISTED = 500
 """How many job types a heartbeat lists at most."""
+
+
+SCHEDULES_LISTED = 500
+"""How many schedules a heartbeat lists at most."""
 
 
 class Presence(Struct, frozen=True, omit_defaults=True):
@@ -424,9 +474,11 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     `leaving` marks its last heartbeat. The engine sets `gone` when it saw the worker die, and `store_away` when the
     store was unreachable at some time since the last heartbeat, so that silence says little about the worker.
     `beat_ms` is the time between two heartbeats, and `lease_ms` how long a lease lasts without one. `types` are the
-    job types that it claims; None if it runs an older version or has more than TYPES_LISTED. `trouble` is why it can't
-    write its results, such as a full disk. `unreadable` means that the heartbeat can't be read: only the worker's name
-    is known then, and the time of its last heartbeat, unless `beat_at` is 0.
+    job types that it claims; None if it runs an older version or has more than TYPES_LISTED. `has` is what jobs may
+    need of it, and `lacks` what it lacks for types that it knows and doesn't claim. `schedules` are the names of the
+    schedules that its code declares; None if there are more than SCHEDULES_LISTED, and then it counts as declaring any.
+    `trouble` is why it can't write its results, such as a full disk. `unreadable` means that the heartbeat can't be
+    read: only the worker's name is known then, and the time of its last heartbeat, unless `beat_at` is 0.
     """
 
     worker: str
@@ -445,6 +497,9 @@ class Presence(Struct, frozen=True, omit_defaults=True):
     types: tuple[str, ...] | None = None
     trouble: str = ""
     unreadable: bool = False
+    has: tuple[str, ...] = ()
+    lacks: Mapping[str, tuple[str, ...]] = {}
+    schedules: tuple[str, ...] | None = ()
 
 
 class Beat(Struct, frozen=True):
@@ -479,5 +534,6 @@ class Where(Struct, frozen=True):
     queue: str | None = None
     type: str | None = None
     parent: str | None = None
+    key: str | None = None
     expires_before: Time | None = None
     newest_first: bool = False

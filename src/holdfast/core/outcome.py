@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
+from holdfast.core.durations import LONGEST_MS
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Error, Event, Job, Retry, Step, StepState, Time
 
-STRATEGIES = ("none", "constant", "linear", "exponential")
+STRATEGIES = ("none", "constant", "linear", "polynomial", "exponential")
 JITTER_LOW, JITTER_HIGH = 0.5, 1.5
 
 
@@ -24,8 +25,10 @@ def check_retry(retry: Retry) -> Retry:
     for name in ("initial_ms", "cap_ms"):
         if type(getattr(retry, name)) is not int:
             raise Invalid(f"{name}={getattr(retry, name)!r} is invalid; give a whole number of milliseconds")
-    if retry.initial_ms < 0 or retry.cap_ms < 0:
-        raise Invalid("a backoff can't be negative; give 0 or more milliseconds")
+        if getattr(retry, name) < 0:
+            raise Invalid("a backoff can't be negative; give 0 or more milliseconds")
+        if getattr(retry, name) > LONGEST_MS:
+            raise Invalid(f"{name}={getattr(retry, name)} is longer than 100 years; give it in milliseconds")
     if type(retry.factor) not in (int, float) or not 1.0 <= retry.factor < inf:
         raise Invalid(f"backoff factor {retry.factor!r} is invalid; give a finite number of 1 or more")
     if type(retry.jitter) is not bool:
@@ -46,9 +49,10 @@ def next_delay(retry: Retry, failures: int, chance: float = 0.5) -> int:
             delay = float(retry.initial_ms)
         case "linear":
             delay = float(retry.initial_ms) * failures
-        case "exponential":
+        case "exponential" | "polynomial":
             try:
-                delay = retry.initial_ms * retry.factor ** (failures - 1)
+                growth = retry.factor ** (failures - 1) if retry.strategy == "exponential" else failures**retry.factor
+                delay = retry.initial_ms * growth
             except OverflowError:
                 delay = float(retry.cap_ms if retry.initial_ms else 0)
         case _:
@@ -81,6 +85,18 @@ ONCE = '{"effect":"once"}'
 """The result that is recorded when a step with `effect="once"` starts: its intent."""
 
 
+ARGS_PATH = "~args/"
+"""The path, beside the record of a step with `key=`, of hashes of its arguments, to notice when they differ."""
+
+ONCE_TAG = "once"
+"""The last of the stored tags of a call with effect="once". No hash looks like it."""
+
+
+def is_once(stored: str | None) -> bool:
+    """Whether a recorded call was made as an effect, whatever its step is now. `stored` are its tags."""
+    return stored is not None and stored.endswith(f'"{ONCE_TAG}"]')
+
+
 TRANSACTION = "transaction"
 """The effect of a step that writes to the store's own database, in the transaction of its record."""
 
@@ -107,15 +123,24 @@ def doubt_text(job: str, paths: Sequence[str], cause: str = "") -> str:
     """The message about a job's effects in doubt: what went wrong, if known, and what to type."""
     is_one = len(paths) == 1
     they = "it" if is_one else "they"
-    which = ", ".join(paths)
-    happened = f"{which}: {cause}; {they} started" if cause else f"{which} started"
+    why = f" ({cause})" if cause else f": {they} started, and no result was recorded"
     step = shlex.quote(paths[0]) if is_one else "STEP, once for each step,"
     return (
-        f"{happened}, and no result was recorded, so {they} may have happened; check whether {they} did, then run "
-        f"holdfast resolve {job} --step {step} with --result VALUE if it happened, or --again if it didn't"
+        f"{', '.join(paths)} may have happened{why}{DOUBT_ADVICE}{they} did, then run holdfast resolve {job} --step "
+        f"{step} with --result VALUE if it happened, or --again if it didn't"
     )
+
+
+def resolve_command(job: str, path: str, value: str) -> str:
+    """The command that completes a job, or settles one of its steps, with this value."""
+    step = f" --step {shlex.quote(path)}" if path else ""
+    return f"holdfast resolve {job}{step} --result {shlex.quote(value)}"
+
+
+DOUBT_ADVICE = "; check whether "
+"""Separates what may have happened from what to do, in the message of an EffectInDoubt."""
 
 
 def failed_with(error: Error) -> str:
     """An error as the cause of an effect in doubt."""
-    return f"it failed with {error.type}: {error.message}"
+    return f"{error.type}: {error.message}"

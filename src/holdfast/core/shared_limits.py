@@ -45,6 +45,9 @@ LIMIT = "limit/"
 BUCKET = "bucket/"
 """A record `bucket/KEY` holds the state of a key's rate, and until when it is closed."""
 
+BUDGET = "~budget"
+"""The limit that the budgets of all jobs belong to (`budgets`). Code can't declare it."""
+
 BUCKET_KEPT_MS = 3_600_000
 """How long the bucket of a key that nobody uses is kept, after which it is surely full."""
 
@@ -65,13 +68,14 @@ class Settings(Struct, frozen=True, omit_defaults=True):
 class Bucket(Struct, frozen=True, omit_defaults=True):
     """The state of a key: what its rate has left at a time, and until when it is closed.
 
-    `starts` counts the permits since it was closed.
+    `starts` counts the permits since it was closed. `granted` is what a budget had in all; `tokens` is what is left.
     """
 
     tokens: int = 0
     at: Time = 0
     closed_until: Time = 0
     starts: int = 0
+    granted: int = 0
 
     def text(self) -> str:
         """The bucket as a record holds it."""
@@ -114,6 +118,23 @@ def limit_of(key: str) -> str:
     return key.partition("/")[0]
 
 
+def changed_by(record: str) -> str:
+    """The limit of whose keys a changed record speaks; or the key of a budget, because each has one of its own."""
+    key = record.partition("/")[2]
+    return key if key.startswith(f"{BUDGET}/") else limit_of(key)
+
+
+def split_need(key: str) -> tuple[str, int]:
+    """The key of the bucket that counts for a key, and what must be left in it.
+
+    They differ only for a job that waits for its budget: it waits behind the key, with what it needs in the key's name.
+    """
+    if key.startswith(BUDGET) and key.count("/") == 3:
+        base, _, need = key.rpartition("/")
+        return base, int(need) if need.isdecimal() else 1
+    return key, 0
+
+
 def awaited_key(job: Job) -> str | None:
     """The key behind which a job waits: outside the order of its queue, until a permit is free. None: behind none.
 
@@ -134,7 +155,12 @@ def awaits_permit(job: Job) -> bool:
 
 
 def frees_permits(change: Change) -> bool:
-    """Whether permits may end with this change. An owner knows; for everybody else the store has to look."""
+    """Whether permits may end with this change. An owner knows; for everybody else the store has to look.
+
+    One may also be kept for a job that ran before, was woken for it, and ends before it is claimed.
+    """
+    if change.before is State.AVAILABLE:
+        return change.job.epoch > 0 and change.job.state not in (State.AVAILABLE, State.ACTIVE)
     if change.before is not State.ACTIVE or change.job.state is State.ACTIVE:
         return False
     return change.frees or change.epoch is None or bool(change.job.options.limits)
@@ -151,6 +177,11 @@ def filled(settings: Settings, bucket: Bucket | None, now: Time) -> Bucket:
     elapsed = max(0, now - bucket.at)
     tokens = min(most, bucket.tokens + elapsed * settings.refill // settings.period_ms)
     return replace(bucket, tokens=tokens, at=max(now, bucket.at))
+
+
+def sufficing(settings: Settings, bucket: Bucket, need: int) -> Bucket:
+    """The bucket as those see it who wait until so much is left: full, or empty."""
+    return replace(bucket, tokens=(settings.burst or 0) if bucket.tokens >= need else 0) if need else bucket
 
 
 def start_time(settings: Settings, bucket: Bucket, held: int, units: int, now: Time) -> Time | None:
@@ -201,7 +232,7 @@ def closed(bucket: Bucket, until: Time) -> Bucket:
 
 def check_name(name: Any) -> str:
     """A limit's name, or Invalid."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > LIMIT_NAME_CHARACTERS:
+    if not isinstance(name, str) or name == BUDGET or not _NAME.fullmatch(name) or len(name) > LIMIT_NAME_CHARACTERS:
         raise Invalid(
             f"{name!r} can't be a limit's name: use up to {LIMIT_NAME_CHARACTERS} letters, digits, '_', '-' and '.', "
             "and begin with a letter"

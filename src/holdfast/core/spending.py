@@ -12,10 +12,14 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Spending, Step
+from holdfast.core.suggestions import suggest
 
 MILLION = 1_000_000
 MOST = 1_000_000_000
 """The largest single amount. Sums of them stay exact in every store."""
+
+CURRENCIES = ("usd", "tokens")
+"""What can be spent."""
 
 SPENT_PATH = "~spent/"
 """The path, beside a step's record, of what the step has spent."""
@@ -28,6 +32,9 @@ def amounts_of(call: str, given: Mapping[str, Any]) -> dict[str, int]:
     """Read amounts as people write them (`usd=0.04, tokens=1_200`); or Invalid. Zeros are left out."""
     found: dict[str, int] = {}
     for name, number in given.items():
+        if name not in CURRENCIES:
+            hint = suggest(name, CURRENCIES) or f"; there are {' and '.join(CURRENCIES)}"
+            raise Invalid(f"{call}: {name!r} is no currency{hint}")
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= MOST:
             raise Invalid(f"{call}: {name}={number!r}: give a number from 0 to {MOST:,}")
         if amount := round(number * MILLION):
@@ -78,7 +85,8 @@ def total_of(spending: Spending) -> dict[str, int]:
 def closed(spending: Spending, *, lost: bool) -> Spending:
     """The spending of a lease that has ended: steps that still ran will run again, so their money is wasted.
 
-    If the worker was lost, that holds for code between steps too, and more may have been spent since its heartbeat.
+    If the worker was lost, that holds for code between steps too, and more may have been spent since its heartbeat. The
+    next lease tells the job's budget what is still unbooked.
     """
     wasted = added(spending.wasted, spending.in_flight, spending.loose if lost else {})
     loose = {} if lost else spending.loose
@@ -89,7 +97,8 @@ def reconciled(spending: Spending, records: Iterable[Step]) -> Spending:
     """A lost worker's last report, corrected by what the store has: steps may have been recorded after it."""
     kept = added(*(amounts_in(step) for step in records if step.path.startswith(SPENT_PATH)))
     newer = lessened(kept, spending.kept)
-    return replace(spending, kept=kept, in_flight=lessened(spending.in_flight, newer))
+    in_flight, unbooked = lessened(spending.in_flight, newer), lessened(spending.unbooked, newer)
+    return replace(spending, kept=kept, in_flight=in_flight, unbooked=unbooked)
 
 
 def amounts_in(record: Step) -> dict[str, int]:

@@ -12,6 +12,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     # Dashes are left out: they would make all options of a command similar.
     names, bare = {name.lstrip("-"): name for name in known}, word.lstrip("-")
     close = [name for name in names if bare and name.startswith(bare)]
+    close = close or [name for name in names if len(bare) > 2 and sorted(name) == sorted(bare)]  # "kye"
     close = [names[name] for name in close or get_close_matches(bare, names, cutoff=SIMILARITY)]
     return f"; did you mean {listed(close)}?" if close else ""
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import DecodeError, Struct, json
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.limits import (
@@ -107,6 +107,8 @@ def check_jobs(jobs: Sequence[Job]) -> None:
             raise BadValue(f"priority: {job.priority!r} is not a whole number; give one")
         check_row(job)
         if job.options is not checked:
+            if job.options.unique is not None and _are_alike(job.options, checked):
+                continue
             checked = job.options
             _check_nested("options", job.options)
             text = json.encode(job.options)
@@ -119,6 +121,11 @@ def check_jobs(jobs: Sequence[Job]) -> None:
                     f"options: {len(text):,} bytes as JSON, and at most {OPTIONS_BYTES:,} are allowed; "
                     "pass large values as arguments"
                 )
+
+
+def _are_alike(one: Options, other: Options) -> bool:
+    """Whether options that were checked differ from these only in their unique name, as those of a bulk insert do."""
+    return other.unique is not None and replace(one, unique=other.unique) == other
 
 
 def check_steps(steps: Sequence[Step]) -> None:
@@ -134,12 +141,21 @@ def check_steps(steps: Sequence[Step]) -> None:
 
 def check_asks(asks: Sequence[Ask]) -> None:
     """Refuse asks for permits that not every store can keep."""
+    most = MOST_UNITS * UNIT
+    known: set[str] = set()
+    """The keys and jobs that were checked already: most asks name the same ones."""
     for ask in asks:
-        for text in (ask.job, ask.path, *(use.key for use in (*ask.uses, *ask.settles))):
-            _check_field("ask", text)
-        if any(not -MOST_UNITS * UNIT <= use.units <= MOST_UNITS * UNIT for use in (*ask.uses, *ask.settles)):
-            raise BadValue(f"ask of step {ask.path}: more than {MOST_UNITS:,} units")
-        if len({use.key for use in ask.uses}) < len(ask.uses):
+        _check_field("ask", ask.path)
+        if ask.job not in known:
+            _check_field("ask", ask.job)
+            known.add(ask.job)
+        for use in (*ask.uses, *ask.settles):
+            if use.key not in known:
+                _check_field("ask", use.key)
+                known.add(use.key)
+            if not -most <= use.units <= most:
+                raise BadValue(f"ask of step {ask.path}: more than {MOST_UNITS:,} units")
+        if len(ask.uses) > 1 and len({use.key for use in ask.uses}) < len(ask.uses):
             raise Invalid(f"step {ask.path} asks for the same limit twice")
 
 
@@ -228,6 +244,17 @@ def check_record(name: str, value: str | None) -> None:
         raise Invalid(f"record {name}: only a worker's heartbeat writes this record")
     if value == "":
         raise Invalid(f"record {name}: a record can't be empty; pass None to remove it")
+
+
+def check_record_jobs(name: str, jobs: Sequence[Job]) -> None:
+    """Refuse jobs that can't be inserted together with a record."""
+    check_jobs(jobs)
+    if len(jobs) > NEW_JOBS_LIMIT:
+        raise Invalid(f"record {name} comes with {len(jobs)} jobs; at most {NEW_JOBS_LIMIT} are allowed")
+    if any(job.key is not None or job.options.unique is not None or job.parent is not None for job in jobs):
+        raise Invalid(
+            f"record {name} comes with a job that has a key, a unique name or a parent; insert that job separately"
+        )
 
 
 def check_page(ids: Sequence[str]) -> None:

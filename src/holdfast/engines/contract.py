@@ -41,7 +41,9 @@ from holdfast.core.model import (
     Usage,
     Where,
 )
+from holdfast.core.searches import Page
 from holdfast.core.summaries import StepHead, StepSummary, page_of, summarize
+from holdfast.engines.blob_keeping import KeepsBlobs
 from holdfast.engines.checks import (
     are_storable,
     at_most,
@@ -50,6 +52,7 @@ from holdfast.engines.checks import (
     check_jobs,
     check_page,
     check_record,
+    check_record_jobs,
     check_steps,
     check_worker,
     storable,
@@ -97,7 +100,7 @@ class Guarantees(Struct, frozen=True):
         return self.processes != "one process"
 
 
-class Engine(Observed, ABC):
+class Engine(Observed, KeepsBlobs, ABC):
     """Where jobs are kept."""
 
     guarantees: Guarantees
@@ -171,8 +174,9 @@ class Engine(Observed, ABC):
         Laws: if a job with the same id exists, it is left unchanged and reported as not new. If a job of the same type
         has the same key, the answer is that job, as long as the key is valid: until `key_until`, compared with the new
         job's `created_at`, or while that job is kept. If their digests differ, it raises KeyConflict and inserts
-        nothing. With `parent`, it raises LeaseLost unless that lease is current, and counts each new child in its
-        group. It wakes those who wait for the queue.
+        nothing. If a job holds the same unique name and counts (`core.unique.counts`), the answer is that job, or it
+        raises Duplicate and inserts nothing; otherwise the new job takes the name. With `parent`, it raises LeaseLost
+        unless that lease is current, and counts each new child in its group. It wakes those who wait for the queue.
         """
         check_jobs(jobs)
         answers = await self._insert(jobs, parent) if jobs or parent is not None else []
@@ -205,10 +209,17 @@ class Engine(Observed, ABC):
         one of its keys has no room (`core.shared_limits`). Thousands of such jobs in front don't make a claim slow. A
         key never has more valid permits than its `at_once`, and its rate is never exceeded by the store's clock. A
         pending job that waits for a limit is activated when its key has room, and keeps the permit for RESERVED_MS.
+
+        Laws of fair keys (`core.fairness`): within a queue and priority, jobs whose `options.fair` differs take turns,
+        in a round for each set of types; those without are one key together. A key's next job starts after at most one
+        job of every other waiting key that these types can serve. Jobs are returned in the order of their turns.
         """
         check_worker(worker)
         asked = storable(dict.fromkeys(queues))
-        return await self._claim(worker, asked, limit, _known(types)) if asked and limit > 0 else []
+        jobs = await self._claim(worker, asked, limit, _known(types)) if asked and limit > 0 else []
+        if self.observers:
+            self.announce_claims(jobs)
+        return jobs
 
     async def beat(self, presence: Presence) -> Beat:
         """Store a worker's heartbeat, and answer with what the worker must know. Changes no job.
@@ -224,7 +235,8 @@ class Engine(Observed, ABC):
         """Apply changes, each independently: a change that is refused (Conflict) has no effect on the others.
 
         Laws: the job, its one history entry (with the next version), step records, dropped records, its inbox, edited
-        arguments, new jobs and the arrival at its parent are one atomic act. A change is refused if the job isn't as
+        arguments, new jobs (with their unique names, whoever held these) and the arrival at its parent are one atomic
+        act. A change is refused if the job isn't as
         the change expects (`lifecycle.refusal`), or if a job suspends on a group of children that have all arrived. An
         arrival counts once for each child, whatever the parent's state. It wakes those who wait for the job or its
         queue, and the worker that lost the job. The job's permits end with its lease, in the same act.
@@ -280,13 +292,14 @@ class Engine(Observed, ABC):
         ended = await self._turn(changes, worker, storable(dict.fromkeys(queues)), max(0, limit), _known(types))
         if self.observers:
             self.announce_answers(changes, ended[0])
+            self.announce_claims(ended[1])
         return ended
 
     async def prune(self, limit: int = PRUNE_LIMIT) -> int:
         """Remove jobs whose `prune_at` has passed, oldest first, with everything that belongs to them; return how many.
 
         Laws: only terminal jobs, and none with a parent or child that has not ended. A key outlives its job until its
-        `key_until`.
+        `key_until`, and a unique name until its window ends, with the job's last state.
         """
         return await self._prune(at_most(limit, PAGE_LIMIT))
 
@@ -303,9 +316,24 @@ class Engine(Observed, ABC):
 
         Law: reading all pages returns each job that existed the whole time exactly once.
         """
+        if where.key is not None:
+            return list((await self.search(where, after, limit)).jobs)
         most = at_most(limit, PAGE_LIMIT)
-        texts = [text for text in (after, where.queue, where.type, where.parent) if text is not None]
-        return await self._find(where, after, most) if most and are_storable(*texts) else []
+        return await self._find(where, after, most) if most and are_storable(*_texts(where, after)) else []
+
+    async def search(self, where: Where, after: str = "", limit: int = PAGE_LIMIT) -> Page:
+        """A page of jobs in the order of their ids, for people: it is fast, or it stops and says so.
+
+        Laws: it finds what `find` would, in the same order, but after SCAN_LIMIT jobs that don't match it may stop and
+        return fewer; `is_cut` says so, and a search that continues at `next` misses no job. A state, a key or a parent
+        alone never stops early: each has an index.
+        """
+        most = at_most(limit, PAGE_LIMIT)
+        if not most or not are_storable(*_texts(where, after)):
+            return Page(jobs=())
+        if where.queue is not None and all(queue != where.queue for queue, _ in await self.count()):
+            return Page(jobs=())
+        return await self._search(where, after, most)
 
     @abstractmethod
     async def count(self) -> Mapping[tuple[str, State], int]:
@@ -373,15 +401,24 @@ class Engine(Observed, ABC):
         """The records whose names start with `prefix`, sorted by name."""
         return await self._records(prefix) if are_storable(prefix) else []
 
-    async def put_record(self, name: str, value: str | None, expected: int | None = None) -> Record | Conflict:
-        """Write a record, or remove it (None), if it is still at version `expected`.
+    async def put_record(
+        self, name: str, value: str | None, expected: int | None = None, jobs: Sequence[Job] = ()
+    ) -> Record | Conflict:
+        """Write a record, or remove it (None), if it is still at version `expected`. Insert these jobs with it.
 
         Laws: `expected=0` means that the record must not exist; `expected=None` always writes. A version number is
         never used twice, not even after a removal (but those of buckets may be). When a record `limit/NAME` or
-        `bucket/KEY` changes, the next claim looks at the jobs that wait for that limit.
+        `bucket/KEY` changes, the next claim looks at the jobs that wait for that limit. The record and the jobs are one
+        act: a Conflict inserts nothing, and neither does a job that can't be stored. Jobs are new ones, without key and
+        parent; one whose id exists is left unchanged.
         """
         check_record(name, value)
-        return await self._put_record(name, value, expected)
+        if jobs:
+            check_record_jobs(name, jobs)
+        answer = await self._put_record(name, value, expected, jobs)
+        if jobs and self.observers and isinstance(answer, Record):
+            self.announce_inserts(jobs, [Inserted(job.id, True) for job in jobs])
+        return answer
 
     # Waking.
 
@@ -442,6 +479,11 @@ class Engine(Observed, ABC):
     @abstractmethod
     def _find(self, where: Where, after: str, limit: int) -> Awaitable[list[Job]]: ...
 
+    async def _search(self, where: Where, after: str, limit: int) -> Page:
+        """Find a page without a bound. An engine that can have many jobs overrides this."""
+        found = tuple(await self._find(where, after, limit))
+        return Page(jobs=found, next=found[-1].id if len(found) == limit else None, scanned=len(found))
+
     @abstractmethod
     def _ready_types(self, queue: str) -> Awaitable[list[str]]: ...
 
@@ -474,10 +516,17 @@ class Engine(Observed, ABC):
     def _records(self, prefix: str) -> Awaitable[list[Record]]: ...
 
     @abstractmethod
-    def _put_record(self, name: str, value: str | None, expected: int | None) -> Awaitable[Record | Conflict]: ...
+    def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Awaitable[Record | Conflict]: ...
 
     @abstractmethod
     def _wait(self, topics: list[str], timeout: float, after: int) -> Awaitable[int]: ...
+
+
+def _texts(where: Where, after: str) -> list[str]:
+    texts = (after, where.queue, where.type, where.parent, where.key)
+    return [text for text in texts if text is not None]
 
 
 def _known(types: Collection[str] | None) -> list[str] | None:

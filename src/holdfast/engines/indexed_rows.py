@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.core.model import Entry, Job, Presence, Record, State, Step, Time
 from holdfast.core.summaries import StepCounts
+from holdfast.core.unique import UNIQUE, tombstone
 from holdfast.engines.topics import job_topic, queue_topic
 
 K = TypeVar("K")
@@ -22,7 +23,7 @@ DUE = frozenset({State.SCHEDULED, State.RETRYABLE, State.PENDING})
 
 
 class Key(msgspec.Struct, frozen=True):
-    """The job that an idempotency key belongs to."""
+    """The job that an idempotency key, or a unique name, belongs to. For a name, `digest` is its stamp (`unique`)."""
 
     job: str
     digest: str
@@ -59,6 +60,17 @@ class IndexedRows:
         self._ready: defaultdict[str, dict[str, list[Ready]]] = defaultdict(dict)
         """A heap for each queue and type."""
         self._due: defaultdict[str, list[tuple[Time, int, int, str]]] = defaultdict(list)
+
+    def empty(self) -> None:
+        """Remove everything but the records and the workers."""
+        before, gone = dict(vars(self)), list(self.jobs)
+        type(self).__init__(self)
+        for name in ("records", "presences", "journal", "news", "_next"):
+            setattr(self, name, before[name])
+        self.news.update(job_topic(id) for id in gone)
+        if self.journal is not None:
+            kept = {name: value for name, value in before.items() if name not in ("journal", "news")}
+            self.journal.append(lambda: vars(self).update(kept))
 
     def take_back(self) -> None:
         """Undo every write since the journal was started, and drop the notifications about them."""
@@ -118,6 +130,16 @@ class IndexedRows:
             key = self.keys.get((job.type, job.key))
             if key is not None and key.job == job.id and not (key.until is not None and key.until > now):
                 self._set(self.keys, (job.type, job.key), None)
+        if job.options.unique is not None:
+            self._forget_name((UNIQUE, job.options.unique.key), job, now)
+
+    def _forget_name(self, name: tuple[str, str], job: Job, now: Time) -> None:
+        """Free the name of a unique job that is removed, or leave a tombstone while its window is open."""
+        held = self.keys.get(name)
+        if held is not None and held.job == job.id:
+            is_open = held.until is not None and held.until > now
+            stays = Key(held.job, tombstone(held.digest, job.state), held.until) if is_open else None
+            self._set(self.keys, name, stays)
 
     def _log(self, entry: Entry) -> None:
         entries = self.entries.setdefault(entry.job, [])

@@ -13,6 +13,7 @@ from heapq import heappush
 from holdfast.core.model import PAGE_LIMIT, Job, Record, State, Time, Usage
 from holdfast.core.shared_limits import (
     BUCKET,
+    BUDGET,
     LIMIT,
     NO_LIMIT,
     Bucket,
@@ -22,6 +23,7 @@ from holdfast.core.shared_limits import (
     bucket_of,
     limit_of,
     settings_of,
+    split_need,
 )
 from holdfast.engines.indexed_rows import IndexedRows, Ready
 from holdfast.engines.permits import Permit, PermitRows, is_forgettable, usage_of
@@ -58,6 +60,8 @@ class LimitedRows(IndexedRows, PermitRows):
             for key in (self._awaits.get(old.id, ""), awaited_key(old) or ""):
                 self._parked[old.queue, key].pop(old.id, None)
         super()._put(job, id)
+        if job is None:
+            self._set(self._permits_of, id, None)
         awaited = None if job is None else awaited_key(job)
         self._set(self._awaits, id if job is None else job.id, awaited)
         if job is not None and job.state is State.PENDING and awaits_permit(job) and awaited is not None:
@@ -112,13 +116,23 @@ class LimitedRows(IndexedRows, PermitRows):
 
     def recheck(self, key: str, at: Time) -> None:
         """See PermitRows."""
-        for queue in sorted(self._queues[key]):
-            if self._has_waiting(queue, key):
-                self._look_at(queue, key, at)
+        for waited_for in self._keys_behind(key):
+            for queue in sorted(self._queues[waited_for]):
+                if self._has_waiting(queue, waited_for):
+                    self._look_at(queue, waited_for, at)
         self.news.add(limit_topic(key))
 
+    def _keys_behind(self, key: str) -> list[str]:
+        """The keys behind which jobs may wait for the bucket of this one."""
+        if limit_of(key) != BUDGET:
+            return [key]
+        return sorted(one for one in self._queues if key in (one, split_need(one)[0]))
+
     def recheck_limit(self, limit: str) -> None:
-        """Let claims look at every key of a limit: its settings have changed."""
+        """Let claims look at every key of a limit, or of a budget: its settings, or what is left, have changed."""
+        if split_need(limit)[0] != limit_of(limit):
+            self.recheck(limit, LOOKED_AT)
+            return
         for key in sorted(self._queues):
             if limit_of(key) == limit:
                 self.recheck(key, LOOKED_AT)
@@ -160,16 +174,21 @@ class LimitedRows(IndexedRows, PermitRows):
         """See PermitRows."""
         return list(self._permits_of.get(job, {}).values())
 
-    def put_permit(self, permit: Permit) -> None:
+    def put_permits(self, permits: Sequence[Permit]) -> None:
         """See PermitRows."""
+        for one in permits:
+            self.put_permit(one)
+
+    def put_permit(self, permit: Permit) -> None:
+        """Write a permit."""
         self._set(self._permits.setdefault(permit.key, {}), (permit.job, permit.path), permit)
         self._set(self._permits_of.setdefault(permit.job, {}), (permit.key, permit.path), permit)
 
     def drop_permits(self, permits: Sequence[Permit]) -> None:
         """See PermitRows."""
         for one in permits:
-            self._set(self._permits[one.key], (one.job, one.path), None)
-            self._set(self._permits_of[one.job], (one.key, one.path), None)
+            self._set(self._permits.get(one.key, {}), (one.job, one.path), None)
+            self._set(self._permits_of.get(one.job, {}), (one.key, one.path), None)
 
     def _is_valid(self, permit: Permit, now: Time) -> bool:
         if permit.until is not None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast import forking
+from holdfast.blobs.memory import MemoryBlobs
+from holdfast.blobs.store import BlobStore
 from holdfast.core.errors import Invalid, StoreClosed
 from holdfast.core.model import (
     Admission,
@@ -37,13 +39,13 @@ from holdfast.engines.clock import MachineClock
 from holdfast.engines.contract import Clock, Guarantees, system_clock
 from holdfast.engines.tables import Tables
 from holdfast.engines.topics import queues_of, until_due
-from holdfast.engines.traits import Movable
+from holdfast.engines.traits import Emptyable, Movable
 from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")
 
 
-class MemoryEngine(Movable, forking.Forkable):
+class MemoryEngine(Movable, Emptyable, forking.Forkable):
     """Jobs in this process's memory: they are gone when it ends. The reference for all other engines."""
 
     guarantees = Guarantees(
@@ -77,6 +79,10 @@ class MemoryEngine(Movable, forking.Forkable):
     def scratch(cls, url: str, folder: Path) -> str:
         """Every memory store is new."""
         return url
+
+    def own_blobs(self) -> BlobStore:
+        """See KeepsBlobs."""
+        return MemoryBlobs()
 
     async def open(self) -> None:
         """Make the store ready. A forked child has only a copy, and nobody would see what it writes there."""
@@ -147,6 +153,10 @@ class MemoryEngine(Movable, forking.Forkable):
     def _prune(self, limit: int) -> Awaitable[int]:
         return self._change(lambda tables: tables.prune(limit, self._clock()))
 
+    async def empty(self) -> None:
+        """Remove all jobs."""
+        await self._change(lambda tables: tables.empty())
+
     def _get(self, ids: list[str]) -> Awaitable[Mapping[str, Job]]:
         return self._look(lambda tables: {id: tables.jobs[id] for id in ids if id in tables.jobs})
 
@@ -185,9 +195,11 @@ class MemoryEngine(Movable, forking.Forkable):
     def _records(self, prefix: str) -> Awaitable[list[Record]]:
         return self._look(lambda tables: tables.list_records(prefix))
 
-    def _put_record(self, name: str, value: str | None, expected: int | None) -> Awaitable[Record | Conflict]:
+    def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Awaitable[Record | Conflict]:
         write = self._act if name == MOVED else self._change
-        return write(lambda tables: tables.put_record(name, value, expected, self._clock()))
+        return write(lambda tables: tables.put_record(name, value, expected, jobs, self._clock()))
 
     # Moving.
 

@@ -12,6 +12,9 @@ class Observer(Protocol):
     def heard_inserts(self, jobs: Sequence[Job]) -> None:
         """These new jobs are in the store."""
 
+    def heard_claims(self, jobs: Sequence[Job]) -> None:
+        """A worker here has claimed these jobs."""
+
     def heard_changes(self, changes: Sequence[Change]) -> None:
         """These changes are in the store."""
 
@@ -35,6 +38,11 @@ class Observed:
         """Tell the observers of the changes that the store has accepted."""
         pairs = zip(changes, answers, strict=True)
         self.announce([change for change, answer in pairs if isinstance(answer, Applied)])
+
+    def announce_claims(self, jobs: Sequence[Job]) -> None:
+        """Tell the observers that these jobs were claimed."""
+        for observer in self.observers if jobs else ():
+            observer.heard_claims(jobs)
 
     def announce_inserts(self, jobs: Sequence[Job], answers: Sequence[Inserted]) -> None:
         """Tell the observers of the jobs that are new in the store."""

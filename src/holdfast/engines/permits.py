@@ -18,8 +18,10 @@ from holdfast.core.shared_limits import (
     filled,
     limit_of,
     settled,
+    split_need,
     start_time,
     started,
+    sufficing,
 )
 
 RESERVED = "~reserved"
@@ -76,11 +78,11 @@ class PermitRows(ABC):
 
     @abstractmethod
     def permits_of(self, job: str) -> Sequence[Permit]:
-        """The permits of a job."""
+        """All permits of a job: its own, those of its steps, and those that are kept for it."""
 
     @abstractmethod
-    def put_permit(self, permit: Permit) -> None:
-        """Write a permit. It replaces the one of the same key, job and path."""
+    def put_permits(self, permits: Sequence[Permit]) -> None:
+        """Write permits. Each replaces the one of the same key, job and path."""
 
     @abstractmethod
     def drop_permits(self, permits: Sequence[Permit]) -> None:
@@ -88,7 +90,10 @@ class PermitRows(ABC):
 
     @abstractmethod
     def recheck(self, key: str, at: Time) -> None:
-        """Let claims look at a key at this time, in every queue where jobs wait behind it, and wake those who wait."""
+        """Let claims look at a key at this time, in every queue where jobs wait behind it, and wake those who wait.
+
+        Jobs that wait for a budget wait behind keys that begin with the budget's (`split_need`).
+        """
 
 
 class Block(Struct, frozen=True):
@@ -99,7 +104,7 @@ class Block(Struct, frozen=True):
 
 
 class Permits:
-    """The permits that one act hands out. `finish` writes the buckets."""
+    """The permits that one act hands out. It reads those of a job once. `finish` writes what has changed."""
 
     def __init__(self, rows: PermitRows, now: Time) -> None:
         self._rows = rows
@@ -108,6 +113,10 @@ class Permits:
         self._buckets: dict[str, Bucket] = {}
         self._changed: set[str] = set()
         self._held: dict[str, int] = {}
+        self._of: dict[str, dict[str, dict[str, Permit]]] = {}
+        """The permits of each job that was looked at, by path and key."""
+        self._unwritten: dict[tuple[str, str, str], tuple[Permit, bool]] = {}
+        """The permits that began or ended, by key, job and path, and whether they stand."""
 
     # Asking.
 
@@ -121,10 +130,10 @@ class Permits:
 
     def start(self, uses: Sequence[Use], job: str, epoch: int, path: str = "", try_number: int = 1) -> None:
         """Give a job or step its permits, after `block` has found room for it."""
+        own = self._permits_at(job, path) if uses else ()
         for use in uses:
-            own = [one for one in self._rows.permits_of(job) if one.key == use.key and one.path in (path, RESERVED)]
-            self._drop(own)
-            self._rows.put_permit(Permit(use.key, job, path, epoch, try_number))
+            self._drop([one for one in own if one.key == use.key])
+            self._put_permit(Permit(use.key, job, path, epoch, try_number))
             self._held[use.key] = self._count(use.key) + 1
             self._put_bucket(use.key, started(self._settings_of(use.key), self._bucket(use.key), use.units))
 
@@ -139,25 +148,27 @@ class Permits:
         Its rate must have a whole unit for each job that was woken before and has not come for its permit yet, too.
         """
         burst = self._settings_of(key).burst
-        awaited = 0 if burst is None else self._rows.count_reserved(key, self._now)
+        awaited = 0 if burst is None else self._written().count_reserved(key, self._now)
         at = self._start_time(Use(key, min(UNIT, burst or UNIT) * (awaited + 1)), self._count(key))
         return None if at is not None and at <= self._now else Block(key, at)
 
     def reserve(self, key: str, job: str) -> None:
         """Keep a permit for a job that is woken for it."""
         until = self._now + RESERVED_MS
-        self._rows.put_permit(Permit(key, job, RESERVED, 0, until=until))
+        self._put_permit(Permit(key, job, RESERVED, 0, until=until))
         self._held[key] = self._count(key) + 1
         self._rows.recheck(key, until)
 
     def look_time(self, block: Block) -> Time | None:
         """When to look at a full key again. None: nobody has to, because the end of a permit says so by itself."""
-        return block.at if block.at is not None else self._rows.next_end(block.key)
+        return block.at if block.at is not None else self._written().next_end(block.key)
 
     def end(self, job: str, path: str | None = None) -> None:
         """End the permits of a job, or of one of its steps, and let others have them."""
-        ended = [one for one in self._rows.permits_of(job) if path is None or one.path == path]
+        ended = self._rows.permits_of(job) if path is None else self._step_permits(job, path)
         self._drop(ended)
+        if path is None:
+            self._written()
         for key in dict.fromkeys(one.key for one in ended):
             if self._settings_of(key).at_once is not None:  # a rate has room by time alone
                 self._rows.recheck(key, self._now)
@@ -176,7 +187,8 @@ class Permits:
         return Admission(True)
 
     def finish(self) -> None:
-        """Write what the rates have left."""
+        """Write what has changed: permits, and what the rates have left."""
+        self._written()
         for key in sorted(self._changed):
             self._rows.put_bucket(key, self._buckets[key], self._now)
         self._changed.clear()
@@ -185,7 +197,7 @@ class Permits:
 
     def _settle(self, ask: Ask) -> None:
         """Correct what the permits of a step have cost. Once: a repeated ask finds no permits."""
-        held = {one.key for one in self._rows.permits_of(ask.job) if one.path == ask.path}
+        held = {one.key for one in self._step_permits(ask.job, ask.path)} if ask.settles else ()
         for use in ask.settles:
             if use.key in held and self._settings_of(use.key).burst is not None:
                 self._put_bucket(use.key, settled(self._bucket(use.key), use.units))
@@ -193,11 +205,8 @@ class Permits:
 
     def _is_admitted(self, ask: Ask) -> bool:
         """Whether this very try has its permits already: the answer was lost, and it asks again."""
-        held = {
-            (one.key, one.try_number)
-            for one in self._rows.permits_of(ask.job)
-            if one.path == ask.path and one.epoch == ask.epoch
-        }
+        steps = self._step_permits(ask.job, ask.path)
+        held = {(one.key, one.try_number) for one in steps if one.epoch == ask.epoch}
         return all((use.key, ask.try_number) in held for use in ask.uses)
 
     def _start_time(self, use: Use, held: int) -> Time | None:
@@ -208,26 +217,52 @@ class Permits:
         held = self._count(key)
         if not held:
             return 0
-        own = [one for one in self._rows.permits_of(job) if one.key == key and one.path in (path, RESERVED)]
-        return held - len(own)
+        return held - sum(one.key == key for one in self._permits_at(job, path))
 
     def _count(self, key: str) -> int:
         """How many valid permits a key has. Those that are not are removed, once it looks full."""
         if key not in self._held:
             settings = self._settings_of(key)
-            held = 0 if settings.at_once is None else self._rows.count_permits(key)
-            if settings.at_once is not None and held >= settings.at_once:
-                stale = self._rows.stale_permits(key, self._now)
-                self._rows.drop_permits(stale)
-                held -= len(stale)
-            self._held[key] = held
+            self._held[key] = 0 if settings.at_once is None else self._written().count_permits(key)
+            if settings.at_once is not None and self._held[key] >= settings.at_once:
+                self._drop(self._rows.stale_permits(key, self._now))
         return self._held[key]
 
+    def _paths(self, job: str) -> dict[str, dict[str, Permit]]:
+        if job not in self._of:
+            self._of[job] = {}
+            for one in self._written().permits_of(job):
+                self._of[job].setdefault(one.path, {})[one.key] = one
+        return self._of[job]
+
+    def _permits_at(self, job: str, path: str) -> list[Permit]:
+        """The permits of a job at this path, and those that are kept for it."""
+        paths = self._paths(job)
+        return [*paths.get(path, {}).values(), *paths.get(RESERVED, {}).values()]
+
+    def _step_permits(self, job: str, path: str) -> list[Permit]:
+        return list(self._paths(job).get(path, {}).values())
+
+    def _put_permit(self, permit: Permit) -> None:
+        self._unwritten[permit.key, permit.job, permit.path] = (permit, True)
+        if permit.job in self._of:
+            self._of[permit.job].setdefault(permit.path, {})[permit.key] = permit
+
     def _drop(self, permits: Sequence[Permit]) -> None:
-        self._rows.drop_permits(permits)
         for one in permits:
+            self._unwritten[one.key, one.job, one.path] = (one, False)
+            self._of.get(one.job, {}).get(one.path, {}).pop(one.key, None)
             if one.key in self._held:
                 self._held[one.key] -= 1
+
+    def _written(self) -> PermitRows:
+        """The rows, with all permits written that began or ended."""
+        if self._unwritten:
+            changed = list(self._unwritten.values())
+            self._unwritten.clear()
+            self._rows.drop_permits([one for one, stands in changed if not stands])
+            self._rows.put_permits([one for one, stands in changed if stands])
+        return self._rows
 
     def _settings_of(self, key: str) -> Settings:
         if key not in self._settings:
@@ -236,7 +271,8 @@ class Permits:
 
     def _bucket(self, key: str) -> Bucket:
         if key not in self._buckets:
-            self._buckets[key] = filled(self._settings_of(key), self._rows.bucket(key), self._now)
+            settings, (base, need) = self._settings_of(key), split_need(key)
+            self._buckets[key] = sufficing(settings, filled(settings, self._rows.bucket(base), self._now), need)
         return self._buckets[key]
 
     def _put_bucket(self, key: str, bucket: Bucket) -> None:

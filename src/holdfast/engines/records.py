@@ -6,6 +6,9 @@ Must not know any store. The record `moved` is in `core.moves`.
 from holdfast.core.model import Presence, Record
 from holdfast.core.unreadable import presence_of
 
+BLOBS = "blobs"
+"""The record that names the blob store that was configured, and this store's own folder in it."""
+
 PAUSE = "pause/"
 """A record `pause/QUEUE` pauses that queue: a claim takes no jobs from it."""
 

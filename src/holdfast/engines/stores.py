@@ -10,9 +10,9 @@ from holdfast.engines.urls import masked
 
 FORMS = (
     '"memory:", "file:checkpoint.json", "sqlite:///jobs.db" (relative; four slashes: absolute), '
-    '"postgresql://user@host/database", "redis://host:6379/0"'
+    '"postgresql://user@host/database", "redis://host:6379/0", or a server: "http://host:8700"'
 )
-SCHEMES = ("memory", "file", "sqlite", "postgresql", "redis")
+SCHEMES = ("memory", "file", "sqlite", "postgresql", "redis", "http")
 _LATER = {"nats": "NATS"}
 
 
@@ -54,6 +54,10 @@ def engine_class(url: str) -> type[Engine]:
                 ) from None
 
             return RedisEngine
+        case "http" | "https":
+            from holdfast.engines.http import HttpEngine
+
+            return HttpEngine
     if scheme in _LATER:
         raise Invalid(f"{scheme}: the {_LATER[scheme]} engine is not in this version; use one of {FORMS}")
     plain = scheme.partition("+")[0]

@@ -4,11 +4,14 @@ Must not decide what a change is (core does), and must not use threads, files or
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
+from holdfast.core.budgets import budget_records
+from holdfast.core.fairness import FAIR, TURN_KEPT_MS, last_key, round_name, turn_value
 from holdfast.core.lifecycle import TERMINAL, applied, decide, entry_of, refusal, submit_entry
 from holdfast.core.model import (
     OUTRUN,
@@ -33,11 +36,15 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import MOVED, HeldKey, Whole
-from holdfast.core.shared_limits import BUCKET, BUCKET_KEPT_MS, LIMIT, frees_permits, limit_of
+from holdfast.core.searches import matches
+from holdfast.core.shared_limits import BUCKET, BUCKET_KEPT_MS, LIMIT, changed_by, frees_permits
 from holdfast.core.summaries import ONE, StepCounts, StepSummary, counter_for, is_step, summary_from
+from holdfast.core.unique import UNIQUE, counts, existing_for, stamp, until
 from holdfast.engines.contract import PROMOTE_LIMIT
+from holdfast.engines.fair_rows import FairRows, FairSource, HeapWalk, is_expired
+from holdfast.engines.fair_turns import PlainSource, Source, in_turn
 from holdfast.engines.indexed_rows import DUE, Key, Ready
-from holdfast.engines.limited_rows import LOOKED_AT, LimitedRows
+from holdfast.engines.limited_rows import LOOKED_AT
 from holdfast.engines.liveness import beat_answer, beat_records, worker_records
 from holdfast.engines.permits import RECHECK_LIMIT, Block, Permits
 from holdfast.engines.records import PAUSE
@@ -55,7 +62,7 @@ from holdfast.engines.topics import DUE_WINDOW_MS, job_topic, loser_of, worker_t
 from holdfast.engines.wakeups import EVERYTHING
 
 
-class Tables(LimitedRows):
+class Tables(FairRows):
     """All rows of a store, and the acts on them. Every act checks first and then writes, so it is all or nothing."""
 
     permits_kind = Permits
@@ -73,6 +80,12 @@ class Tables(LimitedRows):
             if job.id in self.jobs or job.id in fresh:
                 answers.append(Inserted(job.id, False))
                 continue
+            if job.options.unique is not None:
+                name = (UNIQUE, job.options.unique.key)
+                if (holder := self._same_as(job, keys.get(name) or self.keys.get(name), fresh)) is not None:
+                    answers.append(existing_for(job, holder))
+                    continue
+                keys[name] = _held_by(job)
             if job.key is not None:
                 name = (job.type, job.key)
                 key = keys.get(name) or self._live_key(name, job.created_at)
@@ -146,14 +159,23 @@ class Tables(LimitedRows):
         gone = [job for job in old if job.state in TERMINAL and not self._has_live_kin(job)][:limit]
         for job in gone:
             self._remove(job, now)
+            for record in budget_records(job.id):
+                self._set(self.records, record, None)
         for name, key in list(self.keys.items()):
             if key.until is not None and key.until <= now:
                 self._set(self.keys, name, None)
         self._drop_full_buckets(now - BUCKET_KEPT_MS, now)
+        for turn in [one for one in self.records.values() if one.name.startswith(FAIR)]:
+            if turn.at < now - TURN_KEPT_MS:
+                self._set(self.records, turn.name, None)
         return len(gone)
 
-    def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
-        """Write or remove a record. A removed record stays as an empty one, so that its version never comes back."""
+    def put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job], now: Time
+    ) -> Record | Conflict:
+        """Write or remove a record, and insert jobs. A removed record stays, empty, so that its version never comes
+        back.
+        """
         old = self.records.get(name)
         version = 0 if old is None else old.version
         held = 0 if old is None or old.value == "" else old.version
@@ -161,9 +183,12 @@ class Tables(LimitedRows):
             return Conflict(name, OUTRUN, version=held)
         new = Record(name, value or "", version + 1, now)
         self._set(self.records, name, new)
+        for job in jobs:
+            if job.id not in self.jobs:
+                self._add(job)
         self._tell_workers()
         if name.startswith((LIMIT, BUCKET)):
-            self.recheck_limit(limit_of(name.partition("/")[2]))
+            self.recheck_limit(changed_by(name))
         if name == MOVED:  # loaded jobs can be claimed now, or the jobs are elsewhere now
             self.news.add(EVERYTHING)
         return new
@@ -253,7 +278,7 @@ class Tables(LimitedRows):
         backing_off = (
             run_at
             for queue in queues
-            for heap in self._ready[queue].values()
+            for heap in (*self._ready[queue].values(), *(one.items() for one in self._fair[queue, None].values()))
             for _, run_at, _, version, id in heap
             if run_at > now - DUE_WINDOW_MS and id in self.jobs and self.jobs[id].version == version
             if self.jobs[id].recoveries > 1
@@ -269,6 +294,8 @@ class Tables(LimitedRows):
     def ready_types(self, queue: str) -> list[str]:
         """List the types that can be claimed."""
         types = {type for type, heap in self._ready[queue].items() if any(map(self._ready_job, heap))}
+        fair = self._fair[queue, None].items()
+        types.update(type for type, heaps in fair if any(map(self._ready_job, heaps.items())))
         for key, queues in self._queues.items():
             heaps = self._waiting[queue, key].items() if queue in queues else ()
             types.update(type for type, heap in heaps if any(self._waiting_job(item, key) for item in heap))
@@ -307,6 +334,8 @@ class Tables(LimitedRows):
         for new in change.inserts:
             if new.id not in self.jobs:
                 self._add(new)
+                if new.options.unique is not None:
+                    self._set(self.keys, (UNIQUE, new.options.unique.key), _held_by(new))
         return job
 
     def _add(self, job: Job) -> None:
@@ -358,7 +387,7 @@ class Tables(LimitedRows):
             job = self.jobs.get(item[3])
             if job is None or (job.run_at, job.version) != (item[0], item[2]) or job.state not in DUE:
                 continue
-            if _expired(job, now):
+            if is_expired(job, now):
                 later.append(item)
                 continue
             event = Event.ACTIVATE if job.state is State.PENDING else Event.PROMOTE
@@ -401,6 +430,20 @@ class Tables(LimitedRows):
         now: Time,
     ) -> list[Job]:
         """Take jobs of a queue in order: those without limits, and those behind these keys that get their permits."""
+        if any(_is_among(type, types) for key in (None, *keys) for type in self._fair[queue, key]):
+            taken, blocks = self._take_in_turn(queue, types, limit, keys, permits, now)
+        else:
+            taken, blocks = self._take_in_order(queue, types, limit, keys, permits, now)
+        for key in keys:
+            if key in asleep and not self._has_available(queue, key):
+                blocks.setdefault(key, asleep[key])
+            self._look_again(queue, key, blocks, permits)
+        return list(taken.values())
+
+    def _take_in_order(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> tuple[dict[str, Job], dict[str, Time | None]]:
+        """Take jobs of a queue without fair keys. Answers with the limits' keys that have no room, too."""
         walks = [Walk(heap) for type, heap in self._ready[queue].items() if heap and _is_among(type, types)]
         for key in keys:
             heaps = self._waiting[queue, key].items()
@@ -412,7 +455,7 @@ class Tables(LimitedRows):
             item = heappop(walk.heap)
             job = self._ready_job(item) if walk.key is None else self._waiting_job(item, walk.key)
             if job is not None:
-                if item[1] > now or _expired(job, now):
+                if item[1] > now or is_expired(job, now):
                     walk.later.append(item)
                 elif (block := permits.block(job.options.limits, job.id)) is None:
                     permits.start(job.options.limits, job.id, job.epoch + 1)
@@ -430,11 +473,57 @@ class Tables(LimitedRows):
                 walk.put_back()
         for walk in walks:
             walk.put_back()
-        for key in keys:
-            if key in asleep and not self._has_available(queue, key):
-                blocks.setdefault(key, asleep[key])
-            self._look_again(queue, key, blocks, permits)
-        return list(taken.values())
+        return taken, blocks
+
+    def _take_in_turn(
+        self, queue: str, types: Collection[str] | None, limit: int, keys: list[str], permits: Permits, now: Time
+    ) -> tuple[dict[str, Job], dict[str, Time | None]]:
+        """The same for a queue where jobs have fair keys, which take turns."""
+        sources: list[Source] = []
+        read_from: list[FairSource | HeapWalk] = []
+        for key in (None, *keys):
+            read = self._ready_job if key is None else partial(self._waiting_job, key=key)
+            plain = self._ready[queue] if key is None else self._waiting[queue, key]
+            walks = [HeapWalk(heap, key, read, now) for type, heap in plain.items() if _is_among(type, types)]
+            of_key = self._fair[queue, key].items()
+            fair = [FairSource(heaps, key, read, now) for type, heaps in of_key if _is_among(type, types)]
+            sources += [*(PlainSource(key, walk.jobs()) for walk in walks), *fair]
+            read_from += [*walks, *fair]
+        blocks: dict[str, Time | None] = {}
+        taken: dict[str, Job] = {}
+        name = round_name(queue, types)
+        ended: dict[int, str] = {}
+        for offer in in_turn(sources, blocks, lambda level: self._last_turn(f"{name}{level}"), limit):
+            job, key = offer.candidate.job, offer.candidate.key
+            block = permits.block(job.options.limits, job.id)
+            if block is None:
+                permits.start(job.options.limits, job.id, job.epoch + 1)
+                taken[job.id] = job
+                if offer.is_fair:
+                    ended[offer.level] = offer.fair
+                if len(taken) == limit:
+                    break
+                continue
+            if block.key != key:
+                self._move_behind(job, block.key)
+                self._look_at_later(queue, block, permits)
+            if block.key in keys:  # nobody behind this key can start
+                blocks[block.key] = block.at
+        for source in read_from:
+            source.put_back(taken)
+        for level, last in ended.items():
+            self._put_turn(f"{name}{level}", last, now)
+        for heaps in self._fair[queue, None], *(self._fair[queue, key] for key in keys):
+            for type in [type for type, one in heaps.items() if not one.keys]:
+                del heaps[type]
+        return taken, blocks
+
+    def _last_turn(self, name: str) -> str | None:
+        return last_key(self.records[name].value) if name in self.records else None
+
+    def _put_turn(self, name: str, fair: str, now: Time) -> None:
+        version = self.records[name].version + 1 if name in self.records else 1
+        self._set(self.records, name, Record(name, turn_value(fair), version, now))
 
     def _look_at_later(self, queue: str, block: Block, permits: Permits) -> None:
         """Let a claim look at a full key when it may have room."""
@@ -450,6 +539,12 @@ class Tables(LimitedRows):
         self._set(self._rechecks[queue], key, LOOKED_AT if is_waited_for and key not in blocks else None)
         if is_waited_for and key in blocks:
             self._look_at_later(queue, Block(key, blocks[key]), permits)
+
+    def _same_as(self, job: Job, held: Key | None, fresh: Mapping[str, Job]) -> str | None:
+        """The holder of this unique job's name, if it counts. `fresh` are added in the same act."""
+        holder = None if held is None else fresh.get(held.job) or self.jobs.get(held.job)
+        state = None if holder is None else holder.state
+        return held.job if held is not None and counts(held.digest, held.until, state, job) else None
 
     def _live_key(self, name: tuple[str, str], now: Time) -> Key | None:
         key = self.keys.get(name)
@@ -488,30 +583,13 @@ class Walk:
         return False
 
 
+def _held_by(job: Job) -> Key:
+    return Key(job.id, stamp(job), until(job))
+
+
 def _is_among(type: str, types: Collection[str] | None) -> bool:
     return types is None or type in types
 
 
-def matches(job: Job, where: Where) -> bool:
-    """Whether a job matches."""
-    return (
-        (not where.states or job.state in where.states)
-        and (where.queue is None or job.queue == where.queue)
-        and (where.type is None or job.type == where.type)
-        and (where.parent is None or job.parent == where.parent)
-        and (
-            where.expires_before is None
-            or (job.expires_at is not None and job.expires_at <= where.expires_before and job.state in _EXPIRING)
-        )
-    )
-
-
-_EXPIRING = DUE | {State.AVAILABLE}
-
-
 def _dropped(step: Step, change: Change) -> bool:
     return step.path in change.drops or (change.drops_failed and step.state is StepState.FAILED)
-
-
-def _expired(job: Job, now: Time) -> bool:
-    return job.expires_at is not None and job.expires_at <= now

@@ -1,4 +1,5 @@
-"""What only some engines can do: steps inside a transaction (`Transactional`), and moving to another store (`Movable`).
+"""What only some engines can do: steps inside a transaction (`Transactional`), moving to another store (`Movable`), and
+starting over (`Emptyable`).
 
 Must not know any store. As in `contract`, these methods check the arguments and then call the engine's own method.
 """
@@ -36,6 +37,30 @@ class Transactional(ABC):
 
     @abstractmethod
     def _transact(self, step: Step, body: Body) -> Awaitable[Recorded | Conflict]: ...
+
+
+class Remote(Engine):
+    """The trait of an engine that reads a store through a server. Changes go through the server's own calls."""
+
+    @abstractmethod
+    async def ask(self, method: str, path: str, body: Any = None) -> bytes:
+        """Make one call of the server's API, `/jobs/ID/cancel` for example, and return the answer's body."""
+
+    @abstractmethod
+    def use_token(self, token: str) -> None:
+        """Send this token with every request."""
+
+
+class Emptyable(Engine):
+    """The trait of engines whose jobs can all be removed, whatever their states: for tests against a real server."""
+
+    @abstractmethod
+    async def empty(self) -> None:
+        """Remove all jobs with their keys and everything else that belongs to them.
+
+        Laws: what is read afterwards is as in a new store, but for the records, which stay, and the clock. Owners of
+        removed jobs find their leases lost.
+        """
 
 
 class Movable(Engine):

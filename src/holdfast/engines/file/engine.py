@@ -21,6 +21,8 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from holdfast.blobs.folder import FolderBlobs
+from holdfast.blobs.store import BlobStore
 from holdfast.core.errors import (
     BadValue,
     StoreBusy,
@@ -125,6 +127,10 @@ class FileEngine(MemoryEngine):
     def from_url(cls, url: str, clock: Clock) -> "FileEngine":
         """Make the engine of a store's URL."""
         return cls(path_of(url), clock)
+
+    def own_blobs(self) -> BlobStore:
+        """Keep blobs in a folder beside the file."""
+        return FolderBlobs(Path(f"{self.path}.blobs"))
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast import forking
+from holdfast.blobs.store import BlobStore
 from holdfast.core.errors import Invalid, Moved, StoreBusy, StoreError
+from holdfast.core.fairness import TURN_KEPT_MS
 from holdfast.core.model import (
     OUTRUN,
     Admission,
@@ -39,13 +41,24 @@ from holdfast.engines.contract import Clock, Guarantees
 from holdfast.engines.liveness import TIDY_SECONDS, is_past
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.postgres import rows
+from holdfast.engines.postgres.blobs import TableBlobs
 from holdfast.engines.postgres.caller import CallersConnection, Follower
 from holdfast.engines.postgres.grouping import is_turn
 from holdfast.engines.postgres.limits import forget_buckets, recheck_limit
 from holdfast.engines.postgres.liveness import Liveness, short
 from holdfast.engines.postgres.pool import Pool
 from holdfast.engines.postgres.reads import Reads
-from holdfast.engines.postgres.store import Connection, Texts, drop, is_elsewhere, is_there, mark_told, prepare, shift
+from holdfast.engines.postgres.store import (
+    Connection,
+    Texts,
+    drop,
+    is_elsewhere,
+    is_there,
+    mark_told,
+    prepare,
+    shift,
+    translate_error,
+)
 from holdfast.engines.postgres.transactions import Transactions
 from holdfast.engines.postgres.url import StoreUrl, parse_url, with_schema
 from holdfast.engines.postgres.write_batches import INSERTS_AT_ONCE, WriteBatches
@@ -53,7 +66,7 @@ from holdfast.engines.postgres.writes import Writes
 from holdfast.engines.refusals import not_open
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import DUE_WINDOW_MS, queue_topic, queues_of, until_due
-from holdfast.engines.traits import Body, Transactional
+from holdfast.engines.traits import Body, Emptyable, Transactional
 from holdfast.engines.wakeups import EVERYTHING, Wakeups
 from holdfast.safe_text import logger
 
@@ -75,7 +88,7 @@ FOLD_ROWS = 2_000
 """How many differences the counters may consist of before they are summed up."""
 
 
-class PostgresEngine(Reads, Transactional, forking.Forkable):
+class PostgresEngine(Reads, Transactional, Emptyable, forking.Forkable):
     """Jobs in a schema of a Postgres database, shared by many machines."""
 
     guarantees = Guarantees(
@@ -141,6 +154,22 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         await self._look(lambda db: shift(db, self._texts, milliseconds))
         self._clock.forget()
         return True
+
+    def own_blobs(self) -> BlobStore:
+        """Keep blobs in tables of the same schema."""
+
+        async def act(work: Look) -> Any:
+            async with self._pool.connection() as db:
+                try:
+                    return await work(db)
+                except Exception as error:
+                    raise translate_error(error, self._url) from error
+
+        def loop() -> asyncio.AbstractEventLoop:
+            self._check_open()
+            return self._loop_thread.loop
+
+        return TableBlobs(self._url.shown, self._sql, act, loop)
 
     # Opening and closing.
 
@@ -253,7 +282,11 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         self._check_open()
         return await self._transactions.run(step, body)
 
-    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
+    async def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Record | Conflict:
+        news = {EVERYTHING}
+
         async def write(db: Connection) -> Record | Conflict:
             row = await db.fetchrow(self._sql.put_record, name, value, expected)
             if row is None:
@@ -280,11 +313,19 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
                     await recheck_limit(db, self._sql, name)
             return answer
 
+        async def with_jobs(db: Connection) -> Record | Conflict:
+            async with db.transaction():
+                answer = await act(db)
+                if isinstance(answer, Record):
+                    await Writes(db, self._sql, news).add_new(jobs)
+            return answer
+
+        act = mark if name == MOVED else limit if name.startswith((LIMIT, BUCKET)) else write
+
         async def work(db: Connection) -> Record | Conflict:
-            act = mark if name == MOVED else limit if name.startswith((LIMIT, BUCKET)) else write
-            answer = await act(db)
+            answer = await (with_jobs if jobs else act)(db)
             if isinstance(answer, Record):
-                self._liveness.tell([EVERYTHING])
+                self._liveness.tell(news)
             return answer
 
         # Not with `_look`, which repeats a call if its connection breaks: our own first try would look like somebody
@@ -296,14 +337,21 @@ class PostgresEngine(Reads, Transactional, forking.Forkable):
         """Prune, and clean up: counters, keys, the status of dead workers, days with nothing left."""
         [row] = await self._fetch(self._sql.prune, limit, FOLD_ROWS)
         await self._look(lambda db: forget_buckets(db, self._sql))
+        if int(row[0]):
+            await self._look(lambda db: db.execute(self._sql.forget_budgets))
         now = time.monotonic()
         if now - self._tidied_at > TIDY_SECONDS:
             self._tidied_at = now
             await self._look(self._forget_workers)
+            await self._look(lambda db: db.execute(self._sql.forget_turns, TURN_KEPT_MS))
         if now - self._days_at > DAYS_SECONDS:
             self._days_at = now
             await self._keep_days_now()
         return int(row[0])
+
+    async def empty(self) -> None:
+        """Remove all jobs."""
+        await self._look(lambda db: db.execute(self._sql.empty))
 
     async def _forget_workers(self, db: Connection) -> None:
         found = await db.fetch(self._sql.workers)

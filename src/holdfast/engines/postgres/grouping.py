@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.core.model import Change, Event, Job, Lease
+from holdfast.core.unique import UNIQUE
 
 Order = tuple[Sequence[Job], Lease | None]
 """One caller's new jobs, and the lease of their parent."""
@@ -19,7 +20,10 @@ def is_plain(order: Order) -> bool:
     jobs, parent = order
     if parent is not None:
         return False
-    return len(jobs) == 1 or (all(job.key is None for job in jobs) and len({job.id for job in jobs}) == len(jobs))
+    if len(jobs) == 1:
+        return True
+    are_free = all(job.key is None and job.options.unique is None for job in jobs)
+    return are_free and len({job.id for job in jobs}) == len(jobs)
 
 
 def is_light(change: Change) -> bool:
@@ -71,15 +75,16 @@ def jobs_apart(jobs: Sequence[Job]) -> Iterator[list[Job]]:
 
 
 def _names(job: Job) -> list[Any]:
-    return [job.id] if job.key is None else [job.id, (job.type, job.key)]
+    names: list[Any] = [job.id] if job.key is None else [job.id, (job.type, job.key)]
+    return names if job.options.unique is None else [*names, (UNIQUE, job.options.unique.key)]
 
 
 def waves(changes: Sequence[Change]) -> Iterator[list[Change]]:
     """Split changes into groups that can be made at once: no two touch the same thing; light ones come alone."""
     wave: list[Change] = []
-    seen: set[str] = set()
+    seen: set[Any] = set()
     for change in changes:
-        ids = {change.job.id, *(job.id for job in change.inserts)}
+        ids = {change.job.id, *(name for job in change.inserts for name in _names(job))}
         apart = bool(wave) and (
             bool(ids & seen)
             or is_light(change) != is_light(wave[-1])

@@ -9,14 +9,15 @@ from typing import Any
 
 from msgspec import json
 
+from holdfast.core.budgets import is_budget
 from holdfast.core.model import PAGE_LIMIT, Admission, Ask, Conflict, Time, Usage
 from holdfast.core.shared_limits import (
     BUCKET_KEPT_MS,
     NO_LIMIT,
     Settings,
     bucket_of,
+    changed_by,
     filled,
-    limit_of,
     settings_of,
 )
 from holdfast.engines.postgres import rows
@@ -43,7 +44,8 @@ async def admit(db: Any, sql: SimpleNamespace, asks: Sequence[Ask], news: set[st
 
 async def recheck_limit(db: Any, sql: SimpleNamespace, record: str) -> None:
     """Let claims look at every key of a limit whose settings, or one of whose buckets, this record is."""
-    await db.fetchval(sql.recheck_limit, limit_of(record.partition("/")[2]))
+    changed = changed_by(record)
+    await db.fetchval(sql.recheck_budget if is_budget(changed) else sql.recheck_limit, changed)
 
 
 def usages(found: Sequence[Row]) -> list[Usage]:

@@ -52,35 +52,38 @@ select n, id, $4::text, $5::text, case when pg_catalog.length(args) <= 1000 then
 from new;
 
 -- name: add_jobs
--- insert and commit: new jobs. A job whose id exists, or whose key another job has, isn't written: the answer lists
--- these, with the holder of the key. Each parameter occurs once, because a caller's driver may renumber them.
+-- insert and commit: new jobs. A job whose id exists, or whose key or unique name another job has, isn't written: the
+-- answer lists these, with the holder of the key. Each parameter occurs once, because a caller's driver may renumber them.
 with new as materialized (
-  select own.*, (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n
+  select own.*, (select ({schema}.now_ms() / 86400000) << 40) + pg_catalog.nextval('{schema}.job_n') as n,
+    case when own.unique_name is null then own.type else '~unique' end as held_type,
+    coalesce(own.unique_name, own.key) as held_key
   from unnest(
     $1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::bigint[],
     $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::text[], $15::bigint[], $16::bigint[],
     $17::bigint[], $18::boolean[], $19::text[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[],
-    $25::text[], $26::bigint[], $27::bigint[], $28::text[], $29::text[]
+    $25::text[], $26::bigint[], $27::bigint[], $28::text[], $29::text[], $30::text[], $31::text[], $32::bigint[]
   ) as own (
     id, type, queue, priority, parent, family, expires_at, state, version, run_at, epoch, attempt, recoveries,
     worker, claimed_at, finished_at, prune_at, arrived, waits, inbox, error, result, args, digest, key, key_until,
-    created_at, options, limit_key
+    created_at, options, limit_key, unique_name, stamp, unique_until
   )
 ), keyed as (
   insert into {schema}.key as held (type, key, job, digest, until, created_at)
-  select type, key, id, digest, key_until, created_at from new
-  where key is not null and not exists (select 1 from {schema}.name where name.id = new.id offset 0)
-  order by type, key
-  on conflict (type, key) do update set
-    job = case when held.until <= excluded.created_at then excluded.job else held.job end,
-    digest = case when held.until <= excluded.created_at then excluded.digest else held.digest end,
-    until = case when held.until <= excluded.created_at then excluded.until else held.until end,
-    created_at = case when held.until <= excluded.created_at then excluded.created_at else held.created_at end
+  select held_type, held_key, id, coalesce(stamp, digest), case when stamp is null then key_until else unique_until end,
+    created_at from new
+  where held_key is not null and not exists (select 1 from {schema}.name where name.id = new.id offset 0)
+  order by held_type, held_key
+  on conflict (type, key) do update set (job, digest, until, created_at) = (
+    select case when free then excluded.job else held.job end, case when free then excluded.digest else held.digest end,
+      case when free then excluded.until else held.until end,
+      case when free then excluded.created_at else held.created_at end
+    from (select {schema}.is_free(held, excluded.digest, excluded.created_at) as free offset 0) as asked)
   returning type, key, job, digest
 ), named as (
   insert into {schema}.name (id, n)
-  select new.id, new.n from new left join keyed on keyed.type = new.type and keyed.key = new.key
-  where new.key is null or keyed.job = new.id
+  select new.id, new.n from new left join keyed on keyed.type = new.held_type and keyed.key = new.held_key
+  where new.held_key is null or keyed.job = new.id
   on conflict (id) do nothing
   returning id
 ), added as not materialized (
@@ -120,7 +123,7 @@ with new as materialized (
   where limit_key is not null and state in ('available', 'pending')
 )
 select new.id, keyed.job, keyed.digest
-from new left join keyed on keyed.type = new.type and keyed.key = new.key
+from new left join keyed on keyed.type = new.held_type and keyed.key = new.held_key
 where (select pg_catalog.count(*) from named) < (select pg_catalog.count(*) from new)
   and new.id not in (select id from named);
 
@@ -759,6 +762,95 @@ where n = any(array(select {schema}.expired($5))) and state in ('scheduled', 'av
   and ($6::text[] is null or state = any($6)) and ($7::text is null or parent = $7)
 order by id desc limit $2;
 
+-- search: as find, but a walk reads at most $5 jobs of its index. The second statement says where it stopped.
+
+-- name: search
+select * from (
+  select whole.* from (select id, n from {schema}.name where id > $1 order by id limit $5) as name
+  cross join lateral (
+    select * from {schema}.live where live.n = name.n
+    union all
+    select * from {schema}.ended where ended.n = name.n
+    offset 0
+  ) as whole
+) as read
+where ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id limit $2;
+
+-- name: search_end
+select count(*), max(id collate "C")
+from (select id from {schema}.name where id > $1 order by id limit $2) as read;
+
+-- name: search_live
+select * from (
+  select * from {schema}.live where state = $6 and state <> 'active' and id > $1 order by id limit $5
+) as read
+where ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id limit $2;
+
+-- name: search_live_end
+select count(*), max(id collate "C")
+from (select id from {schema}.job where state = $3 and state <> 'active' and id > $1 order by id limit $2) as read;
+
+-- name: search_ended
+select * from (
+  select * from {schema}.ended where state = $6 and id > $1 order by id limit $5
+) as read
+where ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id limit $2;
+
+-- name: search_ended_end
+select count(*), max(id collate "C")
+from (select id from {schema}.done where state = $3 and id > $1 order by id limit $2) as read;
+
+-- name: search_newest
+select * from (
+  select whole.* from (select id, n from {schema}.name where id < $1 order by id desc limit $5) as name
+  cross join lateral (
+    select * from {schema}.live where live.n = name.n
+    union all
+    select * from {schema}.ended where ended.n = name.n
+    offset 0
+  ) as whole
+) as read
+where ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id desc limit $2;
+
+-- name: search_newest_end
+select count(*), min(id collate "C")
+from (select id from {schema}.name where id < $1 order by id desc limit $2) as read;
+
+-- name: search_live_newest
+select * from (
+  select * from {schema}.live where state = $6 and state <> 'active' and id < $1 order by id desc limit $5
+) as read
+where ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id desc limit $2;
+
+-- name: search_live_newest_end
+select count(*), min(id collate "C")
+from (select id from {schema}.job where state = $3 and state <> 'active' and id < $1 order by id desc limit $2) as read;
+
+-- name: search_ended_newest
+select * from (
+  select * from {schema}.ended where state = $6 and id < $1 order by id desc limit $5
+) as read
+where ($3::text is null or queue = $3) and ($4::text is null or type = $4)
+order by id desc limit $2;
+
+-- name: search_ended_newest_end
+select count(*), min(id collate "C")
+from (select id from {schema}.done where state = $3 and id < $1 order by id desc limit $2) as read;
+
+-- name: with_key
+-- a key is found type by type: there are few types, and each has an index of its keys
+with recursive kinds (type) as (
+  select min(type) from {schema}.key
+  union all
+  select (select min(key.type) from {schema}.key where key.type > kinds.type) from kinds where kinds.type is not null
+)
+select key.job from kinds join {schema}.key on key.type = kinds.type and key.key = $1;
+
 -- name: count
 select queue, state, pg_catalog.sum(jobs)::bigint from {schema}.tally group by queue, state
 having pg_catalog.sum(jobs) operator(pg_catalog.<>) 0;
@@ -812,7 +904,7 @@ select pg_catalog.min(run_at) from pg_catalog.unnest($1::text[]) as asked (queue
 
 -- name: admit
 -- admit: the answers, in the order of the asks
-select * from {schema}.admit($1);
+select * from {schema}.admit_many($1);
 
 -- name: recheck_limit
 -- put_record: claims look at all keys of a limit
@@ -854,7 +946,33 @@ select name, value, version,
   (select value from {schema}.record where record.name = 'limit/' || pg_catalog.split_part(bucket.name, '/', 2)),
   {schema}.now_ms()
 from {schema}.record as bucket
-where name > 'bucket/' and name < 'bucket0' and at < {schema}.now_ms() - $1::bigint limit $2;
+where name > 'bucket/' and name < 'bucket0' and at < {schema}.now_ms() - $1::bigint
+  and not (name > 'bucket/~budget/' and name < 'bucket/~budget0')  -- these go with their jobs
+limit $2;
+
+-- name: forget_budgets
+-- prune: the budgets of jobs that are gone
+delete from {schema}.record where name = any(array(
+  select budget.name from {schema}.record as budget
+  where budget.name > 'bucket/~budget/' and budget.name < 'bucket/~budget0'
+    and not exists (select 1 from {schema}.name where id = pg_catalog.split_part(budget.name, '/', 3) offset 0)
+  union all
+  select budget.name from {schema}.record as budget
+  where budget.name > 'budget/' and budget.name < 'budget0'
+    and not exists (select 1 from {schema}.name where id = pg_catalog.split_part(budget.name, '/', 2) offset 0)
+));
+
+-- name: forget_turns
+-- prune: the rounds of fair keys that nobody has continued since then
+delete from {schema}.record where name = any(array(
+  select turn.name from {schema}.record as turn
+  where turn.name > 'fair/' and turn.name < 'fair0' and turn.at < {schema}.now_ms() - $1::bigint
+  limit 1000 for update skip locked
+));
+
+-- name: recheck_budget
+-- put_record: more is left of a budget
+select {schema}.recheck_keys(array[$1::text], {schema}.now_ms());
 
 -- name: drop_buckets
 -- prune: a bucket that somebody holds is in use
@@ -1074,3 +1192,55 @@ select * from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
 on conflict (name) do update set value = excluded.value, version = greatest(excluded.version, held.version + 1),
   at = excluded.at
 where held.value is distinct from excluded.value or held.version < excluded.version;
+
+-- name: empty
+truncate {schema}.name, {schema}.job, {schema}.done, {schema}.body, {schema}.entry, {schema}.step, {schema}.key, {schema}.family,
+  {schema}.tally, {schema}.summary, {schema}.permit, {schema}.recheck;
+
+-- name: blob_begin
+select pg_catalog.nextval('{schema}.blob_content');
+
+-- name: blob_part
+insert into {schema}.blob_part (content, nth, bytes) values ($1, $2, $3);
+
+-- name: blob_put
+-- the content that an object had before is deleted with `blob_drop_content`
+with before as (
+  select content from {schema}.blob where key = $1
+)
+insert into {schema}.blob (key, content, size, at)
+values ($1, $2, $3, (extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint)
+on conflict (key) do update set content = excluded.content, size = excluded.size, at = excluded.at
+returning (select content from before);
+
+-- name: blob_drop_content
+delete from {schema}.blob_part where content = $1;
+
+-- name: blob_mark
+insert into {schema}.blob (key, content, size, at)
+select key, 0, 0, (extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint
+from unnest($1::text[]) as key order by key
+on conflict (key) do update set at = excluded.at;
+
+-- name: blob_get
+select content, size from {schema}.blob where key = $1;
+
+-- name: blob_read
+select bytes from {schema}.blob_part where content = $1 and nth = $2;
+
+-- name: blob_list
+select key, size, at from {schema}.blob where key > $1 and pg_catalog.starts_with(key, $2) order by key limit $3;
+
+-- name: blob_move
+with gone as (
+  delete from {schema}.blob where key = $1 returning content, size
+)
+insert into {schema}.blob (key, content, size, at)
+select $2, content, size, (extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint from gone
+on conflict (key) do update set content = excluded.content, size = excluded.size, at = excluded.at;
+
+-- name: blob_delete
+with gone as (
+  delete from {schema}.blob where key = any($1::text[]) returning content
+)
+delete from {schema}.blob_part where content in (select content from gone where content > 0);

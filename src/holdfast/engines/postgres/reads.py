@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Usage, Where
 from holdfast.core.moves import HeldKey, Whole, put_together
+from holdfast.core.searches import SCAN_LIMIT, Page
 from holdfast.core.summaries import StepHead, StepSummary, gone
 from holdfast.engines.liveness import worker_records
 from holdfast.engines.postgres.limits import usages
@@ -22,6 +24,7 @@ from holdfast.engines.postgres.store import Connection
 from holdfast.engines.records import WORKER
 from holdfast.engines.refusals import no_job_before
 from holdfast.engines.rows import Row, entry_of, job_of, step_head_of, step_of, summary_of
+from holdfast.engines.search_walks import SHORT_SCAN, Walk, is_dense, joined, page_of_key, whole_walk
 from holdfast.engines.sql import beyond
 from holdfast.engines.traits import Movable
 
@@ -87,6 +90,35 @@ class Reads(Movable):
             else:
                 walks.append(await pick("find_ended" if state in TERMINAL else "find_live", state.value))
         return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), limit))
+
+    async def _search(self, where: Where, after: str, limit: int) -> Page:
+        """Walk along the states or all ids, at most SCAN_LIMIT jobs."""
+        newest = where.newest_first
+        if where.key is not None:
+            ids = [row[0] for row in await self._fetch(self._sql.with_key, where.key)]
+            return page_of_key((await self._get(ids)).values() if ids else (), where, after, limit)
+        if where.parent is not None or where.expires_before is not None:
+            found = await self._find(where, after, limit)
+            return joined([whole_walk(found, limit)], limit, newest_first=newest)
+        states: list[State | None] = [*dict.fromkeys(where.states)] or [None]
+        scan = SCAN_LIMIT // len(states)
+        start = after or (PAST_ALL_IDS if newest else "")
+
+        async def walk(state: State | None) -> Walk:
+            if state is State.ACTIVE:
+                return whole_walk(await self._find(replace(where, states=(state,)), after, limit), limit)
+            kind = "search" if state is None else "search_ended" if state in TERMINAL else "search_live"
+            name, more = kind + ("_newest" if newest else ""), () if state is None else (state.value,)
+            # Most pages are full after a short walk.
+            for most in [limit] if is_dense(where) else [min(SHORT_SCAN, scan), scan]:
+                read = await self._fetch(getattr(self._sql, name), start, limit, where.queue, where.type, most, *more)
+                found = [job_of(row) for row in read]
+                if is_dense(where) or len(found) == limit:
+                    return whole_walk(found, limit)
+            [(count, last)] = await self._fetch(getattr(self._sql, f"{name}_end"), start, scan, *more)
+            return Walk(found, count, last if count == scan else None)
+
+        return joined([await walk(state) for state in states], limit, newest_first=newest)
 
     async def count(self) -> Mapping[tuple[str, State], int]:
         """Read the counters."""

@@ -12,6 +12,7 @@ from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import Change, Entry, Event, Job, Options, State, Step
 from holdfast.core.moves import Whole
 from holdfast.core.shared_limits import awaited_key, awaits_permit, frees_permits
+from holdfast.core.unique import stamp, until
 from holdfast.engines.rows import text
 
 Columns = list[list[Any]]
@@ -40,6 +41,8 @@ def shared_columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
 def alike(jobs: Sequence[Job]) -> tuple[Any, ...] | None:
     """The arguments of `add_alike` for new jobs of one insert; None if the jobs differ in too much."""
     job = jobs[0]
+    if job.options.unique is not None:
+        return None
     own: list[list[Any]] = [[job.id], [job.args], [job.digest]]
     if len(jobs) > 1:
         fields = dict(zip(Job.__struct_fields__, zip(*map(astuple, jobs), strict=True), strict=True))
@@ -101,8 +104,23 @@ CHANGE_WIDTH = len(CHANGED_COLUMNS) + 11
 
 
 def job_row(job: Job) -> tuple[Any, ...]:
-    """A job as `add_jobs` takes it."""
+    """A job as `add_jobs` and `load_jobs` take it."""
     return (*_stored_job(job), limit_key(job))
+
+
+ADD_WIDTH = JOB_WIDTH + 3
+
+
+def add_row(job: Job, *, takes_name: bool = False) -> tuple[Any, ...]:
+    """A new job as `add_jobs` takes it: with its unique name, if it has one.
+
+    With `takes_name` it takes the name from anybody: no state counts.
+    """
+    unique = job.options.unique
+    if unique is None:
+        return (*job_row(job), None, None, None)
+    text = stamp(job)
+    return (*job_row(job), unique.key, f"{text.rpartition(' ')[0]} -" if takes_name else text, until(job))
 
 
 def limit_key(job: Job) -> str | None:

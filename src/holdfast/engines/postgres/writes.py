@@ -13,7 +13,7 @@ from typing import Any
 from asyncpg import UniqueViolationError
 from msgspec.structs import astuple
 
-from holdfast.core.errors import KeyConflict, LeaseLost
+from holdfast.core.errors import Duplicate, KeyConflict, LeaseLost
 from holdfast.core.lifecycle import applied, refusal
 from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import (
@@ -33,6 +33,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.moves import HeldKey, Whole, check_marked
 from holdfast.core.shared_limits import awaits_permit
+from holdfast.core.unique import existing_for
 from holdfast.engines.postgres import rows
 from holdfast.engines.postgres.caller import CallersConnection
 from holdfast.engines.postgres.counting import Counting, record_crowded
@@ -105,7 +106,7 @@ class Writes:
             if index not in answers:
                 try:
                     answers[index] = await self._insert_whole(jobs, parent)
-                except (KeyConflict, LeaseLost) as error:
+                except (Duplicate, KeyConflict, LeaseLost) as error:
                     answers[index] = error
 
     async def _insert_whole(self, jobs: Sequence[Job], parent: Lease | None) -> list[Inserted]:
@@ -126,6 +127,11 @@ class Writes:
             answers += answer
         return answers
 
+    async def add_new(self, jobs: Sequence[Job]) -> None:
+        """Write new jobs without keys, in a transaction of the caller's. Those whose ids exist are left as they are."""
+        for group in jobs_apart(jobs):
+            await self._add(group)
+
     async def _found(self, jobs: Sequence[Job], taken: dict[tuple[str, str], Job]) -> Known:
         """Like `_add`, for a part of an order whose earlier parts took these keys: within an order a key is unique."""
         bound = [job for job in jobs if job.key is not None and (job.type, job.key) in taken]
@@ -138,11 +144,11 @@ class Writes:
         taken.update({(job.type, job.key): job for job in jobs if job.key is not None and job.id not in found})
         return found
 
-    async def _add(self, jobs: Sequence[Job]) -> Known:
-        """Write new jobs; return those that are not new."""
+    async def _add(self, jobs: Sequence[Job], *, takes_names: bool = False) -> Known:
+        """Write new jobs; return those that are not new. With `takes_names`, unique ones take names from anybody."""
         if not jobs or await self._add_alike(jobs):
             return {}
-        columns = rows.columns([rows.job_row(job) for job in jobs], rows.JOB_WIDTH)
+        columns = rows.columns([rows.add_row(job, takes_name=takes_names) for job in jobs], rows.ADD_WIDTH)
         found = {id: (holder, digest) for id, holder, digest in await self._db.fetch(self._sql.add_jobs, *columns)}
         self._note_new([job for job in jobs if job.id not in found])
         return found
@@ -287,7 +293,8 @@ class Writes:
         ]
         if edits:
             await self._db.execute(self._sql.edit_args, *rows.columns(edits, 4))
-        await self._add(one_of_each([job for change, _, _ in going for job in change.inserts]))
+        for new in jobs_apart(one_of_each([job for change, _, _ in going for job in change.inserts])):
+            await self._add(new, takes_names=True)
 
     async def _arrive(self, going: Sequence[tuple[Change, Head, Job]]) -> dict[str, int]:
         """Count children as arrived at their parents; return how many are still missing after each."""
@@ -422,6 +429,12 @@ def _answer(jobs: Sequence[Job], found: Known) -> list[Inserted] | Exception:
             answer.append(Inserted(job.id, new=True))
             continue
         holder, digest = found[job.id]
+        if holder is not None and job.options.unique is not None:
+            try:
+                answer.append(existing_for(job, holder))
+            except Duplicate as error:
+                return error
+            continue
         if holder is not None and digest != job.digest:
             return key_taken(job, holder)
         answer.append(Inserted(job.id if holder is None else holder, new=False))

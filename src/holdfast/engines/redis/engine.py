@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from holdfast import forking
 from holdfast.core.errors import StoreError
+from holdfast.core.fairness import types_name
 from holdfast.core.model import (
     OUTRUN,
     Admission,
@@ -53,7 +54,7 @@ from holdfast.engines.redis.write_batches import WriteBatches
 from holdfast.engines.refusals import not_open
 from holdfast.engines.server import DEAF_POLL_SECONDS, ServerClock
 from holdfast.engines.topics import queues_of, until_due
-from holdfast.engines.traits import Movable
+from holdfast.engines.traits import Emptyable, Movable
 from holdfast.engines.wakeups import Wakeups
 
 T = TypeVar("T")
@@ -78,8 +79,11 @@ SCRATCH = "holdfast-scratch-"
 
 SCRAP_PAGE = 500
 
+KEPT_KEYS = ("store", "d", "dv", "dn", "w")
+"""The keys of an emptied store: what it is, its records, its workers (see `lua/store.lua`)."""
 
-class RedisEngine(Reads, Movable, forking.Forkable):
+
+class RedisEngine(Reads, Movable, Emptyable, forking.Forkable):
     """Jobs on a Redis or Valkey server, shared by many machines."""
 
     guarantees = Guarantees(
@@ -256,7 +260,7 @@ class RedisEngine(Reads, Movable, forking.Forkable):
         """
         jobs: list[Job] = []
         asked, may = tuple(queues), [PROMOTE_LIMIT] * len(queues)
-        known: tuple[Any, ...] = (-1,) if types is None else (len(types), *types)
+        known: tuple[Any, ...] = (types_name(types), *((-1,) if types is None else (len(types), *types)))
         rounds = dealing = 0
         while rounds < ROUNDS and dealing < DEALING_ROUNDS:
             words = [word for pair in zip(queues, may, strict=True) for word in pair]
@@ -293,9 +297,12 @@ class RedisEngine(Reads, Movable, forking.Forkable):
     ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
         return self._writing().admit(asks, steps)
 
-    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
-        words = (name, int(value is not None), value or "", "" if expected is None else expected, RECHECKED_AT_ONCE)
-        done, version, *more = await self._look("put_record", *words)
+    async def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Record | Conflict:
+        words = [name, int(value is not None), value or "", "" if expected is None else expected, RECHECKED_AT_ONCE]
+        new = [rows.pack(rows.job_row(job)) for job in jobs]
+        done, version, *more = await self._look("put_with_jobs" if new else "put_record", *words, *new)
         if not done:
             return Conflict(name, OUTRUN, version=version)
         now, after = more
@@ -319,6 +326,17 @@ class RedisEngine(Reads, Movable, forking.Forkable):
             self._tidied_at = now
             await self._forget_workers()
         return gone
+
+    async def empty(self) -> None:
+        """Remove all keys but those of the store itself, its records and its workers."""
+        kept = {f"{self._url.tag}:{name}".encode() for name in KEPT_KEYS}
+        cursor: Any = b"0"
+        while True:
+            cursor, keys = await self._read("SCAN", cursor, "MATCH", f"{self._url.tag}:*", "COUNT", SCRAP_PAGE)
+            if gone := [key for key in keys if key not in kept]:
+                await self._read("UNLINK", *gone)
+            if cursor == b"0":
+                return
 
     async def _forget_workers(self) -> None:
         now, present = await self._presences()

@@ -82,17 +82,13 @@ async def keys(look: Look, after: tuple[str, str], limit: int) -> list[HeldKey]:
     while len(held) < limit:
         most = min(PAGE, limit - len(held))
         last = (held[-1].type, held[-1].key) if held else after
-        there, *found = await look("keys", _key_name(*last) if any(last) else "", most)
+        there, *found = await look("keys", rows.key_name(*last) if any(last) else "", most)
         if not there:
             raise NotFound(f"there is no key {last[1]!r} of type {last[0]} to continue after")
         held += (_key_of(name, text) for name, text in zip(found[::2], found[1::2], strict=True))
         if len(found) < 2 * most:
             break
     return held
-
-
-def _key_name(type: str, key: str) -> str:
-    return f"{len(type.encode())}:{type}:{key}"
 
 
 def _key_of(name: bytes, text: bytes) -> HeldKey:
@@ -148,7 +144,7 @@ def _parts(wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[R
     for whole in wholes:
         yield from _parts_of(whole)
     for key in keys:
-        name = _key_name(key.type, key.key)
+        name = rows.key_name(key.type, key.key)
         yield 1, rows.pack(("k", name, key.job, key.digest, columns.number(key.until)))
     for record in records:
         yield 1, rows.pack(("r", record.name, record.version, record.at, record.value or False))

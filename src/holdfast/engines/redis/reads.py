@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from holdfast.core.errors import StoreFull
 from holdfast.core.model import PAGE_LIMIT, Entry, Job, Presence, Record, State, Step, StepState, Time, Usage, Where
+from holdfast.core.searches import SCAN_LIMIT, Page, matches
 from holdfast.core.shared_limits import BUCKET, limit_of
 from holdfast.core.summaries import StepHead, StepSummary, gone, head_of, page_of, summarize
 from holdfast.engines.contract import Engine
@@ -18,7 +19,6 @@ from holdfast.engines.redis.liveness import Seen
 from holdfast.engines.redis.scripts import script
 from holdfast.engines.redis.store import Given, Store
 from holdfast.engines.redis.url import StoreUrl
-from holdfast.engines.tables import matches
 
 T = TypeVar("T")
 
@@ -89,19 +89,31 @@ class Reads(Engine):
                 return await self._find_expired(where, after, limit)
             except StoreFull:
                 return await self._list_expired(where, after, limit)
+        return list((await self._walk(where, after, limit)).jobs)
+
+    async def _search(self, where: Where, after: str, limit: int) -> Page:
+        """Walk as `_find` does, but only over SCAN_LIMIT jobs."""
+        if where.expires_before is not None:
+            return await super()._search(where, after, limit)
+        return await self._walk(where, after, limit, SCAN_LIMIT)
+
+    async def _walk(self, where: Where, after: str, limit: int, most: int | None = None) -> Page:
         letters = "".join(columns.LETTERS[state] for state in dict.fromkeys(where.states))
         indexes = [f"i:{letter}" for letter in letters or columns.STATES]
         if where.parent is not None:
             indexes = [f"c:{where.parent}"]
         fixed = (letters, *_maybe(where.queue), *_maybe(where.type), *indexes)
         jobs: list[Job] = []
+        scanned = 0
         start: str | bytes | None = after
-        while start is not None and len(jobs) < limit:
+        while start is not None and len(jobs) < limit and (most is None or scanned < most):
             start, *found = await self._look(
                 "find", start, int(where.newest_first), limit - len(jobs), FIND_PAGE, *fixed
             )
-            jobs += map(rows.job_of, found)
-        return jobs
+            jobs += (job for job in map(rows.job_of, found) if matches(job, where))
+            scanned += FIND_PAGE
+        behind = start.decode() if isinstance(start, bytes) else start
+        return Page(jobs=tuple(jobs), next=behind, scanned=scanned, is_cut=behind is not None and len(jobs) < limit)
 
     async def _find_expired(self, where: Where, after: str, most: int) -> list[Job]:
         """Walk along the expired jobs, one page of ids at a time. Newly expired jobs are sorted in first, each once."""

@@ -39,6 +39,7 @@ from holdfast.core.model import (
 )
 from holdfast.core.shared_limits import frees_permits
 from holdfast.core.summaries import StepCounts, StepSummary, summary_from
+from holdfast.core.unique import REFUSE, UNIQUE, stamp, until
 from holdfast.core.unreadable import (
     UNREADABLE_ARGS,
     raw_text,
@@ -125,7 +126,21 @@ def job_row(job: Job) -> list[Any]:
         number(job.key_until),
         number(job.created_at),
         [job.options.limits[0].key, *_uses(job.options.limits)] if job.options.limits else False,
+        _unique(job),
+        job.options.fair or False,
     ]
+
+
+def _unique(job: Job) -> list[Any] | bool:
+    unique = job.options.unique
+    if unique is None:
+        return False
+    return [key_name(UNIQUE, unique.key), stamp(job), number(until(job)), unique.then == REFUSE]
+
+
+def key_name(type: str, key: str) -> str:
+    """The name under which a key is stored."""
+    return f"{len(type.encode())}:{type}:{key}"
 
 
 def _uses(uses: Sequence[Use]) -> list[Any]:

@@ -31,7 +31,7 @@ from holdfast.safe_text import logger
 
 log = logger("holdfast.redis")
 
-FORMAT = 4
+FORMAT = 7
 """2: ready jobs are kept by type. A process with format 1 that is already connected keeps working: claims sort what it
 writes into the types, and check what they take (`lua/claim.lua`).
 
@@ -40,6 +40,12 @@ update the counters, so their version falls behind the job's, and readers ignore
 
 4: jobs with shared limits wait apart from the others. A process with format 3 that is already connected keeps working:
 it ignores limits. Claims sort what it makes available, and pass over what it takes away (`lua/limits.lua`).
+
+5: jobs have budgets. A process with format 4 that is already connected keeps working: it ignores budgets, and its
+claims wake jobs that wait for one. A newer process that runs such a job lets it wait again.
+
+7: jobs with fair keys wait apart from the others. A process with an older format that is already connected keeps
+working: it ignores fair keys. Claims sort what it makes available, and pass over what it takes away (`lua/fair.lua`).
 
 The store refuses new connections from older formats.
 """

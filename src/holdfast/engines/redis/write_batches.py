@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from holdfast.core.errors import HoldfastError, KeyConflict, LeaseLost, StoreBusy, StoreError
 from holdfast.core.model import Admission, Applied, Ask, Change, Conflict, Inserted, Job, Lease, Recorded, Step
+from holdfast.core.unique import duplicate
 from holdfast.engines.batch_thread import Ticket
 from holdfast.engines.loop_thread import BatchQueue, LoopThread
 from holdfast.engines.redis import rows
@@ -182,7 +183,8 @@ def _inserted(answer: Any, jobs: Sequence[Job], parent: Lease | None) -> list[In
             assert parent is not None
             raise lease_over(parent)
         case 1:
-            raise key_taken(jobs[answer[1] - 1], answer[2].decode())
+            job, holder = jobs[answer[1] - 1], answer[2].decode()
+            raise key_taken(job, holder) if job.options.unique is None else duplicate(job, holder)
     return [Inserted(id.decode(), new == 1) for id, new in zip(answer[1::2], answer[2::2], strict=True)]
 
 

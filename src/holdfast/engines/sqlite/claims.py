@@ -12,7 +12,7 @@ from holdfast.core.lifecycle import applied, decide, entry_of
 from holdfast.core.model import Event, Job, Time
 from holdfast.core.shared_limits import awaits_permit
 from holdfast.engines.contract import PROMOTE_LIMIT
-from holdfast.engines.permits import RECHECK_LIMIT, Permits
+from holdfast.engines.permits import RECHECK_LIMIT, Block, Permits
 from holdfast.engines.records import PAUSE
 from holdfast.engines.rows import Row, job_of
 from holdfast.engines.sqlite import rows
@@ -43,15 +43,27 @@ class Claims(JobWrites):
             if PAUSE + queue in paused:
                 continue
             self._promote(queue, now)
-            asked = (queue, types, limit - len(claimed), now)
-            if keys := self._limits.keys_to_look_at(queue, now):
-                claimed += self._take_with_permits(*asked, keys, permits, by=worker)
-            else:
-                claimed += self._take(((row[0], job_of(row)) for row in self._ready(*asked)), now, by=worker)
+            keys = self._limits.keys_to_look_at(queue, now)
+            claimed += self._take_from(queue, types, limit - len(claimed), now, keys, permits, by=worker)
             if len(claimed) == limit:
                 break
         permits.finish()
         return claimed
+
+    def _take_from(
+        self,
+        queue: str,
+        types: Collection[str] | None,
+        limit: int,
+        now: Time,
+        keys: dict[str, bool],
+        permits: Permits,
+        by: str,
+    ) -> list[Job]:
+        """Take jobs of one queue. `keys` are those of limits that the claim must look at."""
+        if keys:
+            return self._take_with_permits(queue, types, limit, now, keys, permits, by)
+        return self._take(((row[0], job_of(row)) for row in self._ready(queue, types, limit, now)), now, by)
 
     def _promote(self, queue: str, now: Time) -> None:
         """Make available what is due. Only what such a change touches is read and written: it may be thousands."""
@@ -127,6 +139,12 @@ class Claims(JobWrites):
             if types is None or type in types:
                 look.add_later(key, (-priority, run_at, n), self._waiting(queue, key, type, now, index))
         look.take()
+        return self._settle(queue, look, asleep, permits, now, by)
+
+    def _settle(
+        self, queue: str, look: "Look", asleep: dict[str, Time | None], permits: Permits, now: Time, by: str
+    ) -> list[Job]:
+        """Write what a look has found."""
         for key, at in asleep.items():  # only those who gave up their slots wait there
             look.blocks.setdefault(key, at)
         self._db.executemany(self._sql.move_behind, look.places)
@@ -203,6 +221,12 @@ class Look:
         return [key for key in self._keys if key not in unseen or key in self.blocks]
 
     def _consider(self, turn: Turn, key: str | None, row: Row) -> None:
+        block = self._take_or_move(key, row)
+        if block is not None and block.key != key and block.key in self._keys:  # it comes before those that wait there
+            heappush(self._heap, (turn, block.key, row, iter(())))
+
+    def _take_or_move(self, key: str | None, row: Row) -> Block | None:
+        """Take a job with its permits; or answer with what stops it, and let it wait there."""
         job = job_of(row)
         uses = job.options.limits
         if (block := self._permits.block(uses, job.id)) is None:
@@ -217,11 +241,10 @@ class Look:
         else:
             self.places.append({"n": row[0], "key": block.key})
             self.notes.append((block.key, self._permits.look_time(block)))
-            if block.key in self._keys:  # it comes before those that wait there
-                heappush(self._heap, (turn, block.key, row, iter(())))
             self._passed[key] += 1
             if key is not None and self._passed[key] == PASS_LIMIT:
                 self.blocks[key] = self._now
+        return block
 
 
 def _turn_of(row: Row) -> Turn:

@@ -1,8 +1,8 @@
 """The SQLite engine. One thread writes with group commit, others read, and wake-ups reach other processes.
 
 Must not contain SQL (`queries.sql`), how a batch is written (`writer`), or what an act does (`writes`). Acknowledged
-work survives a power cut: every commit is synced (`synchronous=FULL`) before its callers get an answer, and acts that
-arrive meanwhile share the next commit.
+work survives a power cut: every commit is synced (`synchronous=FULL`) before its callers get an answer, except claims
+(decision 16), and acts that arrive meanwhile share the next commit.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import forking
+from holdfast.blobs.folder import FolderBlobs
+from holdfast.blobs.store import BlobStore
 from holdfast.core.errors import Invalid
 from holdfast.core.model import (
     PAGE_LIMIT,
@@ -41,6 +43,7 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.moves import HeldKey, Whole
+from holdfast.core.searches import Page
 from holdfast.core.summaries import StepHead, StepSummary
 from holdfast.engines.batch_thread import BatchThread, Ticket
 from holdfast.engines.contract import Clock, Guarantees, system_clock
@@ -56,9 +59,9 @@ from holdfast.engines.sqlite.liveness import Liveness
 from holdfast.engines.sqlite.reads import SQL
 from holdfast.engines.sqlite.store import reads_raw, translated_errors
 from holdfast.engines.sqlite.store_clock import StoreClock
-from holdfast.engines.sqlite.writer import HOLD, Act, Writer, is_hold
+from holdfast.engines.sqlite.writer import HOLD, PERMITS, Act, Writer, is_hold
 from holdfast.engines.topics import queues_of, until_due
-from holdfast.engines.traits import Body, Movable, Transactional
+from holdfast.engines.traits import Body, Emptyable, Movable, Transactional
 from holdfast.engines.urls import path_of
 from holdfast.engines.wakeups import Wakeups
 
@@ -69,7 +72,7 @@ DEAF_POLL_SECONDS = 0.5
 """How often a waiter polls if the folder can't hold a socket."""
 
 
-class SqliteEngine(Movable, Transactional, forking.Forkable):
+class SqliteEngine(Movable, Emptyable, Transactional, forking.Forkable):
     """Jobs in one SQLite file, shared by all processes of one machine."""
 
     guarantees = Guarantees(
@@ -106,6 +109,10 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def from_url(cls, url: str, clock: Clock) -> "SqliteEngine":
         """Make the engine of a store's URL."""
         return cls(path_of(url), clock)
+
+    def own_blobs(self) -> BlobStore:
+        """Keep blobs in a folder beside the file."""
+        return FolderBlobs(Path(f"{self.path}.blobs"))
 
     @classmethod
     def scratch(cls, url: str, folder: Path) -> str:
@@ -214,7 +221,7 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
     def _admit(
         self, asks: Sequence[Ask], steps: Sequence[Step]
     ) -> Awaitable[tuple[list[Admission | Conflict], list[Recorded | Conflict]]]:
-        return self._do("admit", asks, steps)
+        return self._do("admit" if steps else PERMITS, asks, steps)
 
     async def _transact(self, step: Step, body: Body) -> Recorded | Conflict:
         """Let the writer wait for the body, for `LIMIT_SECONDS` at most."""
@@ -229,8 +236,14 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
         await self._look("look", self._tidy)
         return answer
 
-    def _put_record(self, name: str, value: str | None, expected: int | None) -> Awaitable[Record | Conflict]:
-        return self._do("put_record", name, value, expected)
+    async def empty(self) -> None:
+        """Remove all jobs."""
+        await self._do("empty")
+
+    def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Awaitable[Record | Conflict]:
+        return self._do("put_record", name, value, expected, jobs)
 
     def _load(self, wholes: Sequence[Whole], keys: Sequence[HeldKey], records: Sequence[Record]) -> Awaitable[int]:
         return self._do("load", wholes, keys, records)
@@ -251,6 +264,9 @@ class SqliteEngine(Movable, Transactional, forking.Forkable):
 
     def _find(self, where: Where, after: str, limit: int) -> Awaitable[list[Job]]:
         return self._look("walk", lambda db: reads.find(db, where, after, limit))
+
+    async def _search(self, where: Where, after: str, limit: int) -> Page:
+        return await self._look("walk", lambda db: reads.search(db, where, after, limit))
 
     def _in_order(self, after: str, limit: int) -> Awaitable[list[Job]]:
         return self._look("walk", lambda db: reads.in_order(db, after, limit))

@@ -16,6 +16,7 @@ from holdfast.core.shared_limits import awaits_permit
 from holdfast.engines.sqlite import rows
 from holdfast.engines.sqlite.counting import Counting
 from holdfast.engines.sqlite.limit_rows import LimitRows
+from holdfast.engines.sqlite.unique_names import UniqueNames
 from holdfast.engines.topics import job_topic, queue_topic
 
 DUE_EVENT = {State.SCHEDULED: Event.PROMOTE, State.RETRYABLE: Event.PROMOTE, State.PENDING: Event.ACTIVATE}
@@ -34,6 +35,7 @@ class JobWrites:
         self._counting = Counting(connection, sql)
         self.news: set[str] = set()
         self._limits = LimitRows(connection, sql, self.news)
+        self._names = UniqueNames(connection, sql)
         self._places: list[rows.Params] = []
         """Jobs that have to be behind another key than before: few, so other jobs pay nothing for it."""
 

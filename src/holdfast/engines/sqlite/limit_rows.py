@@ -11,9 +11,11 @@ from types import SimpleNamespace
 import msgspec
 from msgspec.structs import asdict
 
+from holdfast.core.budgets import budget_records
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Usage
 from holdfast.core.shared_limits import (
     BUCKET,
+    BUDGET,
     LIMIT,
     NO_LIMIT,
     Bucket,
@@ -74,7 +76,10 @@ class LimitRows(PermitRows):
             self._db.executemany(self._sql.look_at, notes)
         if self._rechecks:
             for key, at in self._rechecks.items():
-                queues = self._db.execute(self._sql.recheck, {"key": key, "at": at}).fetchall()
+                if limit_of(key) == BUDGET:
+                    queues = self._db.execute(self._sql.recheck_budget, {**_keys_of(key), "at": at}).fetchall()
+                else:
+                    queues = self._db.execute(self._sql.recheck, {"key": key, "at": at}).fetchall()
                 self._news.update(queue_topic(queue) for (queue,) in queues)
             self._rechecks.clear()
 
@@ -168,9 +173,10 @@ class LimitRows(PermitRows):
         """See PermitRows."""
         return [Permit(*row) for row in self._db.execute(self._sql.permits_of, {"job": job})]
 
-    def put_permit(self, permit: Permit) -> None:
+    def put_permits(self, permits: Sequence[Permit]) -> None:
         """See PermitRows."""
-        self._db.execute(self._sql.put_permit, asdict(permit))
+        if permits:
+            self._db.executemany(self._sql.put_permit, [asdict(one) for one in permits])
 
     def drop_permits(self, permits: Sequence[Permit]) -> None:
         """See PermitRows."""
@@ -195,6 +201,12 @@ class LimitRows(PermitRows):
             settings = self.settings(limit_of(name.removeprefix(BUCKET)))
             if is_forgettable(bucket_of(text), settings, before, now):
                 self._db.execute(self._sql.forget_record, {"name": name})
+
+    def forget_budgets(self, jobs: Iterable[str]) -> None:
+        """Forget the budgets of jobs that are removed. Nothing is looked for where no job ever had a budget."""
+        if self._record(LIMIT + BUDGET) is not None:
+            names = [{"name": name} for job in jobs for name in budget_records(job)]
+            self._db.executemany(self._sql.forget_record, names)
 
     def _record(self, name: str) -> str | None:
         row = self._db.execute(self._sql.record, {"name": name}).fetchone()

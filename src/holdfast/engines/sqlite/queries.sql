@@ -31,14 +31,21 @@ select job, digest, until from key where type = :type and key = :key;
 insert into key (type, key, job, digest, until) values (:type, :key, :job, :digest, :until)
 on conflict (type, key) do update set job = excluded.job, digest = excluded.digest, until = excluded.until;
 
+-- name: name_holders
+-- insert: who has these unique names, and the state each is in, if it is still there
+select key.key, key.job, key.digest, key.until, job.state
+from json_each(:names) as asked cross join key on key.type = :type and key.key = asked.value
+left join job on job.id = key.job;
+
 -- name: add_job
 insert into job (n, id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, worker, claimed_at,
-  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result, summed)
+  expires_at, finished_at, prune_at, parent, family, arrived, waits, inbox, error, result, summed, fair)
 values (:n, :id, :type, :queue, :priority, :state, :version, :run_at, :epoch, :attempt, :recoveries, :worker,
-  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result, :version);
+  :claimed_at, :expires_at, :finished_at, :prune_at, :parent, :group, :arrived, :waits, :inbox, :error, :result, :version,
+  :fair);
 
 -- name: add_lone_job
--- insert: one new job without key, parent and limits, with the next number; an existing one is left unchanged
+-- insert: one new job without key, parent, limits and fair key, with the next number; an existing one is left unchanged
 insert into job (id, type, queue, priority, state, version, run_at, epoch, attempt, recoveries, expires_at, arrived, waits,
   summed)
 values (:id, :type, :queue, :priority, :state, 1, :run_at, 0, 1, 0, :expires_at, 0, :waits, 1)
@@ -93,7 +100,7 @@ where state = 'available' and recoveries > 1 and queue = :queue and run_at > :si
 -- name: ready
 -- claim: available → active, the jobs of one type without limits in order; the claim merges the types
 select * from whole
-where state = 'available' and limit_key is null and queue = :queue and type = :type and run_at <= :now
+where state = 'available' and limit_key is null and fair is null and queue = :queue and type = :type and run_at <= :now
   and (expires_at is null or expires_at > :now)
 order by priority desc, run_at, n limit :limit;
 
@@ -108,16 +115,16 @@ order by priority desc, run_at, n;
 -- claim: which of these types have available jobs
 select asked.value from json_each(:types) as asked
 where exists (
-  select 1 from job where state = 'available' and limit_key is null and queue = :queue and type = asked.value);
+  select 1 from job where state = 'available' and limit_key is null and fair is null and queue = :queue and type = asked.value);
 
 -- name: unlimited_types
 -- claim of any type: jumps from one type to the next, never from job to job
 with recursive kind (type) as (
-  select min(type) from job where state = 'available' and limit_key is null and queue = :queue
+  select min(type) from job where state = 'available' and limit_key is null and fair is null and queue = :queue
   union all
   select (
     select min(type) from job
-    where state = 'available' and limit_key is null and queue = :queue and type > kind.type)
+    where state = 'available' and limit_key is null and fair is null and queue = :queue and type > kind.type)
   from kind where kind.type is not null
 )
 select type from kind where type is not null;
@@ -140,14 +147,19 @@ select key, kind.type, priority, run_at, n from kind cross join job on n = (
   order by priority desc, run_at, n limit 1);
 
 -- name: ready_types
--- ready_types: the types of both, from one type to the next
+-- ready_types: the types of all of them, from one type to the next
 with recursive kind (type) as (
-  select min(type) from job where state = 'available' and limit_key is null and queue = :queue
+  select min(type) from job where state = 'available' and limit_key is null and fair is null and queue = :queue
   union all
   select (
     select min(type) from job
-    where state = 'available' and limit_key is null and queue = :queue and type > kind.type)
+    where state = 'available' and limit_key is null and fair is null and queue = :queue and type > kind.type)
   from kind where kind.type is not null
+), fairly (type) as (
+  select min(type) from job where state = 'available' and fair is not null and queue = :queue
+  union all
+  select (select min(type) from job where state = 'available' and fair is not null and queue = :queue and type > fairly.type)
+  from fairly where fairly.type is not null
 ), limited (key, type) as (
   select key, (
     select min(type) from job where state = 'available' and limit_key = waiting.key and queue = waiting.queue)
@@ -160,8 +172,72 @@ with recursive kind (type) as (
 )
 select type from kind where type is not null
 union
+select type from fairly where type is not null
+union
 select type from limited where type is not null
 order by 1 limit :limit;
+
+-- Fair keys: see core/fairness.py. `key` is that of a limit, or null.
+
+-- name: has_fair
+-- claim: whether a queue has available jobs with fair keys
+select exists (select 1 from job where state = 'available' and fair is not null and queue = :queue);
+
+-- name: fair_types
+-- claim: the types of those without limits, from one type to the next
+with recursive kind (type) as (
+  select min(type) from job where state = 'available' and fair is not null and queue = :queue
+  union all
+  select (select min(type) from job where state = 'available' and fair is not null and queue = :queue and type > kind.type)
+  from kind where kind.type is not null
+)
+select type from kind where type is not null;
+
+-- name: fair_level
+-- claim: the highest priority of which there is something to take
+select priority from job
+where state = 'available' and fair is not null and queue = :queue and type = :type and limit_key is :key
+  and priority < :below and run_at <= :now and (expires_at is null or expires_at > :now)
+order by priority desc limit 1;
+
+-- name: fair_keys
+-- claim: from one fair key to the next, never from job to job
+with recursive next (fair, number) as (
+  select (
+    select fair from job
+    where state = 'available' and fair is not null and queue = :queue and type = :type and limit_key is :key
+      and priority = :level and fair > :after and fair <= :until
+      and run_at <= :now and (expires_at is null or expires_at > :now)
+    order by fair limit 1), 1
+  union all
+  select (
+    select fair from job
+    where state = 'available' and fair is not null and queue = :queue and type = :type and limit_key is :key
+      and priority = :level and fair > next.fair and fair <= :until
+      and run_at <= :now and (expires_at is null or expires_at > :now)
+    order by fair limit 1), number + 1
+  from next where next.fair is not null and number < :most
+)
+select fair from next where fair is not null;
+
+-- name: fair_jobs
+-- claim: the next jobs of one fair key
+select * from whole
+where state = 'available' and fair = :fair and queue = :queue and type = :type and limit_key is :key
+  and priority = :level and run_at >= :run_at and (run_at, n) > (:run_at, :n)
+  and run_at <= :now and (expires_at is null or expires_at > :now)
+order by run_at, n limit :limit;
+
+-- name: plain_behind
+-- claim: the jobs without a fair key behind a limit's key
+select * from whole
+where state = 'available' and limit_key = :key and fair is null and queue = :queue and type = :type and run_at <= :now
+  and (expires_at is null or expires_at > :now)
+order by priority desc, run_at, n;
+
+-- name: forget_turns
+-- prune: rounds that nobody continues
+delete from record where name >= 'fair/' and name < 'fair0' and at < :before;
 
 -- name: heads
 -- commit: the stored heads of these jobs, to compare with what the changes expect
@@ -318,7 +394,9 @@ order by step.n;
 
 -- name: old
 -- prune: terminal jobs whose `prune_at` has passed and that have no unfinished parent or child
-select n, id, queue, state, type, key from job join body using (n)
+select n, id, queue, state, type, key,
+  case when instr(options, '"unique"') and json_valid(options) then json_extract(options, '$.unique.key') end
+from job join body using (n)
 where prune_at <= :now and finished_at is not null
   and not exists (select 1 from job as child where child.parent = job.id and child.finished_at is null)
   and not exists (select 1 from job as parent where parent.id = job.parent and parent.finished_at is null)
@@ -344,6 +422,10 @@ delete from holdfast_permit where job = :id;
 
 -- name: forget_key
 delete from key where type = :type and key = :key and job = :id and (until is null or until <= :now);
+
+-- name: bury_name
+-- prune: the unique name of a job stays while its window is open, with the job's last state
+update key set digest = digest || ' ' || :state where type = :type and key = :key and job = :id;
 
 -- name: forget_over_keys
 delete from key where until <= :now;
@@ -427,6 +509,61 @@ where expires_at is not null and finished_at is null and state <> 'active' and s
   and (:parent is null or parent = :parent)
 order by id desc limit :limit;
 
+-- search: as find, but a walk reads at most `scan` jobs of its index. The second statement says where it stopped.
+
+-- name: search
+select * from whole where n in (
+  select n from (select n, id, queue, type from job where id > :after order by id limit :scan)
+  where (:queue is null or queue = :queue) and (:type is null or type = :type)
+  order by id limit :limit
+) order by id;
+
+-- name: search_end
+select count(*), max(id)
+from (select id from job where id > :after order by id limit :scan);
+
+-- name: search_newest
+select * from whole where n in (
+  select n from (select n, id, queue, type from job where id < :after order by id desc limit :scan)
+  where (:queue is null or queue = :queue) and (:type is null or type = :type)
+  order by id desc limit :limit
+) order by id desc;
+
+-- name: search_newest_end
+select count(*), min(id)
+from (select id from job where id < :after order by id desc limit :scan);
+
+-- name: search_state
+select * from whole where n in (
+  select n from (select n, id, queue, type from job where state = :state and state <> 'active' and id > :after order by id limit :scan)
+  where (:queue is null or queue = :queue) and (:type is null or type = :type)
+  order by id limit :limit
+) order by id;
+
+-- name: search_state_end
+select count(*), max(id)
+from (select id from job where state = :state and state <> 'active' and id > :after order by id limit :scan);
+
+-- name: search_state_newest
+select * from whole where n in (
+  select n from (select n, id, queue, type from job where state = :state and state <> 'active' and id < :after order by id desc limit :scan)
+  where (:queue is null or queue = :queue) and (:type is null or type = :type)
+  order by id desc limit :limit
+) order by id desc;
+
+-- name: search_state_newest_end
+select count(*), min(id)
+from (select id from job where state = :state and state <> 'active' and id < :after order by id desc limit :scan);
+
+-- name: with_key
+-- a key is found type by type: there are few types, and each has an index of its keys
+with recursive kinds (type) as (
+  select min(type) from key
+  union all
+  select (select min(key.type) from key where key.type > kinds.type) from kinds where kinds.type is not null
+)
+select job from kinds join key on key.type = kinds.type and key.key = :key;
+
 -- name: count
 select queue, state, jobs from tally where jobs <> 0;
 
@@ -454,7 +591,7 @@ select id, epoch from job indexed by job_held where worker = :worker and state =
 -- the workers that hold leases: the status of such a worker isn't removed
 select distinct worker from job indexed by job_held where state = 'active';
 
--- Shared limits: who may start (`permits.Permits`), and who waits behind a key.
+-- Shared limits: which jobs may start (`permits.Permits`), and which wait behind a key.
 
 -- name: permits_of
 select key, job, path, epoch, try_number, until from holdfast_permit where job = :job;
@@ -494,7 +631,8 @@ on conflict (name) do update set value = excluded.value, version = record.versio
 -- name: old_buckets
 -- prune: what may be full and unused by now
 select name, value from record
-where name >= 'bucket/' and name < 'bucket0' and value is not null and at < :before;
+where name >= 'bucket/' and name < 'bucket0' and value is not null and at < :before
+  and not (name >= 'bucket/~budget/' and name < 'bucket/~budget0');  -- these go with their jobs
 
 -- name: forget_record
 delete from record where name = :name;
@@ -507,6 +645,11 @@ on conflict (key, queue) do update set at = min(coalesce(at, excluded.at), coale
 -- name: recheck
 -- commit and admit: a permit ended; whoever waits behind its key may have it
 update holdfast_waiting set at = min(coalesce(at, :at), :at), stands = 0 where key = :key returning queue;
+
+-- name: recheck_budget
+-- admit: more is left of a budget; jobs wait behind keys that begin with its own
+update holdfast_waiting set at = min(coalesce(at, :at), :at), stands = 0
+where key = :limit or (key >= :first and key < :beyond) returning queue;
 
 -- name: recheck_limit
 -- put_record: the settings of a limit have changed
@@ -531,7 +674,7 @@ order by n;
 
 -- name: place_behind
 -- insert, commit, load: a job with limits, or one that parks; the statements before it leave others behind no key
-update job set limit_key = :limit_key, parked_key = :parked_key where n = :n;
+update job set limit_key = :limit_key, parked_key = :parked_key, fair = :fair where n = :n;
 
 -- name: move_behind
 -- claim: a job that found no room behind one key waits behind another one
@@ -658,3 +801,33 @@ insert into record (name, value, version, at) values (:name, :value, :version, :
 on conflict (name) do update set value = excluded.value, version = max(excluded.version, record.version + 1),
   at = excluded.at
 where record.value is not excluded.value or record.version < excluded.version;
+
+-- name: empty_jobs
+delete from job;
+
+-- name: empty_bodies
+delete from body;
+
+-- name: empty_entries
+delete from entry;
+
+-- name: empty_steps
+delete from step;
+
+-- name: empty_summaries
+delete from summary;
+
+-- name: empty_families
+delete from family;
+
+-- name: empty_permits
+delete from holdfast_permit;
+
+-- name: empty_waiting
+delete from holdfast_waiting;
+
+-- name: empty_keys
+delete from key;
+
+-- name: empty_tally
+delete from tally;

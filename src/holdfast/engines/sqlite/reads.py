@@ -7,15 +7,18 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.limits import STEP_NAMES
 from holdfast.core.model import Beat, Job, Presence, State, Step, StepState, Time, Where
 from holdfast.core.moves import Whole, put_together
+from holdfast.core.searches import SCAN_LIMIT, Page
 from holdfast.core.summaries import StepHead, StepSummary, gone
 from holdfast.engines.liveness import beat_answer
 from holdfast.engines.records import PAUSE, QUIET
 from holdfast.engines.refusals import no_job_before
 from holdfast.engines.rows import Row, entry_of, head_of, job_of, step_head_of, step_of, summary_of
+from holdfast.engines.search_walks import SHORT_SCAN, Walk, is_dense, joined, page_of_key, whole_walk
 from holdfast.engines.sql import beyond, queries
 from holdfast.engines.sqlite import rows
 from holdfast.engines.topics import DUE_WINDOW_MS
@@ -57,6 +60,39 @@ def find(db: sqlite3.Connection, where: Where, after: str, limit: int) -> list[J
         for state in dict.fromkeys(where.states)
     ]
     return list(islice(merge(*walks, key=lambda job: job.id, reverse=newest), limit))
+
+
+def search(db: sqlite3.Connection, where: Where, after: str, limit: int) -> Page:
+    """A page of jobs, or what the first SCAN_LIMIT jobs of an index give."""
+    if where.key is not None:
+        ids = msgspec.json.encode([row[0] for row in db.execute(SQL.with_key, {"key": where.key})]).decode()
+        return page_of_key([job_of(row) for row in db.execute(SQL.get, {"ids": ids})], where, after, limit)
+    newest = where.newest_first
+    if where.parent is not None or where.expires_before is not None:
+        return joined([whole_walk(find(db, where, after, limit), limit)], limit, newest_first=newest)
+    params: rows.Params = {
+        "after": after or (PAST_ALL_IDS if newest else ""),
+        "limit": limit,
+        "queue": where.queue,
+        "type": where.type,
+    }
+    states: list[State | None] = [*dict.fromkeys(where.states)] or [None]
+    scan = SCAN_LIMIT // len(states)
+
+    def walk(state: State | None) -> Walk:
+        if state is State.ACTIVE:
+            return whole_walk(find(db, replace(where, states=(state,)), after, limit), limit)
+        name = ("search" if state is None else "search_state") + ("_newest" if newest else "")
+        # Most pages are full after a short walk.
+        for most in [limit] if is_dense(where) else [min(SHORT_SCAN, scan), scan]:
+            given = {**params, "state": state, "scan": most}
+            found = [job_of(row) for row in db.execute(getattr(SQL, name), given)]
+            if is_dense(where) or len(found) == limit:
+                return whole_walk(found, limit)
+        count, last = db.execute(getattr(SQL, f"{name}_end"), given).fetchone()
+        return Walk(found, count, last if count == scan else None)
+
+    return joined([walk(state) for state in states], limit, newest_first=newest)
 
 
 def in_order(db: sqlite3.Connection, after: str, limit: int) -> list[Job]:

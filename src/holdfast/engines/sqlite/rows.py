@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.core.model import Entry, Job, State, Step
+from holdfast.core.model import Entry, Job, State, Step, Time
 from holdfast.core.shared_limits import awaited_key, awaits_permit
 from holdfast.engines.rows import STATES, text
 
@@ -26,15 +26,17 @@ def job_params(job: Job, n: int) -> Params:
     params["inbox"] = text(job.inbox)
     params["error"] = None if job.error is None else text(job.error)
     params["options"] = text(job.options)
+    params["fair"] = job.options.fair or None
     return params
 
 
 def place_params(job: Job, n: int) -> Params:
-    """What `place_behind` takes from a job: the keys behind which it waits when it is available, and now."""
+    """What `place_behind` takes from a job: its fair key, and the keys behind which it waits, later and now."""
     return {
         "n": n,
         "limit_key": job.options.limits[0].key if job.options.limits else None,
         "parked_key": awaited_key(job) if job.state is State.PENDING and awaits_permit(job) else None,
+        "fair": job.options.fair or None,
     }
 
 
@@ -79,6 +81,11 @@ def body_params(job: Job, n: int) -> Params:
         "created_at": job.created_at,
         "options": text(job.options),
     }
+
+
+def key_params(type: str, key: str, job: str, digest: str, until: Time | None) -> Params:
+    """What `set_key` takes: an idempotency key or a unique name, and the job that has it."""
+    return {"type": type, "key": key, "job": job, "digest": digest, "until": until}
 
 
 def due_job(id: str, queue: str, state: str, version: int, epoch: int, run_at: int) -> Job:

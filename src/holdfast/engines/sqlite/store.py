@@ -104,7 +104,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         try:
             # Another process may have run it while we waited for the lock.
             if schema_version(connection) == version:
-                for statement in _statements(dict(steps)[version + 1]):
+                for statement in _statements(next(text for number, text in steps if number > version)):
                     connection.execute(statement)
             connection.execute("commit")
         except BaseException:

@@ -22,9 +22,10 @@ from holdfast.engines.sqlite.store_clock import StoreClock
 from holdfast.engines.sqlite.transactions import Transactions
 from holdfast.engines.sqlite.writes import Writes
 
-LAZY = frozenset({"claim"})
-"""Acts that don't wait for the disk. If a power cut undoes a claim, its worker is gone, too, and the job can be claimed
-again. The worker's next write also makes the claim durable.
+CLAIM, PERMITS = "claim", "permits"
+LAZY = frozenset({CLAIM, PERMITS})
+"""Acts that don't wait for the disk: claims, and permits without records. If a power cut undoes one, its worker is
+gone, too, and with it every lease. The worker's next write also makes them durable.
 """
 
 OPENING = {"open"}
@@ -128,7 +129,7 @@ class Writer:
                     answered = iter(getattr(acts, kind)(together))
                     for ticket in group:
                         ticket.answer = list(islice(answered, len(ticket.work.args[0])))
-                case "admit":
+                case "admit" | "permits":
                     admitted = acts.admit([ticket.work.args for ticket in group], now)
                     for ticket, admission in zip(group, admitted, strict=True):
                         ticket.answer = admission

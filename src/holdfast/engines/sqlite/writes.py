@@ -4,14 +4,15 @@ Under `begin immediate` nobody else can write, so an act reads first, compares i
 words as in every engine) and then writes in bulk. An act that finds an error has written nothing yet.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from msgspec.structs import asdict
 
-from holdfast.core.errors import KeyConflict, LeaseLost
+from holdfast.core.errors import Duplicate, KeyConflict, LeaseLost
+from holdfast.core.fairness import TURN_KEPT_MS
 from holdfast.core.lifecycle import applied, refusal, submit_entry
 from holdfast.core.model import (
     OUTRUN,
@@ -36,8 +37,8 @@ from holdfast.core.shared_limits import (
     BUCKET_KEPT_MS,
     LIMIT,
     awaited_key,
+    changed_by,
     frees_permits,
-    limit_of,
 )
 from holdfast.core.summaries import is_step
 from holdfast.engines.permits import Permits
@@ -52,7 +53,7 @@ from holdfast.engines.refusals import (
 )
 from holdfast.engines.rows import head_of, step_of, steps_apart
 from holdfast.engines.sqlite import rows
-from holdfast.engines.sqlite.claims import Claims
+from holdfast.engines.sqlite.fair_claims import FairClaims
 from holdfast.engines.sqlite.job_writes import ids_of
 from holdfast.engines.topics import job_topic, loser_of, queue_topic, worker_topic
 from holdfast.engines.wakeups import EVERYTHING
@@ -61,7 +62,7 @@ PAST_ALL_STEPS = (1 << 63) - 1
 """No step has a higher number."""
 
 
-class Writes(Claims):
+class Writes(FairClaims):
     """The acts of one transaction. `news` collects the topics to wake once it is durable."""
 
     def mark(self) -> str | None:
@@ -76,15 +77,18 @@ class Writes(Claims):
         if len(orders) == 1 and is_lone(*orders[0]):
             return [self._insert_lone(orders[0][0][0])]
         known = self._known(job.id for jobs, _ in orders for job in jobs)
+        self._names.read(job for jobs, _ in orders for job in jobs)
         answers: list[list[Inserted] | Exception] = []
         fresh: list[Job] = []
+        names: dict[str, Job] = {}
         for jobs, parent in orders:
             try:
-                answer, new = self._sift(jobs, parent, known)
-            except (KeyConflict, LeaseLost) as error:
+                answer, new = self._sift(jobs, parent, known, names)
+            except (Duplicate, KeyConflict, LeaseLost) as error:
                 answers.append(error)
                 continue
             known.update(job.id for job in new)
+            names.update({job.options.unique.key: job for job in new if job.options.unique is not None})
             fresh += new
             answers.append(answer)
         self._add(fresh)
@@ -104,24 +108,32 @@ class Writes(Claims):
             self.news.add(queue_topic(job.queue))
         return [Inserted(job.id, True)]
 
-    def _sift(self, jobs: Sequence[Job], parent: Lease | None, known: set[str]) -> tuple[list[Inserted], list[Job]]:
-        """Return which of one caller's jobs are new. Takes their keys, after everything has been checked."""
+    def _sift(
+        self, jobs: Sequence[Job], parent: Lease | None, known: set[str], names: dict[str, Job]
+    ) -> tuple[list[Inserted], list[Job]]:
+        """Return which of one caller's jobs are new. Takes their keys, after everything has been checked.
+
+        `names` are the unique names that others take in this transaction.
+        """
         if parent is not None and not holds(self._head(parent.job), parent.epoch):
             raise lease_over(parent)
         answer: list[Inserted] = []
         new: dict[str, Job] = {}
         keys: dict[tuple[str, str], Job] = {}
+        taken = ChainMap({}, names)
         for job in jobs:
             if job.id in known or job.id in new:
                 answer.append(Inserted(job.id, False))
+                continue
+            if job.options.unique is not None and (existing := self._names.existing(job, taken)) is not None:
+                answer.append(existing)
                 continue
             holder = None if job.key is None else self._key_holder(job, keys)
             if holder is None:
                 new[job.id] = job
             answer.append(Inserted(holder or job.id, holder is None))
         for (type, key), job in keys.items():
-            taken = {"type": type, "key": key, "job": job.id, "digest": job.digest, "until": job.key_until}
-            self._db.execute(self._sql.set_key, taken)
+            self._db.execute(self._sql.set_key, rows.key_params(type, key, job.id, job.digest, job.key_until))
         return answer, list(new.values())
 
     def _key_holder(self, job: Job, keys: dict[tuple[str, str], Job]) -> str | None:
@@ -151,6 +163,7 @@ class Writes(Claims):
         self._db.executemany(
             self._sql.add_entry, [rows.entry_params(submit_entry(job), n + index) for index, job in enumerate(jobs)]
         )
+        self._names.take(jobs)
         families: Counter[tuple[str, str]] = Counter()
         for index, job in enumerate(jobs):
             self._tally[job.queue, job.state] += 1
@@ -302,8 +315,8 @@ class Writes(Claims):
         """Remove jobs that needn't be kept any longer."""
         old = self._db.execute(self._sql.old, {"now": now, "limit": limit}).fetchall()
         gone: list[dict[str, Any]] = []
-        for n, id, queue, state, type, key in old:
-            gone.append({"n": n, "id": id, "type": type, "key": key, "now": now})
+        for n, id, queue, state, type, key, name in old:
+            gone.append({"n": n, "id": id, "type": type, "key": key, "name": name, "state": state, "now": now})
             self._tally[queue, State(state)] -= 1
         for statement in (
             self._sql.forget_job,
@@ -316,13 +329,35 @@ class Writes(Claims):
             self._sql.forget_key,
         ):
             self._db.executemany(statement, gone)
+        self._names.bury(gone)
         self._db.execute(self._sql.forget_over_keys, {"now": now})
+        if gone:
+            self._limits.forget_budgets(one["id"] for one in gone)
         self._limits.drop_full_buckets(now - BUCKET_KEPT_MS, now)
         self._limits.find_waiting()
+        self._db.execute(self._sql.forget_turns, {"before": now - TURN_KEPT_MS})
         return len(gone)
 
-    def put_record(self, name: str, value: str | None, expected: int | None, now: Time) -> Record | Conflict:
-        """Write or remove a record."""
+    def empty(self, now: Time) -> None:
+        """Remove all jobs with everything that belongs to them."""
+        for statement in (
+            self._sql.empty_jobs,
+            self._sql.empty_bodies,
+            self._sql.empty_entries,
+            self._sql.empty_steps,
+            self._sql.empty_summaries,
+            self._sql.empty_families,
+            self._sql.empty_permits,
+            self._sql.empty_waiting,
+            self._sql.empty_keys,
+            self._sql.empty_tally,
+        ):
+            self._db.execute(statement)
+
+    def put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job], now: Time
+    ) -> Record | Conflict:
+        """Write or remove a record, and insert jobs."""
         row = self._db.execute(self._sql.record, {"name": name}).fetchone()
         old, version = (None, 0) if row is None else row
         held = 0 if old is None else version
@@ -332,7 +367,10 @@ class Writes(Claims):
         self._db.execute(self._sql.put_record, {"name": name, "value": value, "version": version + 1, "at": now})
         self.news.add(EVERYTHING)
         if name.startswith((LIMIT, BUCKET)):
-            self._limits.recheck_limit(limit_of(name.partition("/")[2]))
+            self._limits.recheck_limit(changed_by(name))
+        if jobs:
+            known = self._known(job.id for job in jobs)
+            self._add([job for job in {job.id: job for job in jobs}.values() if job.id not in known])
         if name == MOVED:
             self._guard(value is not None)
         return new
@@ -403,4 +441,6 @@ def is_lone(jobs: Sequence[Job], parent: Lease | None) -> bool:
     if len(jobs) != 1 or parent is not None:
         return False
     job = jobs[0]
-    return job.key is None and job.parent is None and awaited_key(job) is None and rows.is_untouched(job)
+    if job.key is not None or job.parent is not None or job.options.unique is not None:
+        return False
+    return awaited_key(job) is None and not job.options.fair and rows.is_untouched(job)

@@ -1,12 +1,12 @@
--- claim: {worker, how many, page, how many types or -1 for any, types …, then for each queue its name and how many of it may
+-- claim: {worker, how many, page, a name for the set of types, how many types or -1 for any, types …, then for each queue its name and how many of it may
 -- still be promoted}. Looks at no more than a page of due jobs, and takes no more than a page, in one call. When there may
 -- be more, it says in which queue, and the caller continues there.
 -- It looks at the keys of limits that a recheck names, and takes jobs that wait behind them in the same order as the others.
--- Answers {seq, now, next due or false, the queue to go on with or 0, how many were promoted there, jobs …}.
+-- Answers {seq, now, next due or false, the queue to continue with or 0, how many were promoted there, jobs …}.
 if moved then return moved end
 local worker, left, page = ARGV[FIRST_ARG], tonumber(ARGV[FIRST_ARG + 1]), tonumber(ARGV[FIRST_ARG + 2])
-local known = tonumber(ARGV[FIRST_ARG + 3])
-local FIRST_TYPE = FIRST_ARG + 4
+local known = tonumber(ARGV[FIRST_ARG + 4])
+local FIRST_TYPE = FIRST_ARG + 5
 local FIRST_QUEUE = FIRST_TYPE + math.max(known, 0)
 local DEALT = 200 -- how much of what processes of format 1 made ready is dealt out in one call
 local LOOKS, NEW_LOOKS = 30, 20 -- how many keys one call looks at, and of how many that no claim has looked at yet
@@ -14,7 +14,7 @@ local LOOKED_AT = 1e14 -- what is taken from the time of a recheck that a claim 
 local now = time_now()
 local answer = {seq, now, false, 0, 0}
 local wrote = false
-local permits, beside_limits -- made by the first who needs them
+local permits, beside_limits, in_turn -- made by the first who needs them
 
 -- Write a job's new state and its entry. Who calls it moves it between the indexes.
 local function write(key, head, id, state, event, by)
@@ -28,7 +28,8 @@ local function write(key, head, id, state, event, by)
 end
 
 local function job_with_uses(id)
-  local got = call('HMGET', job_key(id), 'h', 'u')
+  local got = call('HMGET', job_key(id), 'h', 'u', 'f')
+  fair_keys[id] = got[3] or nil
   return got[1] and unpack_(got[1]), got[2] and unpack_(got[2])
 end
 
@@ -179,13 +180,14 @@ local function take_first(queue, most)
     for _, member in ipairs(popped) do
       local id = sub(member, ID_AT)
       local key = job_key(id)
-      local got = call('HMGET', key, 'h', 'b', 'r', 'x', 'u')
+      local got = call('HMGET', key, 'h', 'b', 'r', 'x', 'u', 'f')
       local head = got[1] and unpack_(got[1])
+      fair_keys[id] = got[6] or nil
       if head and (head[STATE] ~= 'a' or ready_member(head, id) ~= member) then
         head = nil -- a process of format 1 has changed it, and looked for it elsewhere
       end
-      if head and got[5] then -- a process of format 3 has made it available
-        make_ready(head, id, now, unpack_(got[5]))
+      if head and (got[5] or got[6]) then -- a process of an older format has made it available
+        make_ready(head, id, now, got[5] and unpack_(got[5]))
         looked = page
       elseif head and number_of(head[RUN]) > now then -- the clock was set back
         call('ZADD', TIMED[queue], number_of(head[RUN]), id)
@@ -317,21 +319,58 @@ local function claims_beside_limits()
         end
       end
     end
+    claims.look_again(queue, keys, blocks)
+    return looked
+  end
+
+  -- The same for all keys that a claim has looked at.
+  function claims.look_again(queue, keys, blocks)
     for _, key in ipairs(keys) do
       local has_available = call('EXISTS', limits.waiting_kinds(queue, key)) == 1
       look_again(queue, key, blocks[key] or not has_available and asleep[key])
     end
     asleep = {}
-    return looked
   end
 
   return claims
 end
 
+-- Whether a queue has jobs with fair keys, of types that are known.
+local function has_turns(queue)
+  for _, kind in ipairs(fair_kinds(queue)) do
+    if known < 0 or is_known[kind] then return true end
+  end
+end
+
+-- A rank as the number of its priority; or itself, if that is out of the ordinary.
+local function level_of_rank(rank)
+  local low = tonumber(sub(rank, 10), 16)
+  if sub(rank, 1, 9) == '07fffffff' then return format('%.0f', 4294967295 - low) end
+  return sub(rank, 1, 9) == '100000000' and format('-%.0f', low + 1) or rank
+end
+
+local function take_in_turn(queue, most, keys)
+  permits = permits or permits_at(now)
+  in_turn = in_turn or claims_in_turn({
+    now = now, page = page, round = ARGV[FIRST_ARG + 3], kinds_of = kinds_of, give = give, level = level_of_rank,
+    is_known = function(kind) return known < 0 or is_known[kind] end, limits = shared_limits,
+    permits = function() return permits end, taken = function() return taken end,
+  })
+  wrote = true
+  local blocks, looked = in_turn.take(queue, most, keys or {})
+  if keys then beside_limits.look_again(queue, keys, blocks) end
+  return looked
+end
+
 -- Answers how many were taken, and looked at.
 local function take(queue, most, keys)
   taken, left_index, new_index, held, expiring = 0, {}, {}, {}, {}
-  local looked = keys and beside_limits.take_in_order(queue, most, keys) or take_first(queue, most)
+  local looked
+  if most > 0 and has_turns(queue) then
+    looked = take_in_turn(queue, most, keys)
+  else
+    looked = keys and beside_limits.take_in_order(queue, most, keys) or take_first(queue, most)
+  end
   if taken > 0 then
     call('ZREM', INDEX['a'], unpack(left_index))
     call('ZADD', INDEX['o'], unpack(new_index))
@@ -350,7 +389,7 @@ local function next_due(queue, later)
   end
 end
 
--- Answers whether the caller has to go on with this queue.
+-- Answers whether the caller must continue with this queue.
 local function claim(queue, may)
   answer[5] = 0
   if deal_out(queue) == DEALT then return true end

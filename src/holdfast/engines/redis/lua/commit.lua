@@ -17,6 +17,7 @@ local function leave(head, id, uses)
   if state == 'a' then
     local member = ready_member(head, id)
     local has_waited = uses and shared_limits().leave(head, id, uses)
+    if not has_waited and fair_keys[id] then has_waited = leave_turns(queue, '', head[TYPE], fair_member(head, id)) end
     if not has_waited and call('ZREM', ready_key(queue, head[TYPE]), member) == 1 then
       taken_from(queue, head[TYPE])
     elseif not has_waited and call('ZREM', K .. 'r:' .. queue, member) == 0 then
@@ -65,9 +66,10 @@ end
 
 local function commit(change)
   local id, key = change[1], job_key(change[1])
-  local got = call('HMGET', key, 'h', 'u')
+  local got = call('HMGET', key, 'h', 'u', 'f')
   if not got[1] then return {0, NO_JOB} end
   local head, uses = unpack_(got[1]), got[2] and unpack_(got[2])
+  fair_keys[id] = got[3] or nil
   if change[2] and (head[EPOCH] ~= change[2] or head[STATE] ~= 'o') then return refused(LEASE_LOST, head) end
   if change[3] and head[VERSION] ~= change[3] then return refused(OUTRUN, head) end
   local cargo = change[18]
@@ -109,7 +111,10 @@ local function commit(change)
     drop_steps(id, cargo[3], counts)
     for _, step in ipairs(cargo[2]) do put_step(id, step[1], step[2], step[3], counts) end
     for _, job in ipairs(cargo[7]) do
-      if call('EXISTS', job_key(job[1])) == 0 then add(job, now) end
+      if call('EXISTS', job_key(job[1])) == 0 then
+        add(job, now)
+        if job[11] then take_key(job[11][1], {job[1], job[11][2], job[11][3]}) end
+      end
     end
   end
   local missing = false

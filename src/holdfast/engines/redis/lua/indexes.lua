@@ -5,7 +5,7 @@ local function waits_for_time(head, now)
   return DUE[head[STATE]] and head[RUN]
 end
 
--- Put a job into the indexes of the state it is in, and tell who waits for its queue.
+-- Put a job into the indexes of its state, and wake the workers that wait for its queue.
 local function enter(head, id, now, uses)
   local state, queue = head[STATE], head[QUEUE]
   call('ZADD', INDEX[state], 0, id)
@@ -39,7 +39,14 @@ local function write_order()
   end
 end
 
--- Write a new job: {id, head, body, result, error, signals, …, uses at place 10}. Its number is given here. One that has
+-- Give a key or a unique name to a job: {job, digest or stamp, until}.
+local function take_key(name, key)
+  call('SET', K .. 'k:' .. name, pack(key))
+  call('ZADD', K .. 'ku', key[3] or '+inf', name)
+end
+
+-- Write a new job: {id, head, body, result, error, signals, …, uses at place 10, unique at 11, fair key at 12} (see insert). Its
+-- number is given here. One that has
 -- arrived at its parent is not missing there. Who calls it writes counts and order.
 local function add(job, now, arrived)
   local id, head = job[1], job[2]
@@ -52,6 +59,9 @@ local function add(job, now, arrived)
   end
   local uses = job[10]
   if uses then fields[#fields + 1] = 'u'; fields[#fields + 1] = pack(uses) end
+  if job[11] then fields[#fields + 1] = 'q'; fields[#fields + 1] = job[11][1] end
+  if job[12] then fields[#fields + 1] = 'f'; fields[#fields + 1] = job[12] end
+  fair_keys[id] = job[12] or nil
   call('HSET', job_key(id), unpack(fields))
   put_in_order(head[NUMBER], id)
   enter(head, id, now, uses)

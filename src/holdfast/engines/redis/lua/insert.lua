@@ -1,6 +1,7 @@
 -- insert: each further argument is one order {parent or false, epoch, jobs}, all or none.
--- A job: {id, head, body, result, error, signals, digest, key_until, created_at, uses}; for uses, see limits.lua.
--- Answers, for each: {0} the parent's lease is over; {1, job's place, holder} its key is taken; {2, id, new, id, new …}.
+-- A job: {id, head, body, result, error, signals, digest, key_until, created_at, uses, unique}; for uses, see limits.lua;
+-- unique is false, or {name, stamp, until, whether to refuse}.
+-- Answers, for each: {0} the parent's lease is over; {1, job's place, holder} its key or name is taken; {2, id, new, id, new …}.
 if moved then return moved end
 local now = time_now()
 
@@ -14,9 +15,22 @@ local function holder_of(name, created_at)
   return key
 end
 
-local function take_key(name, key)
-  call('SET', K .. 'k:' .. name, pack(key))
-  call('ZADD', K .. 'ku', key[3] or '+inf', name)
+local NAMES = {
+  s = 'scheduled', a = 'available', p = 'pending', o = 'active', r = 'retryable', v = 'review', c = 'completed',
+  d = 'discarded', k = 'cancelled',
+}
+
+-- Whether the one who holds a unique name counts for a new job: core.unique.counts. `head`: the holder's, if it is there.
+local function counts(key, head, job)
+  local window, states = string.match(job[11][2], '^%S+ (%S+) (%S+)')
+  local created_at, last = string.match(key[2], '^(%S+) %S+ %S+ ?(%S*)')
+  window, states = tonumber(window), ',' .. states .. ','
+  if window > 0 and tonumber(created_at) + window <= tonumber(job[9]) then return false end
+  local function is_wanted(state) return string.find(states, ',' .. state .. ',', 1, true) end
+  if head then return is_wanted(NAMES[head[STATE]]) end
+  if not key[3] then return false end
+  if last ~= '' then return is_wanted(last) end
+  return is_wanted('completed') or is_wanted('discarded') or is_wanted('cancelled')
 end
 
 local function insert(order)
@@ -25,18 +39,24 @@ local function insert(order)
     if not head or head[STATE] ~= 'o' or head[EPOCH] ~= order[2] then return {0} end
   end
   local answer, fresh, seen, keys = {2}, {}, {}, {}
+  local function same_as(job)
+    local key = keys[job[11][1]] or holder_of(job[11][1], job[9])
+    return key and counts(key, seen[key[1]] or head_of(key[1]), job) and key
+  end
   for place, job in ipairs(order[3]) do
     local id, head = job[1], job[2]
     local stands, new = id, false
     if not seen[id] and call('EXISTS', job_key(id)) == 0 then
-      local name = head[KEY] and key_name(head)
-      local key = name and (keys[name] or holder_of(name, job[9]))
+      local unique = job[11]
+      local name = unique and unique[1] or head[KEY] and key_name(head)
+      local key
+      if unique then key = same_as(job) elseif name then key = keys[name] or holder_of(name, job[9]) end
       if key then
-        if key[2] ~= job[7] then return {1, place, key[1]} end
+        if unique and unique[4] or not unique and key[2] ~= job[7] then return {1, place, key[1]} end
         stands = key[1]
       else
-        if name then keys[name] = {id, job[7], job[8]} end
-        seen[id], new = true, true
+        if name then keys[name] = unique and {id, unique[2], unique[3]} or {id, job[7], job[8]} end
+        seen[id], new = head, true
         fresh[#fresh + 1] = job
       end
     end

@@ -51,9 +51,12 @@ local function shared_limits()
     local queues = call('HGETALL', K .. 'lq:' .. key)
     for place = 1, #queues, 2 do limits.look_at(queues[place], key, at) end
     tell('limit:' .. key)
+    if string.find(key, '^~budget/[^/]*/[^/]*$') then -- jobs wait behind keys that say what they need of it
+      for _, behind in ipairs(call('ZRANGEBYLEX', K .. 'lk:~budget', '(' .. key .. '/', '(' .. key .. '0')) do limits.recheck(behind, at) end
+    end
   end
 
-  -- The same for a page of the keys of a limit, which has changed. Answers where to go on, or false.
+  -- The same for a page of the keys of a limit, which has changed. Answers where to continue, or false.
   function limits.recheck_page(limit, after, most)
     local keys = call('ZRANGEBYLEX', K .. 'lk:' .. limit, after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, most)
     for _, key in ipairs(keys) do limits.recheck(key, 0) end
@@ -76,18 +79,28 @@ local function shared_limits()
 
   function limits.wait_behind(head, id, key)
     local queue, kind = head[QUEUE], head[TYPE]
-    if call('ZADD', limits.waiting_key(queue, key, kind), 0, ready_member(head, id)) == 1 then
+    local is_new
+    if fair_keys[id] then
+      is_new = enter_turns(head, id, key)
+    else
+      is_new = call('ZADD', limits.waiting_key(queue, key, kind), 0, ready_member(head, id)) == 1
+    end
+    if is_new then
       call('SADD', limits.waiting_kinds(queue, key), kind)
       call('HINCRBY', K .. 'lc:' .. queue, kind, 1)
       limits.count_waiting(queue, key, 1)
     end
   end
 
-  -- Whether it was there.
-  function limits.stop_waiting(queue, key, kind, member)
+  -- Whether it was there. `is_fair`: among those with fair keys.
+  function limits.stop_waiting(queue, key, kind, member, is_fair)
     local set = limits.waiting_key(queue, key, kind)
-    if call('ZREM', set, member) == 0 then return false end
-    if call('EXISTS', set) == 0 then call('SREM', limits.waiting_kinds(queue, key), kind) end
+    if is_fair then
+      if not leave_turns(queue, key, kind, member) then return false end
+    elseif call('ZREM', set, member) == 0 then
+      return false
+    end
+    if call('EXISTS', set, fair_set(queue, key, kind)) == 0 then call('SREM', limits.waiting_kinds(queue, key), kind) end
     if call('HINCRBY', K .. 'lc:' .. queue, kind, -1) <= 0 then call('HDEL', K .. 'lc:' .. queue, kind) end
     limits.count_waiting(queue, key, -1)
     return true
@@ -148,6 +161,7 @@ local function shared_limits()
 
   -- An available job leaves: whether it waited for a permit.
   function limits.leave(head, id, uses)
+    if fair_keys[id] and limits.stop_waiting(head[QUEUE], uses[1], head[TYPE], fair_member(head, id), true) then return true end
     if limits.stop_waiting(head[QUEUE], uses[1], head[TYPE], ready_member(head, id)) then return true end
     limits.take_back(uses[1], id)
     return false

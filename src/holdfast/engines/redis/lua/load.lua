@@ -34,6 +34,7 @@ function load.r(name, version, at, value)
   end
   put_record(name, version, at, value)
   if sub(name, 1, 7) == 'bucket/' then call('ZADD', K .. 'lb', at, sub(name, 8)) end
+  if sub(name, 1, 5) == 'fair/' then call('ZADD', K .. 'ft', at, name) end
 end
 
 count_act()

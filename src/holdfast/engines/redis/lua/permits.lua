@@ -10,7 +10,7 @@ local function permits_at(now)
   local CHECKED = 100 -- how many permits of a full key one call looks at, whether their leases are current
   local EXACT = 9007199254740992
   local NO_RULES = {at_once = false, burst = false, refill = 0, period_ms = 1}
-  local NO_BUCKET = {tokens = 0, at = 0, closed_until = 0, starts = 0}
+  local NO_BUCKET = {tokens = 0, at = 0, closed_until = 0, starts = 0, granted = 0}
   local all_rules, buckets, changed, held = {}, {}, {}, {}
 
   -- Numbers of a JSON object; nothing if it can't be read. What may be missing altogether is `false` in `defaults`.
@@ -65,17 +65,24 @@ local function permits_at(now)
 
   local function filled(rules, bucket)
     local most = rules.burst or 0
-    if not bucket then return {tokens = most, at = now, closed_until = 0, starts = 0} end
+    if not bucket then return {tokens = most, at = now, closed_until = 0, starts = 0, granted = 0} end
     local missing = most - bucket.tokens
     if missing > 0 then missing = missing - math.min(missing, (times_by(math.max(0, now - bucket.at), rules.refill, rules.period_ms))) end
     return {
       tokens = most - math.max(missing, 0), at = math.max(now, bucket.at),
-      closed_until = bucket.closed_until, starts = bucket.starts,
+      closed_until = bucket.closed_until, starts = bucket.starts, granted = bucket.granted,
     }
   end
 
+  -- A job that waits for a budget waits behind a key that ends with what it needs: its bucket is full if that is left.
   local function bucket_at(key)
-    if not buckets[key] then buckets[key] = filled(rules_of(key), record_in('bucket/' .. key, NO_BUCKET)) end
+    if not buckets[key] then
+      local base, need = string.match(key, '^(~budget/[^/]*/[^/]*)/(%d+)$')
+      local rules = rules_of(key)
+      local bucket = filled(rules, record_in('bucket/' .. (base or key), NO_BUCKET))
+      if base then bucket.tokens = bucket.tokens >= tonumber(need) and rules.burst or 0 end
+      buckets[key] = bucket
+    end
     return buckets[key]
   end
 
@@ -303,7 +310,8 @@ local function permits_at(now)
     for key, is_changed in pairs(changed) do
       if is_changed then
         local bucket, name = buckets[key], 'bucket/' .. key
-        local text = format('{"tokens":%.0f,"at":%.0f,"closed_until":%.0f,"starts":%.0f}', bucket.tokens, bucket.at, bucket.closed_until, bucket.starts)
+        local granted = bucket.granted > 0 and format(',"granted":%.0f', bucket.granted) or ''
+        local text = format('{"tokens":%.0f,"at":%.0f,"closed_until":%.0f,"starts":%.0f%s}', bucket.tokens, bucket.at, bucket.closed_until, bucket.starts, granted)
         put_record(name, version_ever(name) + 1, now, text)
         call('ZADD', K .. 'lb', now, key)
       end

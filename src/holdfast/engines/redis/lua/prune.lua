@@ -2,9 +2,10 @@
 -- Returns {seq, how many were removed, whether anything was done}.
 if moved then return moved end
 local most, page = tonumber(ARGV[FIRST_ARG]), tonumber(ARGV[FIRST_ARG + 1])
-local BUCKET_KEPT_MS = 3600000
+local BUCKET_KEPT_MS, TURN_KEPT_MS = 3600000, 86400000
 local now = time_now()
 local gone, done = 0, 0
+local has_budgets = call('HEXISTS', K .. 'd', 'limit/~budget') == 1
 
 -- Jobs that were kept because of a parent that has ended by now.
 local function look_again()
@@ -22,7 +23,23 @@ end
 -- Collect what to remove, and remove it with a few calls: a call costs more than what it does.
 local keys, buckets, left = {}, {}, {}
 
-local function remove(head, id)
+local LAST = {c = 'completed', d = 'discarded', k = 'cancelled'}
+
+-- The unique name of a job is free again, or stays with the job's last state while its window is open.
+local function bury(name, head, id)
+  local text = call('GET', K .. 'k:' .. name)
+  local key = text and unpack_(text)
+  if not key or key[1] ~= id then return end
+  if key[3] and tonumber(key[3]) > now then
+    key[2] = key[2] .. ' ' .. LAST[head[STATE]]
+    call('SET', K .. 'k:' .. name, pack(key))
+  else
+    call('DEL', K .. 'k:' .. name)
+    call('ZREM', K .. 'ku', name)
+  end
+end
+
+local function remove(head, id, name)
   keys[#keys + 1] = job_key(id)
   keys[#keys + 1] = K .. 's:' .. id
   keys[#keys + 1] = K .. 'f:' .. id
@@ -47,6 +64,15 @@ local function remove(head, id)
       call('ZREM', K .. 'ku', name)
     end
   end
+  if name then bury(name, head, id) end
+  if has_budgets then
+    for _, name in ipairs({'budget/' .. id, 'bucket/~budget/' .. id .. '/usd', 'bucket/~budget/' .. id .. '/tokens'}) do
+      if call('HDEL', K .. 'd', name) + call('HDEL', K .. 'dv', name) > 0 then
+        call('ZREM', K .. 'dn', name)
+        call('ZREM', K .. 'lb', sub(name, 8))
+      end
+    end
+  end
   gone = gone + 1
 end
 
@@ -64,14 +90,15 @@ local function prune()
   call('ZREM', K .. 'p', unpack(members))
   for _, member in ipairs(members) do
     local id = sub(member, 13)
-    local head = head_of(id)
+    local got = call('HMGET', job_key(id), 'h', 'q')
+    local head = got[1] and unpack_(got[1])
     done = done + 1
     if head and ENDED[head[STATE]] then
       local above = head[PARENT] and head_of(head[PARENT])
       if above and not ENDED[above[STATE]] then
         call('SADD', K .. 'b:' .. head[PARENT], id)
       elseif tonumber(call('HGET', K .. 'g:' .. id, 'l') or 0) <= 0 then -- otherwise its last child puts it back
-        remove(head, id)
+        remove(head, id, got[2])
       end
     end
   end
@@ -104,12 +131,24 @@ local function forget_buckets()
   end
 end
 
+-- Rounds of fair keys that nobody has continued for a day.
+local function forget_turns()
+  for _, name in ipairs(call('ZRANGEBYSCORE', K .. 'ft', '-inf', '(' .. format('%.0f', now - TURN_KEPT_MS), 'LIMIT', 0, page)) do
+    call('HDEL', K .. 'd', name)
+    call('HDEL', K .. 'dv', name)
+    call('ZREM', K .. 'dn', name)
+    call('ZREM', K .. 'ft', name)
+    done = done + 1
+  end
+end
+
 if most > 0 then
   look_again()
   prune()
 end
 forget_keys()
 forget_buckets()
+forget_turns()
 if done > 0 then
   count_act()
   write_counts()

@@ -9,7 +9,8 @@
 --                        shift (of a test's clock, in milliseconds), moved (the record `moved`, while it is there)
 --   j:ID           HASH  one job: h its head (below), b its body (arguments and what else never changes, opaque here),
 --                        r result, x error, iV the signal of version V, eV the history entry of version V (opaque),
---                        u the limits that it uses, if any (limits.lua)
+--                        u the limits that it uses, if any (limits.lua), q its unique name, if any, as in k:,
+--                        f its fair key, if it has one (fair.lua)
 --   i:STATE        ZSET  the ids of the jobs in this state, all at score 0: ordered by id
 --   o, o:N         ZSET, LIST   all jobs in the order of their numbers: which lists there are; the ids of each BUCKET numbers
 --   q:N:QUEUE:TYPE ZSET  what can be claimed now of one type, all at score 0: rank, run_at, number, id as one text, so the
@@ -27,7 +28,8 @@
 --   l:ID           ZSET  the records of a job, all at score 0: place and path of a step, and the paths of our own, behind those
 --   c:ID           ZSET  the ids of a job's children, all at score 0
 --   g:ID           HASH  of a job's children: gGROUP how many have not arrived, l how many have not ended
---   k:N:TYPE:KEY   STRING  what an idempotency key stands for: job, digest, until (N is the length of the type)
+--   k:N:TYPE:KEY   STRING  what an idempotency key stands for: job, digest, until (N is the length of the type); of a
+--                        unique name, with the type ~unique: job, stamp, until
 --   ku             ZSET  all keys, by their end; without one, at +inf
 --   h:WORKER       HASH  the jobs that a worker holds: id → epoch
 --   w              HASH  worker → its last beat: time, connection, generation, presence (opaque)
@@ -35,7 +37,8 @@
 --   d, dv, dn      HASH, HASH, ZSET   records: name → version, time, value; name → version ever reached; names, ordered;
 --                        the version ever reached of a removed one has the time of that behind it
 --   l?:…                 shared limits: see limits.lua
---   n:TOPIC              no key: the channel on which news of a topic are told; n:* is for everybody
+--   fq:…, fy:…, ft       fair keys: see fair.lua
+--   n:TOPIC              no key: the channel of a topic's notifications; n:* reaches every process
 --
 -- A head is an array: state, version, epoch, queue, number, rank, run_at, attempt, recoveries, worker, claimed_at,
 -- finished_at, prune_at, arrived, parent, group, expires_at, waits, type, key, inbox, first, more. Nothing is `false`.

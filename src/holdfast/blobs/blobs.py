@@ -1,0 +1,241 @@
+"""The blobs of one store for jobs: keeps large values and files, and reads them back, checked by their hash.
+
+Must not decide what is still needed (`collecting`). A blob's name is the hash of its content, so equal ones are kept
+once. Beside it lies a mark, an empty object, for each job that refers to it; the mark is there before the blob and
+before the job's own record. See docs/decisions/0043.
+
+    ab/ab12…             a blob
+    ab/ab12….<job id>    the mark of a job that refers to it
+    trash/ab12…          a blob that nothing refers to; deleted a day later
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from holdfast.blobs import threads
+from holdfast.blobs.local import LocalFile, find_file
+from holdfast.blobs.store import BlobStore, NoObject
+from holdfast.core.errors import BlobGone, BlobsAway, Invalid
+from holdfast.core.references import (
+    Reference,
+    check_inline,
+    check_own,
+    is_kept_outside,
+    is_large,
+    may_need_blobs,
+    reference_in,
+    references_in,
+)
+
+TRASH = "trash/"
+
+MARKED_SECONDS = 600.0
+"""For how long a mark counts as fresh, so that the same job doesn't set it again."""
+
+MARKED_KEPT = 10_000
+"""How many fresh marks are remembered."""
+
+
+class Blobs:
+    """Large values and files of the jobs of one store. Without a blob store, values stay small and there are no files.
+
+    `find` names the blob store, and the prefix of all keys: other stores may use the same one. It may create the
+    prefix, if its argument says so; otherwise there is none if nothing was ever kept.
+    """
+
+    def __init__(self, find: Callable[[bool], Awaitable[tuple[BlobStore | None, str | None]]]) -> None:
+        self._find = find
+        self.store: BlobStore | None = None
+        self.prefix: str | None = None
+        self._marked: dict[tuple[str, str], float] = {}
+
+    async def ready(self, *, create: bool = False) -> "Blobs":
+        """Find the blob store, before the calls that block."""
+        if self.prefix is None:
+            self.store, self.prefix = await self._find(create)
+        return self
+
+    # Values.
+
+    async def keep(self, text: str, job: str, where: str = "the value", *, always: bool = False) -> str:
+        """Return what to record of a value: its text, or a reference to it. With `always`, even if it is small.
+
+        The blob is stored, and every file that the value names is marked, before this returns.
+        """
+        if not always and not may_need_blobs(text):
+            return text
+        check_own(text, where)
+        files = [one for one in references_in(text) if not one.is_value]
+        if not always and not files and not is_large(text):
+            return text
+        await self.ready(create=True)
+        if self.store is None:
+            if files or always:
+                raise Invalid(f"{where}: {NO_STORE}")
+            return check_inline(text, where)
+        if files:
+            await self.refer(files, job)
+        if not always and not is_large(text):
+            return text
+        return (await threads.run(self._put_value, text, job)).text
+
+    async def fetch(self, text: str) -> str:
+        """Return the value's own text for a recorded one. Raises BlobGone or BlobsAway."""
+        if not is_kept_outside(text):
+            return text
+        reference = reference_in(text)
+        await self.ready()
+        return (await threads.run(lambda: b"".join(self.chunks(reference)))).decode()
+
+    # Files.
+
+    async def refer(self, references: Iterable[Reference], job: str) -> None:
+        """Mark blobs as needed by this job, and upload those that are only files here. Raises BlobGone."""
+        await self.ready(create=True)
+        await threads.run(self._refer_all, list(dict.fromkeys(references)), job)
+
+    async def put_file(self, file: LocalFile, job: str) -> None:
+        """Upload a file for this job, unless it is there already."""
+        if (await self.ready(create=True)).store is None:
+            raise Invalid(f"{file.path}: {NO_STORE}")
+        await self.refer([file.reference], job)
+
+    async def save(self, reference: Reference, path: Path) -> None:
+        """Write a blob to a file. An existing file is replaced once the whole blob is there."""
+        await self.ready()
+        await threads.run(self.save_now, reference, path)
+
+    async def copy_from(self, other: "Blobs", references: Iterable[Reference], job: str) -> None:
+        """Copy what a job refers to from the blobs of another store. What isn't there any more is left out."""
+        await other.ready()
+        await self.ready(create=True)
+        await threads.run(self._copy_all, other, list(references), job)
+
+    async def is_empty(self) -> bool:
+        """Whether nothing was ever kept here."""
+        store, prefix = (await self.ready()).store, self.prefix
+        return store is None or prefix is None or await threads.run(lambda: next(store.list(prefix), None)) is None
+
+    # Calls that block. `ready` was called before.
+
+    def chunks(self, reference: Reference) -> Generator[bytes, None, None]:
+        """Read a blob. Raises BlobGone if it isn't there, or at its end if its content isn't what was stored."""
+        if self.store is None:
+            raise BlobGone(f"{_named(reference)} can't be read: {NO_STORE}")
+        hashed = hashlib.sha256()
+        with self._guarded():
+            for chunk in self._found(self.store, reference):
+                hashed.update(chunk)
+                yield chunk
+        if hashed.hexdigest() != reference.sha256:
+            raise BlobGone(
+                f"{_named(reference)} was altered in the blob store {self.store.place}; restore it from a backup, or "
+                "run the job again"
+            )
+
+    def has(self, reference: Reference) -> bool:
+        """Whether a blob is there, or in the trash."""
+        keys = (self.key_of(reference), f"{self.prefix}{TRASH}{reference.sha256}")
+        with self._guarded():
+            return self.store is not None and any(self.store.has(key) for key in keys)
+
+    def save_now(self, reference: Reference, path: Path) -> None:
+        """Like `save`, in this thread."""
+        aside = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
+        try:
+            with aside.open("xb") as file:
+                for chunk in self.chunks(reference):
+                    file.write(chunk)
+            aside.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                aside.unlink()
+            raise
+
+    def key_of(self, reference: Reference) -> str:
+        """The key of a blob."""
+        return f"{self.prefix}{reference.sha256[:2]}/{reference.sha256}"
+
+    def _found(self, store: BlobStore, reference: Reference) -> Iterator[bytes]:
+        if self.prefix is not None:
+            for key in (self.key_of(reference), f"{self.prefix}{TRASH}{reference.sha256}"):
+                with suppress(NoObject):
+                    yield from store.get(key)
+                    return
+        raise BlobGone(
+            f"{_named(reference)} isn't in the blob store {store.place} any more; restore it from a backup, or run the "
+            "job again"
+        )
+
+    def _put_value(self, text: str, job: str) -> Reference:
+        content = text.encode()
+        reference = Reference(hashlib.sha256(content).hexdigest(), len(content), is_value=True)
+        self._put(reference, job, lambda: [content])
+        return reference
+
+    def _refer_all(self, references: list[Reference], job: str) -> None:
+        for reference in references:
+            file = find_file(reference)
+            self._put(reference, job, None if file is None else file.chunks)
+            self._refer_all(self._files_in(reference), job)
+
+    def _copy_all(self, other: "Blobs", references: list[Reference], job: str) -> None:
+        for reference in references:
+            with suppress(BlobGone):
+                self._put(reference, job, partial(other.chunks, reference))
+                self._copy_all(other, other._files_in(reference), job)
+
+    def _put(self, reference: Reference, job: str, chunks: Callable[[], Iterable[bytes]] | None) -> None:
+        """Mark a blob, and store it unless it is there. The mark comes first: see `collecting`."""
+        store, key, now = self.store, self.key_of(reference), time.monotonic()
+        if store is None:
+            raise Invalid(NO_STORE)
+        if self._marked.get((key, job), -MARKED_SECONDS) > now - MARKED_SECONDS:
+            return
+        mark = f"{key}.{job}"
+        with self._guarded():
+            if chunks is not None and not store.has(key):
+                store.put(key, chunks(), [mark])
+            else:
+                store.mark([mark])
+                if not store.has(key):
+                    if chunks is None:
+                        store.move(f"{self.prefix}{TRASH}{reference.sha256}", key)
+                        if not store.has(key):
+                            next(self._found(store, reference))  # raises
+                    else:
+                        store.put(key, chunks())
+        while len(self._marked) >= MARKED_KEPT:
+            self._marked.pop(next(iter(self._marked)), None)
+        self._marked[key, job] = now
+
+    def _files_in(self, reference: Reference) -> list[Reference]:
+        """The files that a value names, if this is one."""
+        if not reference.is_value:
+            return []
+        text = b"".join(self.chunks(reference)).decode()
+        return [one for one in references_in(text) if not one.is_value]
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            place = "" if self.store is None else self.store.place
+            raise BlobsAway(f"blob store {place}: {error.strerror or error}") from error
+
+
+NO_STORE = (
+    "there is no blob store for large values and files; name one with App(blobs=…) or $HOLDFAST_BLOBS: a "
+    "folder, or a URL such as s3://bucket/folder"
+)
+
+
+def _named(reference: Reference) -> str:
+    what = "value" if reference.is_value else "file"
+    return f"the {what} {reference.sha256[:12]} ({reference.size:,} bytes)"

@@ -1,0 +1,87 @@
+"""Reading a blob as a stream, with or without an event loop. Must not know where its chunks come from."""
+
+import io
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from holdfast.blobs import threads
+from holdfast.blobs.blobs import Blobs
+from holdfast.blobs.here import run_blocking
+
+
+class BlobStream:
+    """A blob that is being read. What was read is checked by its hash when the end is reached."""
+
+    def __init__(self, blobs: Blobs | None, chunks: Callable[[], Iterator[bytes]]) -> None:
+        self._blobs = blobs
+        self._make = chunks
+        self._chunks: Iterator[bytes] | None = None
+        self._rest = b""
+
+    async def read(self, size: int = -1) -> bytes:
+        """Read up to this many bytes; all that are left without a size; nothing at the end."""
+        parts = []
+        while size:
+            chunk = self._rest or await self._next()
+            if not chunk:
+                break
+            taken = chunk if size < 0 else chunk[:size]
+            self._rest = chunk[len(taken) :]
+            parts.append(taken)
+            if size > 0:
+                break
+        return b"".join(parts)
+
+    async def _next(self) -> bytes:
+        if self._chunks is None:
+            if self._blobs is not None:
+                await self._blobs.ready()
+            self._chunks = self._make()
+        return await threads.run(next, self._chunks, b"")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while chunk := self._rest or await self._next():
+            self._rest = b""
+            yield chunk
+
+    async def __aenter__(self) -> "BlobStream":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def __enter__(self) -> io.BufferedReader:
+        if self._blobs is not None and self._blobs.prefix is None:
+            run_blocking(self._blobs.ready(), "open")
+        self._chunks = self._make()
+        return io.BufferedReader(_Raw(self._chunks))
+
+    def __exit__(self, *trouble: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        chunks: Any = self._chunks
+        if hasattr(chunks, "close"):
+            chunks.close()
+
+
+class _Raw(io.RawIOBase):
+    """Chunks as a raw binary file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
