@@ -1,11 +1,13 @@
 """Makes text from users and stores safe for a terminal and a log. The only place that does.
 
 A terminal obeys what it prints: escape sequences change colours, move the cursor or set its title, and direction marks
-make a text look different from what it is. Must not know anything else of ours.
+make a text look different from what it is. Must not know anything else of ours but what to leave out (`redaction`).
 """
 
 import logging
 import re
+
+from holdfast.redaction import redact
 
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]"
@@ -26,7 +28,7 @@ def escaped(json_text: str) -> str:
 
 
 def logger(name: str) -> logging.Logger:
-    """A logger whose lines are safe to show anywhere, including their arguments and tracebacks."""
+    """A logger whose lines are safe to show anywhere, including their arguments and tracebacks, and hold no secret."""
     found = logging.getLogger(name)
     if not any(isinstance(one, _Cleaning) for one in found.filters):
         found.addFilter(_Cleaning())
@@ -39,11 +41,11 @@ class _Cleaning(logging.Filter):
         if isinstance(record.args, tuple):
             record.args = tuple(_filled_in(one) for one in record.args)
         if isinstance(record.msg, str):
-            record.msg = UNSAFE.sub(MARK, record.msg)
+            record.msg = UNSAFE.sub(MARK, redact(record.msg))
         if record.exc_info and record.exc_info[0] is not None:
-            record.exc_text = clean(logging.Formatter().formatException(record.exc_info))
+            record.exc_text = clean(redact(logging.Formatter().formatException(record.exc_info)))
         return True
 
 
 def _filled_in(value: object) -> object:
-    return value if value is None or isinstance(value, int | float) else " ".join(clean(str(value)).split("\n"))
+    return value if value is None or isinstance(value, int | float) else " ".join(clean(redact(str(value))).split("\n"))

@@ -7,13 +7,15 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast import forking
+from holdfast.app.events import Events
 from holdfast.app.hooks import AppHooks, check_hook, check_hook_names
-from holdfast.app.job import AsyncJob, SyncJob
+from holdfast.app.job import AsyncJob, DecoratedJob, SyncJob
 from holdfast.app.options import (
     JOB_OPTIONS,
     check_callback,
@@ -22,41 +24,56 @@ from holdfast.app.options import (
     options_checked,
     parse_isolation,
     parse_limit,
+    parse_most_children,
     parse_queues,
     parse_retries,
+    parse_secrets,
     parse_stages,
+    parse_words,
 )
 from holdfast.app.run import Run
-from holdfast.app.settings import Settings, store_url
+from holdfast.app.schedules import Missed, Overlap, Scheduled, Schedules, define
+from holdfast.app.settings import Settings, blobs_url, store_url
+from holdfast.app.signatures import AnySignature, JobSignature, foreign_signature, make_signature, stored_signature
 from holdfast.app.sync import SyncApp
-from holdfast.core.codec import Signature
+from holdfast.app.typos import warn_of_queues, warn_of_stages
+from holdfast.app.upkeep import keeper_for, upkeep_only
+from holdfast.blobs.opening import blob_store
+from holdfast.core.alerts import AlertEvent, declare_alerts
+from holdfast.core.budgets import budget_of
+from holdfast.core.codec import Codec, Signature
 from holdfast.core.declared_limits import Limit, check_uses, declare
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, Moved, NotFound
+from holdfast.core.events import check_event
+from holdfast.core.fairness import check_fair
 from holdfast.core.keys import check_queue
+from holdfast.core.limits import CHILDREN
 from holdfast.core.model import Options, Retry, State, Where
+from holdfast.core.queue_bounds import declare_queue
 from holdfast.engines import engine_for
 from holdfast.engines.contract import Engine
+from holdfast.engines.traits import Remote
 from holdfast.engines.urls import masked
+from holdfast.jobs.flows import FLOW_TYPE
+from holdfast.jobs.job_calls import call_from_json
 from holdfast.jobs.job_events import HookName, JobEvent
+from holdfast.jobs.remote import jobs_of
 from holdfast.jobs.service import Jobs, Status
 from holdfast.jobs.transfer.move import check_here
-from holdfast.upkeep.keeper import Keeper
+from holdfast.redaction import register_secrets
+from holdfast.worker import context
 from holdfast.worker.children import recorded_type
-from holdfast.worker.context import attempt_here, check_loaded, loop_here
+from holdfast.worker.context import attempt_here, check_loaded, check_no_tx, loop_here
 from holdfast.worker.registry import JobSpec, Registry, check_function, type_of
 from holdfast.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+D = TypeVar("D", bound=DecoratedJob[..., Any])
 H = TypeVar("H", bound=Callable[[JobEvent], object])
-
-LOOK_PART = 0.2
-"""The longest wait between two checks for dead workers, as a part of a lease.
-
-A worker counts as dead only for an observer that has checked several times within the lease.
-"""
+A = TypeVar("A", bound=Callable[[AlertEvent], object])
 
 
 class App:
@@ -65,21 +82,44 @@ class App:
     `url` names the store. Without it, the App uses $HOLDFAST_URL, or else `sqlite:///holdfast.db` in the working
     directory. An App isn't bound to an event loop: it opens the store at first use, from any loop or thread, and opens
     it again after a fork.
+
+    With the URL of a Holdfast server, `http://…`, the App submits, follows and acts through it, with a `token` of
+    `holdfast token create` (or $HOLDFAST_TOKEN). It has no worker then.
+
+    `blobs` names where large values and files are kept: a folder, or a URL such as `s3://bucket/folder`. Without it,
+    the App uses $HOLDFAST_BLOBS, or else the store's own place: a folder beside the file, a table on Postgres.
+
+    `secrets` are texts such as API keys that must not be stored: they are replaced in the errors, tracebacks, progress
+    and log lines of jobs, and in the worker's log. Arguments and results are stored as they are.
     """
 
     def __init__(
-        self, url: str | None = None, *, settings: Settings | None = None, engine: Engine | None = None
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        blobs: str | None = None,
+        settings: Settings | None = None,
+        engine: Engine | None = None,
+        secrets: Collection[str] = (),
     ) -> None:
+        register_secrets(parse_secrets(secrets))
         self.settings = settings or Settings()
         self.url = store_url(url)
-        self.engine = engine or engine_for(self.url)
+        self._blobs = None if (place := blobs_url(blobs)) is None else blob_store(place)
+        self.engine = self._with_blobs(engine or engine_for(self.url))
+        if token is not None:
+            self._use_token(token)
         self.registry = Registry()
+        self.registry.on_settle = lambda limit, units: context.settle(limit, units)  # an isolated step has its own
         self.hooks = AppHooks()
         self.sync = SyncApp(self)
-        self._jobs = Jobs(self.engine)
+        self._jobs = jobs_of(self.engine, self.registry.bounds)
         self._lock = threading.Lock()
         self._opening: concurrent.futures.Future[bool] | None = None
         self._is_open = False
+        self.schedules = Schedules(self.open, self.registry)
+        self._events = Events(self.open, self.registry)
         self._in_child = forking.InChild(self._start_over)
 
     def __repr__(self) -> str:
@@ -90,10 +130,20 @@ class App:
         if self._opening is not None:
             raise Invalid(f"{self!r} is open already, so it can't change its store; call use(url) before its first use")
         self.url = url
-        self.engine = engine_for(url)
-        self._jobs = Jobs(self.engine)
+        self.engine = self._with_blobs(engine_for(url))
+        self._jobs = jobs_of(self.engine, self.registry.bounds)
         if self.hooks:
             self.engine.observe(self.hooks)
+
+    def _use_token(self, token: str) -> None:
+        if not isinstance(self.engine, Remote):
+            raise Invalid(f"{self.place()}: token= is for a server, http://…; a store needs none")
+        self.engine.use_token(token)
+
+    def _with_blobs(self, engine: Engine) -> Engine:
+        if self._blobs is not None:
+            engine.keep_blobs_in(self._blobs)
+        return engine
 
     def place(self) -> str:
         """Return where the jobs are kept, for people: a file's absolute path, or a URL without its password."""
@@ -186,10 +236,15 @@ class App:
         timeout: Duration | None = None,
         stages: Sequence[Any] = (),
         keep: Duration | None = None,
+        keep_result: Duration | None = None,
         cleanup: Callable[..., Any] | None = None,
         isolate: Literal["process"] | None = None,
         memory_mb: int | None = None,
         limit: Limit | Sequence[Limit] | None = None,
+        most_children: int = CHILDREN,
+        fair: str | None = None,
+        needs: Collection[str] = (),
+        budget: Mapping[str, float] | None = None,
     ) -> "JobDecorator": ...
 
     def job(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
@@ -197,14 +252,22 @@ class App:
 
         The job's type is the function's name, unless you give `name`. `retries=3` means up to four attempts. `stages`
         lists the steps that the job will go through, so that people see how far it is. `keep` is how long the job is
-        kept after it ends. `cleanup` is called with the job's arguments after a cancel, an expiry or a discard, once
-        all steps are undone.
+        kept after it ends, and `keep_result` its result and its files, if that is shorter. `cleanup` is called with the
+        job's arguments after a cancel, an expiry or a discard, once all steps are undone.
 
         `isolate="process"` runs the job in a separate process. A crash there costs only this one attempt. A timeout
         kills the process, and so does a cancel that the job ignores. `memory_mb` limits its memory.
 
         `limit` is what `app.limit(…)` returns, or a list: a worker takes the job once there is a permit of each, and
-        the job holds them while it runs.
+        the job holds them while it runs. `most_children` is how many children one such job may submit.
+
+        `fair="{customer}"`, with the name of an argument, lets customers take turns: in one queue and priority, a
+        customer's next job starts after at most one job of every other customer that waits.
+
+        `needs={"gpu"}` leaves the job to workers that have all of this: `holdfast worker --has gpu`.
+
+        `budget` is what the job and its children may spend: `{"usd": 5, "tokens": 200_000}`. Once that is spent, no
+        further step starts until a person adds to it (`holdfast budget ID --add usd=5`) or cancels the job.
         """
         check_options("@app.job", options, JOB_OPTIONS)
         return JobDecorator(self, options) if function is None else self._make_job(function, **options)
@@ -219,10 +282,15 @@ class App:
         timeout: Duration | None = None,
         stages: Sequence[Any] = (),
         keep: Duration | None = None,
+        keep_result: Duration | None = None,
         cleanup: Any = None,
         isolate: Any = None,
         memory_mb: Any = None,
         limit: Any = None,
+        most_children: int = CHILDREN,
+        fair: Any = None,
+        needs: Any = (),
+        budget: Any = None,
     ) -> Any:
         check_function(function, "job", name)
         check_parameters(function)
@@ -238,13 +306,18 @@ class App:
                 retry=parse_retries(retries),
                 timeout_ms=parse_limit("timeout", timeout),
                 keep_ms=keep_ms,
+                keep_result_ms=None if keep_result is None else milliseconds(keep_result),
                 stages=parse_stages(stages),
                 cleanup=cleanup is not None,
+                budget={} if budget is None else budget_of(f"job {type}", budget),
             ),
             cleanup=check_callback("cleanup", cleanup),
             isolated=parse_isolation("job", function, isolate, memory_mb),
             memory_mb=memory_mb,
             limits=self._check_limits(type, check_uses(f"job {type}", limit, signature.names, is_job=True)),
+            most_children=parse_most_children(type, most_children),
+            fair=check_fair(f"job {type}", fair, signature.names),
+            needs=parse_words(f"job {type}: needs", needs),
         )
         self.registry.add(spec)
         kind: Any = AsyncJob if spec.is_async else SyncJob
@@ -279,8 +352,125 @@ class App:
         """
         return self.registry.add_limit(declare(name, at_once, rate, burst, per, self.registry))
 
-    def hook(self, *events: HookName) -> Callable[[H], H]:
-        """Let a function be told what happens to jobs: `@app.hook("failed", "review")`. It gets a `JobEvent`.
+    @options_checked("app.schedule")
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        job: Scheduled,
+        name: str,
+        every: Duration | None = None,
+        at: datetime | None = None,
+        tz: str = "UTC",
+        missed: Missed = "skip",
+        overlap: Overlap = "allow",
+        jitter: Duration | None = None,
+    ) -> None:
+        """Submit a job by the clock: `app.schedule("0 9 * * mon-fri", job=report.s("daily"), name="morning")`.
+
+        The ticks come from a cron expression in the time zone `tz`, from `every="15m"`, or once from `at`. `missed`
+        says what becomes of ticks at which no worker with this code was running: "skip", "once" for all together, or
+        "all". `overlap` says what a tick does while the last job still runs: "allow" both, "skip" the tick, "wait" for
+        the end of that job, or "cancel_previous". `jitter` delays each job by a random time up to this.
+
+        The store isn't opened: a worker writes the schedule there when it starts. Each tick submits at most one job,
+        however many workers there are.
+        """
+        self.registry.add_schedule(name, define(name, cron, job, every, at, tz, missed, overlap, jitter))
+
+    def s(self, type: str, /, *args: Any) -> JobSignature[Any]:
+        """Return the signature of a job by its type. Another program may run it, so the arguments are plain JSON.
+
+        A job of this App is checked by its own type hints. For options of `submit`, write `app.s(…).with_options(…)`.
+        """
+        spec = self.registry.get(type)
+        if spec is None:
+            return foreign_signature(self.open, type, args)
+        made = make_signature(self.open, spec, *spec.signature.read_call(args, {}), {})
+        assert isinstance(made, JobSignature)
+        return made
+
+    def signature_from(self, value: Any) -> AnySignature[Any]:
+        """Return the signature that `as_json` wrote. Arguments that no longer fit the job's type hints are refused."""
+        call = call_from_json(value)
+        return stored_signature(self.open, call, self.registry.get(call.type))
+
+    @overload
+    def on(self, event: str, /) -> Callable[[D], D]: ...
+
+    @overload
+    def on(self, event: str, /, **options: Any) -> "JobDecorator": ...
+
+    def on(self, event: str, /, **options: Any) -> Any:
+        """Run a job once for each event of this name: `@app.on("order.paid")` above `@app.job`.
+
+        The job gets the event's payload as its only argument. With options of `app.job`, or alone above a function,
+        it makes the job, too: `@app.on("order.paid", queue="mail")`. One job can be subscribed to several events.
+        """
+        check_event(event)
+        check_options(f"@app.on({event!r})", options, JOB_OPTIONS)
+
+        def decorate(function: Any) -> Any:
+            if isinstance(function, DecoratedJob) and options:
+                raise Invalid(f"@app.on({event!r}) on {function!r}: give the job's options to @app.job")
+            job = function if isinstance(function, DecoratedJob) else self._make_job(function, **options)
+            self._events.subscribe(event, job)
+            return job
+
+        return decorate
+
+    async def emit(
+        self, event: str, payload: Any = None, *, id: str | None = None, connection: Any = None
+    ) -> "list[Run[Any]]":
+        """Emit an event: submit each job that is subscribed to it, once for this `id`. Return their runs.
+
+        All jobs are submitted in one operation, or none. Emitting the same `id` again submits nothing new, and raises
+        KeyConflict if the payload differs. The payload must fit the type hint of every subscriber in this program, or
+        it raises BadValue. With `connection`, the jobs become part of your own transaction, as in `submit`. Inside a
+        job, an event without an id gets the same one whenever the job runs again.
+
+        Subscribers in other programs get the event, too, once a worker with their code has been started.
+        """
+        check_no_tx("emitting an event")
+        return await self._events.emit(check_event(event), payload, id, connection)
+
+    @options_checked("app.queue")
+    def queue(self, name: str, *, most_waiting: int, when_full: str = "refuse") -> None:
+        """Declare how many jobs may wait in a queue: those that are available or scheduled.
+
+        A submit that finds the queue full raises QueueFull, or with `when_full="shed_oldest"` cancels the oldest jobs
+        that never started. What a running job submits is always accepted. The store isn't opened: a worker writes the
+        bound there when it starts, and a person's (`holdfast queues set`) beats it.
+        """
+        self.registry.add_bound(declare_queue(name, most_waiting, when_full))
+
+    @options_checked("app.alert")
+    def alert(
+        self,
+        *,
+        queue: str | None = None,
+        depth: int | None = None,
+        age: Duration | None = None,
+        review: int | None = None,
+    ) -> None:
+        """Log a line, and call the hooks for "alert", when a threshold is reached, and once more when that is over.
+
+        `app.alert(queue="video", depth=1_000)` is on how many jobs of a queue could start, `age="10m"` on how long one
+        of them has waited for that. `app.alert(review=10)` is on how many jobs need a person, in all queues or in one.
+        The workers of this App check; of all workers of the store, one tells it.
+        """
+        self.registry.alerts.update(dict.fromkeys(declare_alerts(queue, depth, age, review)))
+
+    @overload
+    def hook(self, event: Literal["alert"], /) -> Callable[[A], A]: ...
+
+    @overload
+    def hook(self, *events: HookName) -> Callable[[H], H]: ...
+
+    def hook(self, *events: Any) -> Any:
+        """Call this function when these events happen to a job: `@app.hook("failed", "review")`. It gets a `JobEvent`.
+
+        A hook for "alert" gets an `AlertEvent` when a threshold of `app.alert` is reached, and when that is over.
 
         A hook runs beside the jobs, in the process where the event happens: `submitted` where the job is submitted, the
         others in a worker's process. Hooks are best effort: one that fails, hangs or can't keep up harms no job, and if
@@ -288,7 +478,7 @@ class App:
         """
         check_hook_names(events)
 
-        def decorate(function: H) -> H:
+        def decorate(function: Any) -> Any:
             check_hook(function)
             self.hooks.add(events, function)
             self.engine.observe(self.hooks)
@@ -298,7 +488,7 @@ class App:
 
     def _may_block(self) -> bool:
         """Return whether the store is open and this thread can call it without an event loop."""
-        return self._is_open and self.engine.may_block
+        return self._is_open and self.engine.may_block and not self.registry.bounds
 
     # Asking about jobs.
 
@@ -307,8 +497,15 @@ class App:
 
         Inside a job that has recorded the outcome of this run, it is found even after the run was pruned.
         """
-        spec = self.registry.get(await self._type_of(id))
+        type = await self._type_of(id)
+        if type == FLOW_TYPE:
+            return Run(self.open, id, None, result_of=self._result_of)
+        spec = self.registry.get(type)
         return Run(self.open, id, None if spec is None else spec.signature)
+
+    def _result_of(self, type: str) -> Codec[Any] | None:
+        spec = self.registry.get(type)
+        return None if spec is None else spec.signature.result
 
     async def _type_of(self, id: str) -> str:
         """Return the type of a job. Inside a job, wait while the store can't be reached."""
@@ -346,18 +543,28 @@ class App:
     @options_checked("app.worker")
     @asynccontextmanager
     async def worker(
-        self, *, at_once: int = 8, queues: Sequence[str] | None = None, name: str | None = None
+        self,
+        *,
+        at_once: int = 8,
+        queues: Sequence[str] | None = None,
+        name: str | None = None,
+        has: Collection[str] = (),
     ) -> AsyncIterator[Worker]:
         """Run a worker inside your own process until the `async with` block ends.
+
+        `has={"gpu"}` is what this worker has: it takes only jobs that need nothing else.
 
         At the end, running jobs have `Settings.grace_seconds` to finish; the rest are handed over to other workers.
         """
         await self.open()
         settings = self.settings
+        served = self._queues() if queues is None else parse_queues(queues)
+        warn_of_queues(served, self._queues())
+        warn_of_stages(self.registry)
         worker = Worker(
             self.engine,
             self.registry,
-            queues=self._queues() if queues is None else parse_queues(queues),
+            queues=served,
             at_once=at_once,
             beat_seconds=settings.beat_seconds,
             lease_seconds=settings.lease_seconds,
@@ -365,15 +572,9 @@ class App:
             limit_seconds=settings.limit_seconds,
             name=name,
             hooks=self.hooks,
+            has=parse_words("has", has),
         )
-        seldom = min(self.engine.look_seconds, settings.lease_seconds * LOOK_PART)
-        keeper = Keeper(
-            self.engine,
-            worker.id,
-            lease_seconds=settings.lease_seconds,
-            look_seconds=max(settings.look_seconds, seldom),
-            upkeep_seconds=max(settings.upkeep_seconds, 5 * seldom),
-        )
+        keeper = keeper_for(self.engine, self.registry, self.hooks, settings, worker.id)
         await worker.start()
         keeper.start()
         try:
@@ -384,6 +585,13 @@ class App:
             finally:
                 await keeper.stop()
                 await self.hooks.drain()
+
+    @asynccontextmanager
+    async def upkeep(self) -> AsyncIterator[Worker]:
+        """Keep the store in order without running jobs, as `holdfast serve` does, until the `async with` block ends."""
+        await self.open()
+        async with upkeep_only(self.engine, self.hooks, self.settings) as worker:
+            yield worker
 
     def _queues(self) -> tuple[str, ...]:
         """Return the queues of all jobs of this app."""

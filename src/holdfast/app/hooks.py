@@ -10,10 +10,19 @@ from typing import Any
 
 from holdfast import forking
 from holdfast.app.lanes import Beside, Lane, make_lane
+from holdfast.core.alerts import AlertEvent
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Change, Job
 from holdfast.core.suggestions import suggest
-from holdfast.jobs.job_events import HOOK_NAMES, HookName, JobEvent, event_of_change, event_of_submit, names_of
+from holdfast.jobs.job_events import (
+    ALERT_HOOK,
+    HOOK_NAMES,
+    HookName,
+    JobEvent,
+    event_of_change,
+    event_of_submit,
+    names_of,
+)
 from holdfast.worker.registry import is_generator, place_of
 
 Find = Callable[[], Awaitable[JobEvent | None]]
@@ -24,27 +33,34 @@ class AppHooks:
 
     def __init__(self) -> None:
         self._beside = Beside()
-        self._lanes: dict[str, tuple[Lane[JobEvent], ...]] = {}
+        self._lanes: dict[str, tuple[Lane[Any], ...]] = {}
+        self._listeners: dict[str, tuple[Callable[[Any], None], ...]] = {}
         self._finding: Lane[Find] = make_lane("reading a job's history for hooks", self._find, self._beside)
         self._in_child = forking.InChild(self._forked)
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def add(self, names: Sequence[Any], function: Callable[[JobEvent], Any]) -> None:
+    def add(self, names: Sequence[Any], function: Callable[[Any], Any]) -> None:
         """Register a hook for these events."""
         lane = make_lane(f"hook {function.__module__}.{function.__qualname__}", function, self._beside)
         for name in dict.fromkeys(names):
             self._lanes[name] = (*self._lanes.get(name, ()), lane)
 
+    def listen(self, name: HookName, listener: Callable[[Any], None]) -> None:
+        """Call this within the work, before the hooks: for Holdfast's own counters, which are quick and never raise."""
+        self._listeners[name] = (*self._listeners.get(name, ()), listener)
+
     # What happens.
 
     def hears(self, what: HookName) -> bool:
         """See Hooks."""
-        return what in self._lanes
+        return what in self._lanes or what in self._listeners
 
-    def tell(self, event: JobEvent) -> None:
+    def tell(self, event: JobEvent | AlertEvent) -> None:
         """See Hooks."""
+        for listener in self._listeners.get(event.what, ()):
+            listener(event)
         for lane in self._lanes.get(event.what, ()):
             lane.put(event)
 
@@ -62,6 +78,9 @@ class AppHooks:
             for job in jobs:
                 self.tell(event_of_submit(job))
 
+    def heard_claims(self, jobs: Sequence[Job]) -> None:
+        """See Observer. A job starts a little later (`worker.hook_reports`)."""
+
     def heard_changes(self, changes: Sequence[Change]) -> None:
         """See Observer."""
         for change in changes:
@@ -72,7 +91,7 @@ class AppHooks:
     # Ending.
 
     async def drain(self) -> None:
-        """Wait until the hooks have been told everything so far, but not for long."""
+        """Wait briefly until the hooks have handled all queued events."""
         await self._beside.drain()
 
     def _forked(self) -> None:
@@ -85,13 +104,16 @@ class AppHooks:
 
 def check_hook_names(names: Sequence[Any]) -> None:
     """Refuse a hook for no event, or for one that doesn't exist."""
-    known = ", ".join(HOOK_NAMES)
+    every = (*HOOK_NAMES, ALERT_HOOK)
+    known = ", ".join(every)
     if not names or callable(names[0]):
         raise Invalid(f'@app.hook needs the names of events: @app.hook("failed"); there are {known}')
     for name in names:
-        if name not in HOOK_NAMES:
-            hint = suggest(name, HOOK_NAMES) if isinstance(name, str) else ""
+        if name not in every:
+            hint = suggest(name, every) if isinstance(name, str) else ""
             raise Invalid(f"@app.hook({name!r}): there is no such event{hint or f'; there are {known}'}")
+    if ALERT_HOOK in names and len(set(names)) > 1:
+        raise Invalid('@app.hook("alert", …): a hook for alerts gets an AlertEvent; give it a function of its own')
 
 
 def check_hook(function: Any) -> None:

@@ -5,12 +5,13 @@ Must not know the App, only how to open its store. A job submitted inside a job 
 
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
+from holdfast.app.demands import demands_of
 from holdfast.app.job_map import map_jobs
 from holdfast.app.mapping import AwaitedMap, I, Key, S, Takes
 from holdfast.app.options import (
@@ -19,16 +20,19 @@ from holdfast.app.options import (
     SUBMIT_OPTIONS,
     check_map,
     check_options,
+    check_signature_names,
     check_submit_names,
 )
 from holdfast.app.run import Run
+from holdfast.app.signatures import AnySignature, FollowUp, JobSignature, make_signature
 from holdfast.app.submit_options import BatchOptions, SubmitOptions, request_with
 from holdfast.core.codec import Changed, canonical
-from holdfast.core.declared_limits import uses_of
 from holdfast.core.durations import Duration
-from holdfast.core.errors import BadValue, Invalid, WrongColour
-from holdfast.core.model import Time, Use
+from holdfast.core.errors import BadValue, Duplicate, Invalid, WrongColour
+from holdfast.core.model import Time
+from holdfast.core.unique import Unique
 from holdfast.jobs.bulk import Encoded, submit_parts
+from holdfast.jobs.requests import NO_DEMANDS, Demands
 from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.child_jobs import map_bounded, map_group, store_time, submit_children
@@ -39,6 +43,7 @@ from holdfast.worker.registry import JobSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Rest = ParamSpec("Rest")
 
 
 class DecoratedJob(AwaitedMap, Generic[P, R]):
@@ -88,7 +93,13 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
     def submit(self, *args: Any, expires: Duration | datetime | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
 
     @overload
+    def submit(self, *args: Any, unique: Unique | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
     def submit(self, *args: Any, connection: Any, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
+
+    @overload
+    def submit(self, *args: Any, budget: Mapping[str, float] | None, **rest: Any) -> Coroutine[Any, Any, Run[R]]: ...
 
     def submit(self, *args: Any, **given: Any) -> Coroutine[Any, Any, Run[R]]:
         """Submit the job with these arguments. A worker runs it.
@@ -96,6 +107,8 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         `key` is an idempotency key: a second submit with the same key returns the same run, for `key_for` or as long as
         the run is kept. The same key with other arguments raises KeyConflict. `delay` or `at` says when to run the job.
         A job that isn't running when `expires` passes is discarded. `priority` is -100 to 100; higher runs first.
+        `unique` says what happens if there is a job like it already (see `Unique`).
+        `budget` is what it may spend, `{"usd": 5}`, instead of its decorator's. A child draws on its parent's budget.
 
         Inside a job, a submit is recorded: the child is submitted once, however often the job runs. Pass `connection`
         (asyncpg, psycopg or SQLAlchemy, connected to the store's own database) to submit the job in the transaction
@@ -106,6 +119,25 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         """
         options = {name: given.pop(name) for name in SUBMIT_OPTIONS if name in given}
         return self._submit(args, given, options)
+
+    @overload
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> JobSignature[R]: ...
+
+    @overload
+    def s(self: "DecoratedJob[Concatenate[Any, Rest], R]", *args: Rest.args, **kwargs: Rest.kwargs) -> FollowUp[R]: ...
+
+    def s(self, *args: Any, **kwargs: Any) -> AnySignature[R]:
+        """Return a signature: the job with these arguments, as data, for flows and schedules. Submits nothing.
+
+        The arguments are checked now. In a flow, a job gets the result before it as its first argument, so there the
+        signature leaves it out: `chain(fetch.s(url), parse.s())`. For options of `submit`, write
+        `job.with_options(queue="slow").s(…)`.
+        """
+        return self._sign(args, kwargs, {})
+
+    def _sign(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> AnySignature[R]:
+        check_signature_names(self.type, kwargs, self.spec.signature)
+        return make_signature(self._open, self.spec, args, kwargs, options)
 
     def with_options(self, **options: Unpack[SubmitOptions]) -> "JobWithOptions[P, R]":
         """Return the job with these options for `submit`. Its `submit` takes only the job's own arguments.
@@ -134,8 +166,9 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         now = await jobs.engine.now()
         request = request_with(self._plain_request, now, **options)
         text = self.spec.signature.encode(args, kwargs)
-        request = _with_call(request, text, self._uses(request, args, kwargs))
-        (accepted,) = await jobs.submit([request], now=now, connection=connection)
+        request = _with_call(request, text, self._demands(request, text, args, kwargs))
+        with self._naming_existing():
+            (accepted,) = await jobs.submit([request], now=now, connection=connection)
         return Run(self._open, accepted.id, self.spec.signature)
 
     async def _submit_child(
@@ -153,10 +186,18 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
     async def _submit_children(
         self, attempt: Attempt, requests: Sequence[JobRequest], now: Time, refused: dict[str, BadValue]
     ) -> list[Run[R]]:
-        return [
-            Run(self._open, id, self.spec.signature, attempt if is_ours else None)
-            for id, is_ours in await submit_children(attempt, self.spec, requests, now, refused)
-        ]
+        with self._naming_existing():
+            accepted = await submit_children(attempt, self.spec.type, requests, now, refused)
+        return [Run(self._open, id, self.spec.signature, attempt if is_ours else None) for id, is_ours in accepted]
+
+    @contextmanager
+    def _naming_existing(self) -> Iterator[None]:
+        """Give a Duplicate the run of the job that exists."""
+        try:
+            yield
+        except Duplicate as error:
+            error.existing = Run[R](self._open, error.id, self.spec.signature)
+            raise
 
     def may_submit_here(self) -> bool:
         """Return whether `submit` can finish in this thread, without an event loop and without suspending."""
@@ -189,7 +230,7 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         runs: list[Run[R]] = []
         refused: dict[str, BadValue] = {}
         for part in self._parts(calls, attempt.engine.insert_at_once, alike, refused):
-            requests = [_with_call(alike, text, uses) for text, uses in part]
+            requests = [_with_call(alike, text, demands) for text, demands in part]
             runs += await self._submit_children(attempt, requests, now, refused)
         return runs
 
@@ -200,13 +241,14 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         now = await jobs.engine.now()
         alike = request_with(self._plain_request, now, **options)
         parts = self._parts(calls, jobs.engine.insert_at_once, alike)
-        if connection is None:
-            accepted = await submit_parts(jobs, alike, parts)
-        else:
-            accepted = []
-            for part in parts:
-                requests = [_with_call(alike, text, uses) for text, uses in part]
-                accepted += await jobs.submit(requests, connection=connection)
+        with self._naming_existing():
+            if connection is None:
+                accepted = await submit_parts(jobs, alike, parts)
+            else:
+                accepted = []
+                for part in parts:
+                    requests = [_with_call(alike, text, demands) for text, demands in part]
+                    accepted += await jobs.submit(requests, connection=connection)
         return [Run(self._open, one.id, self.spec.signature) for one in accepted]
 
     def _parts(
@@ -218,7 +260,7 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
             changes: list[Changed] | None = None if refused is None else []
             args = call if isinstance(call, tuple) else (call,)
             text = self.spec.signature.encode(args, {}, changes)
-            part.append((text, self._uses(request, args, {})))
+            part.append((text, self._demands(request, text, args, {})))
             if refused is not None and changes:
                 refused[text] = changes[0].refusal
             if len(part) == size:
@@ -227,13 +269,8 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         if part:
             yield part
 
-    def _uses(self, request: JobRequest, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Use, ...]:
-        """What a job with these arguments needs of its limits."""
-        spec = self.spec
-        if not spec.limits:
-            return ()
-        facts = {"queue": request.queue, "type": spec.type}
-        return uses_of(f"job {spec.type}", spec.limits, spec.signature.bound(args, kwargs), facts)
+    def _demands(self, request: JobRequest, text: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Demands:
+        return demands_of(self.spec, request, text, functools.partial(self.spec.signature.bound, args, kwargs))
 
     def _map(
         self, items: Iterable[Any], at_once: int | None, key: Key, need: int | None
@@ -264,7 +301,8 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
             )
 
             def prepare(item: Any) -> JobRequest:
-                request = _with_call(plain, self.spec.signature.encode((item,), {}), self._uses(plain, (item,), {}))
+                text = self.spec.signature.encode((item,), {})
+                request = _with_call(plain, text, self._demands(plain, text, (item,), {}))
                 return request if name_of is None else replace(request, key=name_of(item))
 
             return await map_jobs(jobs, self.spec.signature, tally, prepare, at_once)
@@ -288,7 +326,8 @@ class DecoratedJob(AwaitedMap, Generic[P, R]):
         """
         changes: list[Changed] = []
         text = self.spec.signature.encode(args, kwargs, changes)
-        return _with_call(request, text, self._uses(request, args, kwargs)), changes[0].refusal if changes else None
+        demands = self._demands(request, text, args, kwargs)
+        return _with_call(request, text, demands), changes[0].refusal if changes else None
 
     def _check_no_connection(self, connection: Any) -> None:
         if connection is not None:
@@ -317,6 +356,18 @@ class JobWithOptions(Generic[P, R]):
         """Submit the job with these arguments and the chosen options."""
         return self._job._submit(args, kwargs, self._options)
 
+    @overload
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> JobSignature[R]: ...
+
+    @overload
+    def s(
+        self: "JobWithOptions[Concatenate[Any, Rest], R]", *args: Rest.args, **kwargs: Rest.kwargs
+    ) -> FollowUp[R]: ...
+
+    def s(self, *args: Any, **kwargs: Any) -> AnySignature[R]:
+        """Return a signature with these arguments and the chosen options. See the job's own `s`."""
+        return self._job._sign(args, kwargs, self._options)
+
     def submit_many(self, calls: Iterable[Any]) -> Coroutine[Any, Any, list[Run[R]]]:
         """Submit the job once for each element, with the chosen options. See the job's own `submit_many`."""
         check_options(f"{self._job.type}.with_options(…).submit_many", self._options, SUBMIT_MANY_OPTIONS)
@@ -342,7 +393,8 @@ class JobWithOptions(Generic[P, R]):
 
     def may_submit_here(self) -> bool:
         """Return whether `submit` can finish in this thread without an event loop."""
-        return self._options.get("connection") is None and self._job.may_submit_here()
+        needs_loop = self._options.get("connection") is not None or self._options.get("unique") is not None
+        return not needs_loop and self._job.may_submit_here()
 
 
 class SubmitsOne(Protocol[Takes, S]):
@@ -377,11 +429,11 @@ async def _call_plainly(called: Coroutine[Any, Any, R]) -> R:
         return await called
 
 
-def _with_call(request: JobRequest, text: str, uses: tuple[Use, ...]) -> JobRequest:
-    """Return the request with the arguments of a call, and what the call needs of limits."""
-    if not uses:
+def _with_call(request: JobRequest, text: str, demands: Demands) -> JobRequest:
+    """Return the request with the arguments of a call, and what the call needs."""
+    if demands == NO_DEMANDS:
         return replace(request, args=text)
-    return replace(request, args=text, options=replace(request.options, limits=uses))
+    return replace(request, args=text, options=demands.added_to(request.options))
 
 
 def _split_connection(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

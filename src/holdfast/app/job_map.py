@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.blobs.here import read_value
 from holdfast.core.codec import Signature
 from holdfast.core.errors import KeyConflict, NotFound
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import PAGE_LIMIT, Inserted, Job, State
 from holdfast.engines.topics import job_topic
 from holdfast.jobs.failures import failure_of
+from holdfast.jobs.large_values import result_of
 from holdfast.jobs.service import JobRequest, Jobs
 from holdfast.worker.maps import BATCH_SECONDS, LOOK_FIRST, Taken, Tally, map_window
 
@@ -113,9 +115,11 @@ class _Window:
             note = (await self._jobs.history(job.id))[-1].note
             self._fail(job.id, failure_of(job, str(note.get("reason", ""))))
             return
+        engine = self._jobs.engine
         for one in self.items.pop(job.id):
             try:
-                self._tally.succeed(one, self._signature.result.decode(job.result or "null"))
+                text = await result_of(engine, job)
+                self._tally.succeed(one, await read_value(engine.blobs, text, self._signature.result.decode))
             except Exception as error:
                 self._tally.fail(one, error)
 

@@ -52,7 +52,7 @@ class Beside:
         self._tasks: set[asyncio.Task[None]] = set()
         self._context = contextvars.Context()  # an empty one: what runs here belongs to no job
         self._is_given_up = False
-        """Whether the last wait was in vain. The end of the process then waits no more."""
+        """Whether the last wait timed out; the process then exits without waiting."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start this on the loop, and return at once."""

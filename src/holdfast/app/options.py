@@ -5,9 +5,11 @@ Must not make a step or a job.
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from holdfast.core.canonical import clipped
 from holdfast.core.codec import Signature
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid, UnknownOption
@@ -15,6 +17,7 @@ from holdfast.core.keys import check_queue
 from holdfast.core.model import Retry
 from holdfast.core.outcome import TRANSACTION, check_retry
 from holdfast.core.suggestions import suggest
+from holdfast.redaction import LEAST_CHARACTERS
 from holdfast.worker.isolation.import_target import check_importable
 from holdfast.worker.registry import NO_GENERATOR, StepSpec, is_generator, place_of
 
@@ -32,23 +35,60 @@ STEP_OPTIONS = (
     "memory_mb",
     "was",
     "limit",
+    "cost",
 )
 """The options of `@step`."""
 
-JOB_OPTIONS = ("name", "queue", "retries", "timeout", "stages", "keep", "cleanup", "isolate", "memory_mb", "limit")
+JOB_OPTIONS = (
+    "name",
+    "queue",
+    "retries",
+    "timeout",
+    "stages",
+    "keep",
+    "keep_result",
+    "cleanup",
+    "isolate",
+    "memory_mb",
+    "limit",
+    "most_children",
+    "fair",
+    "needs",
+    "budget",
+)
 """The options of `@app.job`."""
 
-SUBMIT_OPTIONS = ("key", "key_for", "queue", "priority", "delay", "at", "tags", "meta", "expires", "connection")
+SUBMIT_OPTIONS = (
+    "key",
+    "key_for",
+    "queue",
+    "priority",
+    "delay",
+    "at",
+    "tags",
+    "meta",
+    "expires",
+    "unique",
+    "connection",
+    "budget",
+)
 """The options of `submit`, besides the job's own arguments."""
 
 SUBMIT_MANY_OPTIONS = tuple(name for name in SUBMIT_OPTIONS if name != "key")
 """The options of `submit_many`. A key would belong to only one of the jobs."""
 
-MAP_OPTIONS = tuple(name for name in SUBMIT_MANY_OPTIONS if name != "connection")
-"""The options of a job's `map` through `with_options`. It waits for jobs, which an open transaction would hide."""
+MAP_OPTIONS = tuple(name for name in SUBMIT_MANY_OPTIONS if name not in ("connection", "unique"))
+"""The options of a job's `map` through `with_options`. It waits for jobs, which an open transaction would hide, and
+each of its items has a job of its own.
+"""
 
-RESERVED = frozenset({*SUBMIT_OPTIONS, "unique"})
-"""Names that a job's parameter can't have: the options of `submit`, and one that is reserved for it."""
+WORDS = 100
+"""How many words a job may need, or a worker have."""
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+
+RESERVED = frozenset(SUBMIT_OPTIONS)
+"""Names that a job's parameter can't have: the options of `submit`."""
 
 
 def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> None:
@@ -60,12 +100,20 @@ def check_options(what: str, options: Iterable[str], known: Sequence[str]) -> No
 
 
 def check_submit_names(type: str, kwargs: Mapping[str, Any], signature: Signature) -> None:
-    """Refuse a misspelt option of `submit`, which would otherwise be taken for an argument of the job."""
+    """Refuse a name that is neither an argument of the job nor an option of `submit`."""
     for name in signature.unknown_names(kwargs):
         if name in SUBMIT_OPTIONS:  # only where `with_options` has taken the options
             raise UnknownOption(f"{type}: {name} is an option; give it to with_options({name}=…), not to its submit")
-        if hint := suggest(name, [*signature.names, *SUBMIT_OPTIONS]):
-            raise UnknownOption(f"{type}.submit takes no {name!r}{hint}")
+        hint = suggest(name, [*signature.names, *SUBMIT_OPTIONS])
+        takes = f"; {type} takes {', '.join(signature.names) or 'no arguments'}"
+        raise UnknownOption(f"{type}.submit takes no {clipped(name)!r}{hint or takes}")
+
+
+def check_signature_names(type: str, kwargs: Mapping[str, Any], signature: Signature) -> None:
+    """Refuse an option of `submit` among the arguments of a signature."""
+    for name in signature.unknown_names(kwargs) if kwargs else ():
+        if name in SUBMIT_OPTIONS:
+            raise UnknownOption(f"{type}.s: {name} is an option; write {type}.with_options({name}=…).s(…)")
 
 
 def options_checked(what: str) -> Callable[[F], F]:
@@ -142,6 +190,13 @@ def parse_limit(name: str, duration: Duration | None) -> int | None:
     return limit
 
 
+def parse_most_children(type: str, most: Any) -> int:
+    """Return how many children one job may submit. Refuse what isn't a number of jobs."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+        raise Invalid(f"job {type}: most_children={most!r}: give a whole number, 0 or more")
+    return most
+
+
 def parse_isolation(kind: str, function: Any, isolate: Any, memory_mb: Any) -> bool:
     """Return whether a step or job runs in a separate process. Refuse a function that can't run there."""
     what = f"{kind} {function.__name__}"
@@ -186,6 +241,26 @@ def parse_old_names(name: str, was: Any) -> tuple[str, ...]:
 def parse_stages(stages: Iterable[Any]) -> tuple[str, ...]:
     """Return the names of a job's stages. Each is given as a step or as a name."""
     return tuple(_stage_name(stage) for stage in stages)
+
+
+def parse_words(what: str, given: Any) -> frozenset[str]:
+    """Return what a job needs, or a worker has: short words."""
+    words = frozenset(given) if isinstance(given, set | frozenset | list | tuple) else None
+    if words is None or not all(isinstance(word, str) and _WORD.fullmatch(word) for word in words):
+        raise Invalid(f"{what}={given!r}: give a set of words of letters, digits, '.', '_' and '-': {{'gpu'}}")
+    if len(words) > WORDS:
+        raise Invalid(f"{what}: {len(words)} words are too many; give at most {WORDS}")
+    return words
+
+
+def parse_secrets(secrets: Any) -> list[str]:
+    """Return the secrets of an App. No message shows one."""
+    if isinstance(secrets, str) or not all(isinstance(one, str) for one in secrets):
+        raise Invalid("secrets=: give a list of texts, for example secrets=[os.environ['OPENAI_API_KEY']]")
+    for number, secret in enumerate(secrets, 1):
+        if len(secret) < LEAST_CHARACTERS:
+            raise Invalid(f"secrets=: number {number} has fewer than {LEAST_CHARACTERS} characters; is it set?")
+    return list(secrets)
 
 
 def parse_queues(queues: Sequence[str]) -> tuple[str, ...]:

@@ -4,24 +4,37 @@ Inside a job of the same store, waiting for a run's result suspends that job. El
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
+from urllib.parse import unquote
 
+from holdfast.blobs.here import read_value
+from holdfast.core.changes import resolve
 from holdfast.core.codec import Codec, Signature, canonical, parse
 from holdfast.core.durations import Duration, milliseconds
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import BadValue, HoldfastError, NotFound
 from holdfast.core.lifecycle import SETTLED, standing
 from holdfast.core.model import Entry, Job, State
+from holdfast.engines.contract import Engine
 from holdfast.engines.topics import job_topic
 from holdfast.jobs.failures import failure_of
+from holdfast.jobs.flows import flow_codec, flow_result, load_flow
+from holdfast.jobs.large_values import result_of
+from holdfast.jobs.replay_plans import Plan, preview_replay
+from holdfast.jobs.reruns import fork, rerun
 from holdfast.jobs.service import Jobs, Status
+from holdfast.jobs.views.tree import Tree, view_tree
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.children import check_other, child_wait, run_wait
 from holdfast.worker.context import attempt_here
+from holdfast.worker.registry import STEPS
 from holdfast.worker.suspension import Suspension
 
 R = TypeVar("R")
+
+ResultOf = Callable[[str], Codec[Any] | None]
+"""Finds how to read the results of a job type, if the type is known here."""
 
 FOLLOW_SECONDS = 5.0
 """How long a caller waits for a wake-up before it checks the job anyway."""
@@ -42,12 +55,15 @@ class Run(Generic[R]):
         id: str,
         signature: Signature | None,
         parent: Attempt | None = None,
+        result_of: ResultOf | None = None,
     ) -> None:
         self.id = id
         self._open = open
         self._signature = signature
         self._parent = parent
         """The attempt that submitted the job as its child. Other attempts wait for it as for an unrelated job."""
+        self._result_of = result_of
+        """How to read what the jobs of a flow return, by type, if this is the run of a flow."""
 
     @property
     def _codec(self) -> Codec[Any]:
@@ -78,8 +94,8 @@ class Run(Generic[R]):
                 raise
             raise TimeoutError(await self._timeout_message(limit)) from None
         if job.state is State.COMPLETED:
-            value: R = self._codec.decode(job.result or "null")
-            return value
+            engine = (await self._open()).engine
+            return await self._decode(await result_of(engine, job), engine)
         note = (await (await self._open()).history(self.id))[-1].note
         raise failure_of(job, str(note.get("reason", "")), is_inside=attempt is not None)
 
@@ -89,7 +105,19 @@ class Run(Generic[R]):
         outcome = await Suspension.of(attempt).wait(start_wait(attempt, self.id, limit))
         if outcome.job is not None:
             raise failure_of(outcome.job, is_inside=True)
-        value: R = self._codec.decode(outcome.result or "null")
+        with attempt.activity():
+            return await attempt.persist(lambda: self._decode(outcome.result or "null", attempt.engine))
+
+    async def _decode(self, text: str, engine: Engine) -> R:
+        """Read a result. That of a flow may be with its jobs."""
+        value: R
+        if self._result_of is None:
+            value = await read_value(engine.blobs, text, self._codec.decode)
+            return value
+        (job,) = await engine.get([self.id])
+        if job is None:
+            raise NotFound(f"flow {self.id} is no longer in this store; it may have been pruned")
+        value = flow_codec(await load_flow(engine, job), self._result_of).decode(await flow_result(engine, text))
         return value
 
     async def _is_in_store_of(self, attempt: Attempt) -> bool:
@@ -102,9 +130,20 @@ class Run(Generic[R]):
         """Cancel the job. It loses its lease at once. Raises NotAllowed if it has ended already."""
         await (await self._open()).cancel(self.id, reason=reason)
 
+    async def add_budget(self, *, usd: float = 0, tokens: float = 0, reason: str = "") -> None:
+        """Add to what the job and its children may spend. If it waits for its budget, it continues."""
+        await (await self._open()).add_budget(self.id, {"usd": usd, "tokens": tokens}, reason=reason)
+
     async def signal(self, name: str, value: object = None) -> None:
         """Send the job a named value. If the job waits for it, it wakes up; otherwise the value stays in its inbox."""
         await (await self._open()).signal(self.id, name, value)
+
+    async def preview_replay(self, *, args: Sequence[Any] | str | None = None) -> Plan:
+        """Return what a replay would do: `.will_run`, `.recorded`, `.in_doubt`, and in words with `str`.
+
+        Raises NotAllowed unless the job is in review.
+        """
+        return await preview_replay(await self._open(), self.id, args=self._encode(args))
 
     async def replay(self, *, args: Sequence[Any] | str | None = None, reason: str = "") -> None:
         """Run a job in review again. Recorded steps keep their results.
@@ -112,17 +151,61 @@ class Run(Generic[R]):
         By default it keeps its arguments. `args` replaces them: a sequence of arguments, or their JSON text. They must
         fit.
         """
-        text = args if isinstance(args, str) else None
-        if args is not None and text is None:
-            text = canonical(list(args)) if self._signature is None else self._signature.encode(args, {})
-        if text is not None and self._signature is not None:
-            self._signature.decode(text)
-        await (await self._open()).replay(self.id, args=text, reason=reason)
+        await (await self._open()).replay(self.id, args=self._encode(args), reason=reason)
+
+    def _encode(self, args: Sequence[Any] | str | None) -> str | None:
+        """Return edited arguments as text, checked against the job's type hints."""
+        if args is None:
+            return None
+        if not isinstance(args, str):
+            args = canonical(list(args)) if self._signature is None else self._signature.encode(args, {})
+        if self._signature is not None:
+            self._signature.decode(args)
+        return args
+
+    async def rerun(
+        self,
+        *steps: str,
+        args: Sequence[Any] | str | None = None,
+        feedback: str = "",
+        allow: Collection[str] = (),
+        reason: str = "",
+    ) -> "Run[R]":
+        """Reject the results of recorded steps and run them again: `await run.rerun("draw#3", feedback="six fingers")`.
+
+        Steps that receive a changed value run again, too; everything else is kept. In the step, `current()` has the
+        feedback and the rejected result. `args` are other arguments for it. `allow` names effects that may happen
+        again. Returns this run if the job is in review. Of a job that has ended, a new run is made and returned.
+        """
+        text = None if args is None else _step_args(steps, args)
+        jobs = await self._open()
+        job = await rerun(jobs, self.id, steps, args=text, feedback=feedback, allow=allow, reason=reason)
+        return self if job.id == self.id else Run(self._open, job.id, self._signature)
+
+    async def fork(
+        self,
+        until: str | None = None,
+        *,
+        args: Sequence[Any] | str | None = None,
+        allow: Collection[str] = (),
+        reason: str = "",
+    ) -> "Run[R]":
+        """Make a new run that keeps what this one recorded before its first step `until`, by name or path.
+
+        Without `until`, it keeps every recorded step. `args` are other arguments for the job. `allow` names effects
+        that this run had later and that may happen again.
+        """
+        text = self._encode(args)
+        job = await fork(await self._open(), self.id, until, args=text, allow=allow, reason=reason)
+        return Run(self._open, job.id, self._signature)
 
     async def resolve(self, result: object = None, *, reason: str = "") -> None:
         """Complete a job in review with this result, which must fit the job's return type."""
+        jobs = await self._open()
+        # A job that isn't in review can't be resolved, whatever the result.
+        resolve(await jobs.get(self.id), await jobs.engine.now(), by="person", result="null")
         text = self._codec.encode(result)
-        await (await self._open()).resolve(self.id, parse(text), reason=reason)
+        await jobs.resolve(self.id, parse(text), reason=reason)
 
     async def resolve_step(self, path: str, result: object = None, *, again: bool = False, reason: str = "") -> None:
         """Decide a step in doubt: it happened, with this result; or, with `again=True`, it must run again."""
@@ -131,6 +214,11 @@ class Run(Generic[R]):
     async def discard(self, *, reason: str = "") -> None:
         """Give up a job in review. It never runs again."""
         await (await self._open()).discard(self.id, reason=reason)
+
+    async def tree(self) -> Tree:
+        """Return the job and all jobs below it, as a flow's steps. `str(tree)` draws them."""
+        jobs = await self._open()
+        return await view_tree(jobs, await jobs.get(self.id))
 
     async def history(self) -> list[Entry]:
         """Return everything that happened to the job, oldest first."""
@@ -160,13 +248,13 @@ class Run(Generic[R]):
 
     async def _timeout_message(self, seconds: float) -> str:
         """Return the message of a TimeoutError. A store that doesn't answer must not make the caller wait longer."""
-        state = ""
+        state = "has not settled"
         with suppress(HoldfastError, TimeoutError):
             async with asyncio.timeout(STATE_SECONDS):
-                job = await (await self._open()).get(self.id)
-            failed = "" if job.error is None else f" after {job.error.type}: {job.error.message}"
-            state = f": it is {standing(job.state)}{failed}"
-        return f"job {self.id} has not settled within {seconds:g} s{state}; the job continues"
+                status = await self.status()
+            told = str(status)
+            state = f"is {told}" if told.startswith(status.state) else f"is {standing(status.state)}: {told}"
+        return f"timed out after {seconds:g} s; job {self.id} {state}"
 
     async def _wait_until_settled(self) -> Job:
         jobs = await self._open()
@@ -176,3 +264,20 @@ class Run(Generic[R]):
             if job.state in SETTLED:
                 return job
             mark = await jobs.engine.wait([job_topic(self.id)], FOLLOW_SECONDS, mark)
+
+
+def _step_args(steps: Sequence[str], args: Sequence[Any] | str) -> str:
+    """Return a step's arguments as text, checked against its type hints if this process knows the step."""
+    name = unquote(steps[0].rpartition("/")[2].partition("#")[0]) if steps else ""
+    trouble: BadValue | None = None
+    for spec in STEPS.get(name, {}).values():
+        try:
+            text = args if isinstance(args, str) else spec.signature.encode(tuple(args), {})
+            spec.signature.decode(text)
+        except BadValue as error:
+            trouble = trouble or error
+        else:
+            return text
+    if trouble is not None:
+        raise trouble
+    return args if isinstance(args, str) else canonical(list(args))

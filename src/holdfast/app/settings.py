@@ -2,15 +2,28 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, StructMeta
 
 from holdfast.core.errors import Invalid
+from holdfast.core.suggestions import suggest
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class _KnownNames(StructMeta):
+    """Refuses settings that there are not, with the name that was probably meant."""
+
+    def __call__(cls, *args: Any, **given: Any) -> Any:
+        for name in given:
+            if name not in cls.__struct_fields__:
+                hint = suggest(name, cls.__struct_fields__) or f"; there are {', '.join(cls.__struct_fields__)}"
+                raise Invalid(f"there is no setting {name}{hint}")
+        return super().__call__(*args, **given)
+
+
+class Settings(Struct, frozen=True, kw_only=True, metaclass=_KnownNames):
     """How a worker and its upkeep behave. The defaults suit jobs of seconds to hours."""
 
     beat_seconds: float = 2.0
@@ -39,6 +52,11 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"lease_seconds={self.lease_seconds} with beat_seconds={self.beat_seconds}: "
                 "a lease must last at least three heartbeats, so that two may be lost"
             )
+
+
+def blobs_url(url: str | None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return the URL of the blob store: the one given, else $HOLDFAST_BLOBS, else None for the store's own."""
+    return url or environment.get("HOLDFAST_BLOBS") or None
 
 
 def store_url(url: str | None, environment: Mapping[str, str] = os.environ) -> str:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.app.mapping import AwaitedMap, BlockingMap, Key
@@ -27,6 +27,7 @@ from holdfast.app.options import (
     parse_old_names,
     parse_retries,
 )
+from holdfast.core.budgets import cost_of
 from holdfast.core.codec import Signature
 from holdfast.core.declared_limits import Limit, check_uses
 from holdfast.core.durations import Duration
@@ -288,6 +289,7 @@ def step(
     memory_mb: int | None = None,
     was: str | tuple[str, ...] | None = None,
     limit: Limit | Sequence[Limit] | None = None,
+    cost: Mapping[str, float] | Callable[..., Mapping[str, float]] | None = None,
 ) -> StepDecorator: ...
 
 
@@ -314,6 +316,9 @@ def step(function: Any = None, /, **options: Any) -> Any:
 
     `limit` is what `app.limit(…)` returns, or a list: a try starts once it has a permit of each, and until then the
     step waits. Waiting costs no try and counts for no timeout.
+
+    `cost` is what a try costs, `{"usd": 0.04}`, or a function of those arguments that it names. Where the job has a
+    budget, a try starts once that much is left. What the step reports with `spend()` counts instead of it.
     """
     check_options("@step", options, STEP_OPTIONS)
     return StepDecorator(**options) if function is None else _make_step(function, **options)
@@ -333,6 +338,7 @@ def _make_step(
     memory_mb: Any = None,
     was: Any = None,
     limit: Any = None,
+    cost: Any = None,
 ) -> Any:
     check_function(function, "step", name)
     check_step_name(name)
@@ -355,6 +361,7 @@ def _make_step(
         memory_mb=memory_mb,
         was=parse_old_names(called, was),
         limits=check_uses(f"step {called}", limit, signature.names),
+        cost=cost_of(f"step {called}", cost, signature.names),
     )
     if effect == TRANSACTION and undo is not None and inspect.iscoroutinefunction(undo) is not is_async:
         raise Invalid(f"step {spec.name}: its undo is a transaction too, so both must be def or both async def")

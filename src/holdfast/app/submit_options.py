@@ -1,14 +1,16 @@
 """The options of `submit`, typed, and the request they make. Must not submit anything."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
 from msgspec.structs import replace
 
+from holdfast.core.budgets import budget_of
 from holdfast.core.durations import Duration, milliseconds
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Time
+from holdfast.core.unique import Unique
 from holdfast.jobs.service import JobRequest
 
 
@@ -23,7 +25,9 @@ class BatchOptions(TypedDict, total=False):
     tags: Sequence[str]
     meta: dict[str, str] | None
     expires: Duration | datetime | None
+    unique: Unique | None
     connection: Any
+    budget: Mapping[str, float] | None
 
 
 class SubmitOptions(BatchOptions, total=False):
@@ -45,15 +49,21 @@ def request_with(
     tags: Sequence[str] = (),
     meta: dict[str, str] | None = None,
     expires: Duration | datetime | None = None,
+    unique: Unique | None = None,
+    budget: Mapping[str, float] | None = None,
 ) -> JobRequest:
     """Return the job's plain request with these options added. The caller adds the arguments."""
     if delay is not None and at is not None:
         raise Invalid(f"{plain.type}.submit: give delay or at, not both")
     if isinstance(tags, str):
         raise Invalid(f"tags={tags!r}: give a list of texts")
+    if unique is not None and not isinstance(unique, Unique):
+        raise Invalid(f'{plain.type}.submit(unique={unique!r}): give a holdfast.Unique, such as Unique(by=("args",))')
     options = plain.options
     if tags or meta:
         options = replace(options, tags=tuple(tags), meta=meta or {})
+    if budget is not None:
+        options = replace(options, budget=budget_of(plain.type, budget))
     return replace(
         plain,
         queue=queue or plain.queue,
@@ -63,6 +73,7 @@ def request_with(
         run_at=_moment(at, now) if delay is None else now + milliseconds(delay),
         expires_at=_moment(expires, now),
         options=options,
+        unique=unique,
     )
 
 

@@ -5,19 +5,22 @@ Must not do anything itself: each method calls the async method of the same name
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast import forking
 from holdfast.app.job import DecoratedJob, JobWithOptions
 from holdfast.app.run import Run
+from holdfast.app.signatures import AnySignature, JobSignature
 from holdfast.app.step import DecoratedStep
-from holdfast.app.submit_options import BatchOptions
+from holdfast.app.submit_options import BatchOptions, SubmitOptions
 from holdfast.core.durations import Duration
 from holdfast.core.errors import Invalid, WrongColour
 from holdfast.core.model import Entry
+from holdfast.jobs.replay_plans import Plan
 from holdfast.jobs.service import Status
+from holdfast.jobs.views.tree import Tree
 from holdfast.worker.context import attempt_here, loop_here
 from holdfast.worker.own_loop import run_on_loop
 
@@ -35,6 +38,11 @@ class AsyncApp(Protocol):
     async def review(self) -> list[Status]:
         """See App.review."""
 
+    async def emit(
+        self, event: str, payload: Any = None, *, id: str | None = None, connection: Any = None
+    ) -> list[Run[Any]]:
+        """See App.emit."""
+
 
 class SyncApp:
     """An App, for blocking code: `app.sync.submit(make_video, brief)`."""
@@ -47,6 +55,9 @@ class SyncApp:
     def submit(
         self, job: DecoratedJob[P, R] | JobWithOptions[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> "SyncRun[R]": ...
+
+    @overload
+    def submit(self, job: JobSignature[R], /, **options: Unpack[SubmitOptions]) -> "SyncRun[R]": ...
 
     @overload
     def submit(self, job: DecoratedJob[..., R], /, *args: Any, key: str | None, **rest: Any) -> "SyncRun[R]": ...
@@ -90,11 +101,13 @@ class SyncApp:
         Give options here, or with the job. With the job, a type checker checks the arguments:
         `app.sync.submit(film.with_options(key="order-42"), brief)`.
         """
+        if isinstance(job, AnySignature):
+            return SyncRun(self.call, self._call(job.submit, *args, **given))  # type: ignore[attr-defined]
         if not isinstance(job, DecoratedJob | JobWithOptions):
             is_step = isinstance(job, DecoratedStep)
             what = f"{job!r} is a step, which runs inside a job" if is_step else f"{job!r} is not a job"
-            raise Invalid(f"app.sync.submit: {what}; pass a function decorated with @app.job")
-        if job.may_submit_here() and given.get("connection") is None:
+            raise Invalid(f"app.sync.submit: {what}; pass a function decorated with @app.job, or a signature")
+        if job.may_submit_here() and given.get("connection") is None and given.get("unique") is None:
             return SyncRun(self.call, run_here(job.submit(*args, **given)))
         return SyncRun(self.call, self._call(job.submit, *args, **given))
 
@@ -114,6 +127,13 @@ class SyncApp:
         """Submit a job once for each item, and wait for all of them. See the job's own `map`."""
         results: list[Any] = self._call(job.map, list(items), **options)
         return results
+
+    def emit(
+        self, event: str, payload: Any = None, *, id: str | None = None, connection: Any = None
+    ) -> "list[SyncRun[Any]]":
+        """Emit an event and wait until the store has its jobs. See App.emit."""
+        runs = self.call(self._app.emit(event, payload, id=id, connection=connection))
+        return [SyncRun(self.call, run) for run in runs]
 
     def run(self, id: str) -> "SyncRun[Any]":
         """Return the run with this id, or raise NotFound."""
@@ -175,9 +195,37 @@ class SyncRun(Generic[R]):
         """See Run.signal."""
         self._call(self._run.signal(name, value))
 
+    def preview_replay(self, *, args: Sequence[Any] | str | None = None) -> Plan:
+        """See Run.preview_replay."""
+        plan: Plan = self._call(self._run.preview_replay(args=args))
+        return plan
+
     def replay(self, *, args: Sequence[Any] | str | None = None, reason: str = "") -> None:
         """See Run.replay."""
         self._call(self._run.replay(args=args, reason=reason))
+
+    def rerun(
+        self,
+        *steps: str,
+        args: Sequence[Any] | str | None = None,
+        feedback: str = "",
+        allow: Collection[str] = (),
+        reason: str = "",
+    ) -> "SyncRun[R]":
+        """See Run.rerun."""
+        run: Run[R] = self._call(self._run.rerun(*steps, args=args, feedback=feedback, allow=allow, reason=reason))
+        return self if run is self._run else SyncRun(self._call, run)
+
+    def fork(
+        self,
+        until: str | None = None,
+        *,
+        args: Sequence[Any] | str | None = None,
+        allow: Collection[str] = (),
+        reason: str = "",
+    ) -> "SyncRun[R]":
+        """See Run.fork."""
+        return SyncRun(self._call, self._call(self._run.fork(until, args=args, allow=allow, reason=reason)))
 
     def resolve(self, result: object = None, *, reason: str = "") -> None:
         """See Run.resolve."""
@@ -190,6 +238,11 @@ class SyncRun(Generic[R]):
     def discard(self, *, reason: str = "") -> None:
         """See Run.discard."""
         self._call(self._run.discard(reason=reason))
+
+    def tree(self) -> Tree:
+        """See Run.tree."""
+        tree: Tree = self._call(self._run.tree())
+        return tree
 
     def history(self) -> list[Entry]:
         """See Run.history."""

@@ -35,22 +35,22 @@ class Sleep:
 
     def __call__(self, duration: Duration, *, key: str | None = None) -> Coroutine[Any, Any, None]:
         """Continue after this time, on whichever worker. `key` tells apart sleeps of the same length."""
-        attempt = _async_attempt("sleep")
+        attempt = async_attempt("sleep")
         if attempt is None:
             return asyncio.sleep(milliseconds(duration) / 1_000)
         return Suspension.of(attempt).wait(self._make_wait(attempt, duration, key))
 
     def sync(self, duration: Duration, *, key: str | None = None) -> None:
         """The same in a `def` job."""
-        attempt = _sync_attempt("sleep")
+        attempt = sync_attempt("sleep")
         if attempt is None:
             time.sleep(milliseconds(duration) / 1_000)
         else:
-            _block_until(attempt, self._make_wait(attempt, duration, key))
+            block_until(attempt, self._make_wait(attempt, duration, key))
 
     def _make_wait(self, attempt: Attempt, duration: Duration, key: str | None) -> PendingWait[None]:
         span = milliseconds(duration)
-        return time_wait(attempt, _path(attempt, f"sleep:{key or in_words(span)}"), span)
+        return time_wait(attempt, wait_path(attempt, f"sleep:{key or in_words(span)}"), span)
 
 
 class WaitFor:
@@ -71,7 +71,7 @@ class WaitFor:
         A signal that arrived earlier is taken at once, the oldest first. Each signal answers one wait. Its value must
         fit the type `as_`. Raises TimeoutError if no signal arrives `within` this time.
         """
-        attempt = _require(_async_attempt("wait_for"), "wait_for")
+        attempt = require_job(async_attempt("wait_for"), "wait_for")
         return Suspension.of(attempt).wait(_wait_for_signal(attempt, name, as_, within))
 
     @overload
@@ -85,8 +85,8 @@ class WaitFor:
 
     def sync(self, name: str, *, as_: Any = Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
-        attempt = _require(_sync_attempt("wait_for"), "wait_for")
-        return _block_until(attempt, _wait_for_signal(attempt, name, as_, within))
+        attempt = require_job(sync_attempt("wait_for"), "wait_for")
+        return block_until(attempt, _wait_for_signal(attempt, name, as_, within))
 
 
 class Ask:
@@ -105,7 +105,7 @@ class Ask:
 
         Raises TimeoutError if nobody answers `within` this time.
         """
-        attempt = _require(_async_attempt("ask"), "ask")
+        attempt = require_job(async_attempt("ask"), "ask")
         return Suspension.of(attempt).wait(_wait_for_answer(attempt, value, form, within))
 
     @overload
@@ -116,8 +116,8 @@ class Ask:
 
     def sync(self, value: object, *, form: Any, within: Duration | None = None) -> Any:
         """The same in a `def` job."""
-        attempt = _require(_sync_attempt("ask"), "ask")
-        return _block_until(attempt, _wait_for_answer(attempt, value, form, within))
+        attempt = require_job(sync_attempt("ask"), "ask")
+        return block_until(attempt, _wait_for_answer(attempt, value, form, within))
 
 
 sleep = Sleep()
@@ -143,36 +143,36 @@ def _wait_for_answer(attempt: Attempt, value: object, form: Any, within: Duratio
 def _make_signal_wait(
     attempt: Attempt, name: str, codec: Codec[Any], within: Duration | None, info: dict[str, Any]
 ) -> PendingWait[Any]:
-    path = _path(attempt, name)
+    path = wait_path(attempt, name)
     limit = None if within is None else milliseconds(within)
     asked = {**info, "name": name, "schema": codec.schema()}
     return signal_wait(attempt, path, name, codec.decode, limit, asked)
 
 
-def _path(attempt: Attempt, name: str) -> str:
+def wait_path(attempt: Attempt, name: str) -> str:
     """Return the path of a wait's record: the wait's name, and a number if the name repeats."""
     nth = attempt.journal.calls.number(f"{WAIT_PATH}{name}")
     return f"{WAIT_PATH}{quote(name, safe=' :')}" + (f"#{nth}" if nth > 1 else "")
 
 
-def _async_attempt(what: str) -> Attempt | None:
+def async_attempt(what: str) -> Attempt | None:
     attempt = attempt_here()
     if attempt is not None and not loop_here():
         raise WrongColour(f"{what}(…) is for async jobs; in a def job, call {what}.sync(…)")
     return attempt
 
 
-def _sync_attempt(what: str) -> Attempt | None:
+def sync_attempt(what: str) -> Attempt | None:
     if loop_here():
         raise WrongColour(f"{what}.sync(…) would block the event loop; in async code, call await {what}(…)")
     return attempt_here()
 
 
-def _require(attempt: Attempt | None, what: str) -> Attempt:
+def require_job(attempt: Attempt | None, what: str) -> Attempt:
     if attempt is None:
         raise NoJob(f"{what}: nobody can answer outside a job; submit the job, or test it with holdfast.testing")
     return attempt
 
 
-def _block_until(attempt: Attempt, parked: PendingWait[T]) -> T:
+def block_until(attempt: Attempt, parked: PendingWait[T]) -> T:
     return run_on_loop(attempt, Suspension.of(attempt).wait(parked))

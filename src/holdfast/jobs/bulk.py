@@ -4,15 +4,16 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
-from holdfast.core.model import Inserted, Use
+from holdfast.core.model import Inserted
+from holdfast.jobs.requests import Demands
 from holdfast.jobs.service import JobRequest, Jobs
 
 PARTS_UNDER_WAY = 3
 """How many parts may be on their way to the store at the same time."""
 
 
-Encoded = tuple[str, tuple[Use, ...]]
-"""The arguments of one job as text, and what the job needs of limits."""
+Encoded = tuple[str, Demands]
+"""The arguments of one job as text, and what they say about the job."""
 
 
 async def submit_parts(jobs: Jobs, request: JobRequest, parts: Iterable[list[Encoded]]) -> list[Inserted]:
@@ -34,7 +35,7 @@ async def submit_parts(jobs: Jobs, request: JobRequest, parts: Iterable[list[Enc
             if len(under_way) == most:
                 done += await under_way[0]
                 under_way.popleft()
-            under_way.append(asyncio.ensure_future(jobs.engine.insert(new)))
+            under_way.append(asyncio.ensure_future(jobs.insert(new)))
             await asyncio.sleep(0)  # let it reach the store before the next part is prepared
         for part in under_way:
             done += await part

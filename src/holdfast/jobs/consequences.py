@@ -12,6 +12,7 @@ from holdfast.core.changes import activate, promote
 from holdfast.core.keys import derived_id
 from holdfast.core.lifecycle import TERMINAL, allowed, decide, undo_job
 from holdfast.core.model import Applied, Change, Conflict, Event, Job, Presence, Running, State, Time, WaitKind, Where
+from holdfast.core.reservations import is_remote
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import WORKER, worker_in
 from holdfast.jobs.status import progress_records
@@ -51,10 +52,11 @@ def running_of(presence: Presence | None, job: Job) -> Running | None:
 
 
 async def _may_undo(engine: Engine, job: Job, event: Event) -> bool:
-    """Whether a job may have made something. A running job may: it could be starting a step right now."""
+    """Whether a job may have made something to undo. A running job may: it could be starting a step right now."""
     if job.epoch == 0 or job.type == UNDO_TYPE or not allowed(event, job.state):
         return False
-    if job.state is State.ACTIVE or job.options.cleanup or await engine.find(Where(parent=job.id), limit=1):
+    starts_steps = job.state is State.ACTIVE and not is_remote(job)  # workers over HTTP have no steps to undo
+    if starts_steps or job.options.cleanup or await engine.find(Where(parent=job.id), limit=1):
         return True
     return bool(await engine.steps_under(job.id, UNDO_PATH))
 

@@ -49,8 +49,8 @@ async def find_id(jobs: Jobs, text: str) -> str:
     found = await _beginning_with(jobs, part) or await _ending_in(jobs, part)
     if not found:
         raise NotFound(
-            f"no job id in this store starts with {text}, and none of the newest {LOOK_BACK:,} ends with it; "
-            "see holdfast jobs, or give the complete id"
+            f"no job {text} in this store (by the end of an id: of the newest {LOOK_BACK:,}); to list jobs: "
+            "holdfast jobs"
         )
     if len(found) > 1:
         more = " and more" if len(found) > CANDIDATES else ""

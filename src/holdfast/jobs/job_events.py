@@ -4,17 +4,21 @@ Must not call hooks (`app.hooks`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol, get_args
 
 from msgspec import Struct
 
+from holdfast.core.durations import as_utc
 from holdfast.core.model import SIGNAL, Change, Entry, Error, Event, Job, State, Time
 
 HookName = Literal["submitted", "started", "retried", "recovered", "completed", "failed", "review", "cancelled"]
-"""The events that a hook can be for."""
+"""The events of jobs that a hook can be for."""
 
 HOOK_NAMES: tuple[HookName, ...] = get_args(HookName)
+
+ALERT_HOOK = "alert"
+"""The one other event that a hook can be for: it gets an `AlertEvent`."""
 
 
 class JobEvent(Struct, frozen=True, kw_only=True):
@@ -115,7 +119,7 @@ def event_of_change(what: HookName, change: Change) -> JobEvent:
         error=job.error if what in _TROUBLE else None,
         reason=str(change.note.get("reason", "")),
         duration_seconds=_seconds(change.held_since, change.at),
-        next_at=_moment(job.run_at) if job.state is State.RETRYABLE and job.run_at is not None else None,
+        next_at=as_utc(job.run_at) if job.state is State.RETRYABLE and job.run_at is not None else None,
     )
 
 
@@ -158,7 +162,7 @@ def event_of_step_retry(job: Job, retry: StepRetry) -> JobEvent:
         job,
         retry.at,
         error=retry.error,
-        next_at=_moment(retry.next_at),
+        next_at=as_utc(retry.next_at),
         step=retry.step,
         path=retry.path,
         tries=retry.tries,
@@ -173,7 +177,7 @@ def _event(what: HookName, job: Job, at: Time, **more: Any) -> JobEvent:
         job_id=job.id,
         type=job.type,
         queue=job.queue,
-        at=_moment(at),
+        at=as_utc(at),
         recoveries=job.recoveries,
         key=job.key,
         tags=tuple(options.tags),
@@ -184,11 +188,3 @@ def _event(what: HookName, job: Job, at: Time, **more: Any) -> JobEvent:
 
 def _seconds(since: Time | None, until: Time) -> float | None:
     return None if since is None else max(0, until - since) / 1_000
-
-
-def _moment(at: Time) -> datetime:
-    """Return a time as UTC. A backoff may be longer than the calendar."""
-    try:
-        return datetime.fromtimestamp(at / 1_000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return datetime.max.replace(tzinfo=UTC)

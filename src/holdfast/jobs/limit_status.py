@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from holdfast.core.budgets import is_budget
 from holdfast.core.model import Job, Running, State, Time, Usage, WaitKind
 from holdfast.core.shared_limits import LIMIT, NO_LIMIT, UNIT, Settings, limit_of, settings_of
 from holdfast.engines.contract import Engine
+from holdfast.jobs.budgets import Budget, BudgetWait, budget_wait
 from holdfast.jobs.views.text import one_line, span
 
 
@@ -39,16 +41,28 @@ class LimitWait(Struct, frozen=True, kw_only=True):
 
 
 async def limit_waits(
-    engine: Engine, jobs: Sequence[Job], running: Mapping[tuple[str, int], Running], now: Time
-) -> dict[str, LimitWait]:
-    """Return what each of these jobs waits for, by the job's id; a job that waits for no limit is left out."""
+    engine: Engine,
+    jobs: Sequence[Job],
+    running: Mapping[tuple[str, int], Running],
+    now: Time,
+    budgets: Mapping[str, Budget],
+) -> dict[str, LimitWait | BudgetWait]:
+    """Return what each of these jobs waits for, by the job's id; a job that waits for no limit is left out.
+
+    `budgets` are those of the jobs.
+    """
     asked = {job.id: keys for job in jobs if (keys := _keys(job, running.get((job.id, job.epoch))))}
     if not asked:
         return {}
+    found: dict[str, LimitWait | BudgetWait] = {}
+    for id, keys in asked.items():
+        if id in budgets and (spent := [key for key in keys if is_budget(key)]):
+            found[id] = budget_wait(spent[0], budgets[id])
+    if len(found) == len(asked):
+        return found
     settings = {one.name.removeprefix(LIMIT): settings_of(one.value) for one in await engine.records(LIMIT)}
-    names = {limit_of(key) for keys in asked.values() for key in keys}
+    names = {limit_of(key) for keys in asked.values() for key in keys if not is_budget(key)}
     used = {one.key: one for name in sorted(names) for one in await engine.usage(name)}
-    found: dict[str, LimitWait] = {}
     for job in jobs:
         doing = running.get((job.id, job.epoch))
         for key in asked.get(job.id, ()):

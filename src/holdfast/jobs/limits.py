@@ -19,6 +19,7 @@ from holdfast.core.limits import REASON_CHARACTERS
 from holdfast.core.model import Conflict, Record, Time, Usage
 from holdfast.core.shared_limits import (
     BUCKET,
+    BUDGET,
     LIMIT,
     Bucket,
     Settings,
@@ -174,7 +175,7 @@ async def set_limit(
 ) -> LimitView:
     """Set a limit, whatever code says. What isn't given stays as it is."""
     if at_once is None and rate is None and burst is None:
-        raise Invalid(f"limit {name}: say what to set: --at-once, --rate or --burst (at_once=, rate=, burst=)")
+        raise Invalid(f"limit {name}: say what to set: --at-once, --rate or --burst")
     _check_reason(reason)
 
     def change(old: LimitRecord, now: Time) -> LimitRecord:
@@ -207,7 +208,7 @@ async def reset_limit(engine: Engine, name: str, *, by: str, reason: str = "") -
 
 
 async def close_limit(engine: Engine, key: str, for_ms: int, *, by: str, reason: str = "") -> Time:
-    """Close a limit for so long: nothing starts under it. Return until when. A key of one value is "NAME/VALUE"."""
+    """Close a limit for this long: nothing starts under it. Return until when. A key of one value is "NAME/VALUE"."""
     _check_reason(reason)
     await _check_key(engine, key)
     until = await engine.now() + for_ms
@@ -229,12 +230,17 @@ async def open_limit(engine: Engine, key: str, *, by: str, reason: str = "") -> 
 
 async def list_limits(engine: Engine) -> list[LimitView]:
     """List all limits that the store knows, by name, with how much of each is used."""
-    return [await _view(engine, record) for record in await engine.records(LIMIT)]
+    return [await _view(engine, record) for record in await _limits(engine)]
+
+
+async def _limits(engine: Engine) -> list[Record]:
+    """All limits that code or a person has set; the budgets of jobs are no such limit."""
+    return [record for record in await engine.records(LIMIT) if record.name != LIMIT + BUDGET]
 
 
 async def get_limit(engine: Engine, name: str) -> LimitView:
     """Return one limit, or raise NotFound."""
-    records = await engine.records(LIMIT)
+    records = await _limits(engine)
     for record in records:
         if record.name == LIMIT + name:
             return await _view(engine, record)
@@ -262,7 +268,7 @@ async def _update(
 ) -> None:
     """Change a limit's record, and start over if somebody else did in between."""
     for _ in range(CHANGE_TRIES):
-        records = await engine.records(LIMIT if must_exist else LIMIT + name)
+        records = await (_limits(engine) if must_exist else engine.records(LIMIT + name))
         there = next((record for record in records if record.name == LIMIT + name), None)
         if there is None and must_exist:
             raise _unknown(name, records)

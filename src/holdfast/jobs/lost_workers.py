@@ -27,6 +27,9 @@ WAITS = (WAIT_PATH, CHILD_PATH)
 EXCUSED = "excused"
 """The key in a lapse's note that says why the loss doesn't count as a recovery."""
 
+CUT = "cut"
+"""The key in a loss's note for the steps that it cut off, each with the milliseconds for which it had run."""
+
 HANDED_OVER = "steps"
 """The key in a release's note for the number of recorded steps. Only a job that had started has it."""
 
@@ -81,12 +84,16 @@ def decide_loss(
     note: dict[str, Any] = {"lost": job.worker or "", "why": why, "survived": survived}
     if running is not None and running.stage:
         note["stage"] = running.stage
+    if running is not None and (cut := _cut_by_loss(running, past, now)):
+        note[CUT] = cut
     if not recovery:
         note[EXCUSED] = "the store was unreachable, so this doesn't count as a recovery"
     elif silent and job.recoveries and not progressed:  # the first time, it may have been the machine
         note["hint"] = SILENCED
     doubts = in_doubt(step for step in past.steps if step.path not in drops)
     event = lost_event(job, progressed=progressed, recovery=recovery, in_doubt=bool(doubts))
+    if job.options.envelope and not progressed and job.attempt + job.recoveries > job.options.retry.retries:
+        event = Event.ABANDON  # the Open Job Spec counts a lost worker as an attempt
     error: Error | None = None
     if doubts:
         failures = failures_of(past.records)
@@ -102,6 +109,12 @@ def decide_loss(
     if error is not None:
         return abandon(job, now, by=by, error=error, **cargo)
     return lapse(job, now, by=by, progressed=progressed, recovery=recovery, **cargo)
+
+
+def _cut_by_loss(running: Running, past: Past, now: Time) -> dict[str, int]:
+    """Return the steps that the lost worker ran last and did not record, and for how many milliseconds each had run."""
+    recorded = {step.path for step in past.steps if step.state is not StepState.STARTED}
+    return {one.path: max(0, now - one.since) for one in running.items if one.path not in recorded}
 
 
 def has_progressed(past: Past) -> bool:

@@ -28,6 +28,16 @@ ASK = "ask:"
 """The prefix of the signals that answer a job's questions."""
 
 
+def is_question(wait: Wait) -> bool:
+    """Whether this is the wait for a person's answer."""
+    return wait.kind is WaitKind.SIGNAL and wait.name.startswith(ASK)
+
+
+def asks(job: Job) -> bool:
+    """Whether a suspended job waits for a person's answer."""
+    return any(map(is_question, job.waits))
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """A value that the job itself refused after it was sent: its name, the sender, and the reason."""
 

@@ -4,6 +4,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,12 +14,28 @@ from holdfast.core.errors import Invalid
 from holdfast.core.keys import check_queue, check_type, digest, new_id
 from holdfast.core.lifecycle import first_state
 from holdfast.core.limits import JOB_KEY_CHARACTERS, LABELS, META_CHARACTERS, PRIORITIES, TAG_CHARACTERS
-from holdfast.core.model import UNREADABLE, Job, Options, Time, Wait, WaitKind
+from holdfast.core.model import UNREADABLE, Job, Options, Time, UniqueName, Use, Wait, WaitKind
 from holdfast.core.outcome import check_retry
+from holdfast.core.unique import Unique
 
 PRIORITY_LIMIT, KEY_LIMIT = PRIORITIES, JOB_KEY_CHARACTERS
 
 Ids = Callable[[Time], str]
+
+
+class Demands(NamedTuple):
+    """What the arguments of a call say about its job: what it needs of limits, its fair key, its unique name."""
+
+    limits: tuple[Use, ...] = ()
+    fair: str = ""
+    unique: UniqueName | None = None
+
+    def added_to(self, options: Options) -> Options:
+        """Options with these demands."""
+        return msgspec.structs.replace(options, limits=self.limits, fair=self.fair, unique=self.unique)
+
+
+NO_DEMANDS = Demands()
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +55,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: Time | None = None
     pending: bool = False
     options: Options = Options()
+    unique: Unique | None = None
+    """What makes the job unique. `options` has the name that follows from it, once the arguments are known."""
 
 
 def new_job(order: JobRequest, id: str, now: Time) -> Job:
@@ -48,6 +67,8 @@ def new_job(order: JobRequest, id: str, now: Time) -> Job:
         )
     if order.key is not None and not (isinstance(order.key, str) and 0 < len(order.key) <= KEY_LIMIT):
         raise Invalid(f"key {order.key!r} isn't valid; give a string of 1 to {KEY_LIMIT} characters")
+    if order.key is not None and order.options.unique is not None:
+        raise Invalid(f"{order.type}: key= and unique= both say which job is the same; give one of them")
     _check_labels(order.options)
     if order.expires_at is not None and order.expires_at <= now:
         raise Invalid(f"{order.type}: expires is in the past; give a time in the future")

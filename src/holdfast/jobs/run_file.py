@@ -1,7 +1,8 @@
 """One run as a readable JSON file: export, parse, import into a store. Must not run a job.
 
-The file keeps the job with its arguments, options, signals, result and error; its history; its steps; its log. It
-leaves out the key and the parent, which mean nothing in another store; the worker and the lease; and `expires`.
+The file keeps the job with its arguments, options, signals, result and error; its history; its steps; its log; and how
+its budget stands. It leaves out the key and the parent, which mean nothing in another store; the worker and the lease;
+and `expires`.
 
 An import follows the lifecycle, like every other job: it submits the job as pending with its records, claims it once in
 the importer's name, and then commits its state. A run that has ended keeps its end. Every other run goes to review, so
@@ -9,14 +10,14 @@ nothing runs, and nothing is spent, until a person replays it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.changes import abandon, activate, cancel, claim, complete, discard
 from holdfast.core.codec import canonical
-from holdfast.core.errors import HoldfastError, Invalid, Refused
+from holdfast.core.errors import BlobGone, HoldfastError, Invalid, Refused
 from holdfast.core.keys import check_id, check_queue, check_type, digest
 from holdfast.core.lifecycle import applied, deliver
 from holdfast.core.model import (
@@ -35,6 +36,11 @@ from holdfast.core.model import (
     WaitKind,
 )
 from holdfast.core.outcome import check_retry
+from holdfast.core.references import Reference, is_kept_outside
+from holdfast.core.shared_limits import Bucket
+from holdfast.engines.contract import Engine
+from holdfast.jobs.budgets import open_budget, standing_of
+from holdfast.jobs.large_values import references_of
 from holdfast.jobs.service import LOG_PATH, Jobs
 from holdfast.jobs.views.shapes import Shape, entry_shape, job_shape, parse_time, step_shape, time_text
 from holdfast.jobs.views.text import plural
@@ -61,6 +67,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Entry, ...]
     steps: tuple[Step, ...]
     log: tuple[str, ...]
+    budget: Mapping[str, Bucket] = {}
+    """What was granted, and is left, of each currency; empty if nothing of its budget was used yet."""
 
 
 # From a store to text.
@@ -68,13 +76,29 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 async def collect_run(jobs: Jobs, id: str) -> Run:
     """Read everything that a store keeps about a run. The history from before an import comes first."""
-    records = await jobs.engine.steps(id)
+    records, job, engine = await jobs.engine.steps(id), await jobs.get(id), jobs.engine
+    records = [replace(step, result=await _whole(engine, step.result)) for step in records]
+    job = replace(job, args=await engine.blobs.fetch(job.args), result=await _whole(engine, job.result))
     return Run(
-        job=await jobs.get(id),
+        job=job,
         history=(*history_before_import(records), *await jobs.history(id)),
         steps=tuple(step for step in records if not step.path.startswith("~")),
         log=tuple(await jobs.log(id)),
+        budget=await standing_of(jobs.engine, job),
     )
+
+
+async def _whole(engine: Engine, text: str | None) -> str | None:
+    """Return a recorded value's own text. One that was dropped stays a reference."""
+    try:
+        return None if text is None else await engine.blobs.fetch(text)
+    except BlobGone:
+        return text
+
+
+def files_of(run: Run) -> list[Reference]:
+    """Return the files that a run names. They aren't part of its text."""
+    return [one for one in references_of(run.job, run.steps) if not one.is_value]
 
 
 def history_before_import(records: Sequence[Step]) -> list[Entry]:
@@ -96,6 +120,7 @@ def dump_run(run: Run, now: Time, version: str) -> str:
         "history": [entry_shape(entry) for entry in run.history],
         "steps": [step_shape(step) for step in run.steps],
         "log": list(run.log),
+        "budget": {name: {"granted": one.granted, "left": one.tokens} for name, one in run.budget.items()},
     }
     return escaped(json.dumps(shape, indent=2, ensure_ascii=False)) + "\n"
 
@@ -131,7 +156,12 @@ def _run_of(shape: Shape) -> Run:
         history=tuple(_entry_of(one, job.id) for one in shape["history"]),
         steps=tuple(_step_of(one, job.id) for one in shape["steps"]),
         log=tuple(str(line) for line in shape["log"]),
+        budget={name: _bucket_of(one) for name, one in shape.get("budget", {}).items()},
     )
+
+
+def _bucket_of(shape: Shape) -> Bucket:
+    return Bucket(tokens=msgspec.convert(shape["left"], int), granted=msgspec.convert(shape["granted"], int))
 
 
 def _job_of(shape: Shape) -> Job:
@@ -140,7 +170,9 @@ def _job_of(shape: Shape) -> Job:
     created_at = parse_time(shape["created_at"])
     if created_at is None:
         raise Invalid("the job's created_at is missing")
-    options = msgspec.convert(shape["options"], Options)
+    # Where a child is imported alone, it has the budget for itself, and it stands for no other job.
+    given = {**shape["options"], "fair": shape["options"].get("fair") or ""}
+    options = replace(msgspec.convert(given, Options), budget_root="", unique=None)
     check_retry(options.retry)
     args, type = canonical(shape["args"]), check_type(shape["type"])
     state = State(shape["state"])
@@ -201,9 +233,13 @@ def _entry_of(shape: Shape, job: str) -> Entry:
 async def insert_run(jobs: Jobs, run: Run, by: str, *, review: bool = False) -> Job:
     """Import a run into a store that doesn't have its id yet. With `review`, even an ended run can be replayed."""
     new = replace(run.job, state=State.PENDING, waits=(Wait(WaitKind.ACTIVATION),), result=None, error=None, inbox=())
+    run = await _kept(jobs.engine, run)
+    new = replace(new, args=run.job.args)
     (inserted,) = await jobs.engine.insert([new])
     if not inserted.new:
         raise Refused(f"job {new.id} is already in this store; import it into another one: --url sqlite:///look.db")
+    if run.budget:
+        await open_budget(jobs.engine, new, run.budget)
     changes = _changes(run, new, await jobs.engine.now(), by, review)
     answers = await jobs.engine.commit(changes)
     if refused := [answer for answer in answers if isinstance(answer, Conflict)]:
@@ -211,6 +247,20 @@ async def insert_run(jobs: Jobs, run: Run, by: str, *, review: bool = False) -> 
             f"job {new.id} was imported only in part: {refused[0].reason}; cancel it, and import it into another store"
         )
     return await jobs.get(new.id)
+
+
+async def _kept(engine: Engine, run: Run) -> Run:
+    """Return a run with references in place of its large values."""
+
+    async def keep(text: str | None, *, always: bool = False) -> str | None:
+        if text is None or is_kept_outside(text):
+            return text
+        return await engine.blobs.keep(text, run.job.id, "a value of the run", always=always)
+
+    job = run.job
+    steps = [replace(step, result=await keep(step.result)) for step in run.steps]
+    result = await keep(job.result, always=job.options.keep_result_ms is not None)
+    return replace(run, job=replace(job, args=await keep(job.args) or "[]", result=result), steps=tuple(steps))
 
 
 def _changes(run: Run, new: Job, now: Time, by: str, review: bool) -> list[Change]:

@@ -6,6 +6,7 @@ and commits. If another caller changed the job in between, the call starts over.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,22 +30,27 @@ from holdfast.core.model import (
     State,
     Step,
     Time,
-    Use,
     WaitKind,
     Where,
 )
 from holdfast.core.outcome import in_doubt
+from holdfast.core.queue_bounds import QueueBound
+from holdfast.core.references import references_in
 from holdfast.core.suggestions import suggest
 from holdfast.core.unreadable import log_lines, without_unreadable
 from holdfast.engines.contract import Engine
 from holdfast.engines.records import PAUSE, WORKER, worker_in
+from holdfast.jobs.budgets import Budget, add_budget, budgets_of
 from holdfast.jobs.consequences import cancel_children, end_change, notify_others, presence_of, running_of
+from holdfast.jobs.flows import FLOW_TYPE, count_done
+from holdfast.jobs.full_queues import make_room
+from holdfast.jobs.large_values import check_arguments_within, keep_arguments
 from holdfast.jobs.limit_status import limit_waits
 from holdfast.jobs.pauses import Pause, pause_text, read_pauses
 from holdfast.jobs.questions import (
-    ASK,
     WAIT_PATH,
     Question,
+    asks,
     check_signal,
     open_waits,
     questions_of,
@@ -53,8 +59,9 @@ from holdfast.jobs.questions import (
 )
 from holdfast.jobs.record_reads import by_job, pages_of, status_records
 from holdfast.jobs.replays import Said, doubts_left, keep_word, recorded_failures, said_of, with_words, words_spoken
-from holdfast.jobs.requests import Ids, JobRequest, new_job, random_ids
+from holdfast.jobs.requests import NO_DEMANDS, Demands, Ids, JobRequest, new_job, random_ids
 from holdfast.jobs.status import Status, status_of
+from holdfast.jobs.unique import check_within, replace_existing, replaces
 from holdfast.jobs.waiters import CHANGE_TRIES
 
 __all__ = ["LOG_PATH", "Jobs", "JobRequest", "Pause", "Status", "history_of", "new_job", "random_ids", "status_of"]
@@ -62,21 +69,28 @@ __all__ = ["LOG_PATH", "Jobs", "JobRequest", "Pause", "Status", "history_of", "n
 LOG_PATH = "~log"
 """The record under which a job's log lines are kept. No step's path starts with a tilde."""
 
+CheckWaits = Callable[[Job, Sequence[Step], Time], None]
+"""Refuses a signal, given its job, the records of the job's waits, and the store's time."""
+
 _ASKING = Where(states=(State.PENDING, State.ACTIVE))
 
 
 class Jobs:
     """The jobs of one store."""
 
-    def __init__(self, engine: Engine, ids: Ids | None = None) -> None:
+    def __init__(
+        self, engine: Engine, ids: Ids | None = None, bounds: Mapping[str, QueueBound] = MappingProxyType({})
+    ) -> None:
         self.engine = engine
+        self.bounds = bounds
+        """How many jobs may wait in which queues, for what is submitted here outside jobs."""
         self._ids = ids or random_ids()
 
     # Submitting.
 
     async def submit(
         self,
-        orders: Sequence[JobRequest],
+        requests: Sequence[JobRequest],
         parent: Lease | None = None,
         *,
         ids: Sequence[str] | None = None,
@@ -93,32 +107,49 @@ class Jobs:
         make it safe to submit them again. Raises KeyConflict if a key is in use with other arguments, and LeaseLost if
         the parent has lost its lease.
         """
-        jobs = self.new(orders, await self.engine.now() if now is None else now, ids)
+        jobs = self.new(requests, await self.engine.now() if now is None else now, ids)
         if parent is not None:
             jobs = [replace(job, parent=parent.job, group=group) for job, group in zip(jobs, groups, strict=True)]
         if connection is not None:
+            check_within(jobs)
+            check_arguments_within(jobs)
+            if self.bounds:
+                await make_room(self.engine, self.bounds, jobs)
             return await self.engine.insert_within(connection, jobs)
-        return await self.engine.insert(jobs, parent)
+        return await self.insert(jobs, parent)
 
-    def new(self, orders: Sequence[JobRequest], now: Time, ids: Sequence[str] | None = None) -> list[Job]:
+    async def insert(self, jobs: Sequence[Job], parent: Lease | None = None) -> list[Inserted]:
+        """Insert jobs that `new` or `alike` built. A unique job with then="replace" replaces the one like it."""
+        if self.bounds and parent is None:
+            await make_room(self.engine, self.bounds, jobs)
+        jobs = await keep_arguments(self.engine, jobs)
+        answers = await self.engine.insert(jobs, parent)
+        for place, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
+            if not answer.new and replaces(job, answer.id):
+                answers[place] = await replace_existing(self.engine, job, answer.id, parent)
+        return answers
+
+    def new(self, requests: Sequence[JobRequest], now: Time, ids: Sequence[str] | None = None) -> list[Job]:
         """Build the jobs for these requests and check them. Stores nothing."""
-        return [
-            new_job(order, self._ids(now) if ids is None else ids[place], now) for place, order in enumerate(orders)
-        ]
+        return [new_job(one, self._ids(now) if ids is None else ids[place], now) for place, one in enumerate(requests)]
 
-    def alike(self, order: JobRequest, calls: Sequence[tuple[str, tuple[Use, ...]]], now: Time) -> list[Job]:
-        """Build one job of the same request for each of these calls: its encoded arguments, and its limits."""
+    def new_id(self, now: Time) -> str:
+        """Return a new id that sorts after the earlier ones."""
+        return self._ids(now)
+
+    def alike(self, order: JobRequest, calls: Sequence[tuple[str, Demands]], now: Time) -> list[Job]:
+        """Build one job of the same request for each of these calls: its encoded arguments, and its demands."""
         job = new_job(order, "", now)
-        options = {uses: replace(job.options, limits=uses) for uses in {uses for _, uses in calls} if uses}
+        options = {one: one.added_to(job.options) for one in {one for _, one in calls} if one != NO_DEMANDS}
         return [
             replace(
                 job,
                 id=self._ids(now),
                 args=text,
                 digest=digest(order.type, text),
-                options=options.get(uses, job.options),
+                options=options.get(demands, job.options),
             )
-            for text, uses in calls
+            for text, demands in calls
         ]
 
     # Reading.
@@ -139,8 +170,14 @@ class Jobs:
         (summary,) = await self.engine.summaries([id])
         records = await status_records(self.engine, [job])
         doing = running_of(presence, job)
-        limited = await limit_waits(self.engine, [job], {} if doing is None else {(job.id, job.epoch): doing}, now)
-        return status_of(job, summary, records[id], doing, now, trouble, limited.get(id))
+        budgets = await budgets_of(self.engine, [job])
+        running = {} if doing is None else {(job.id, job.epoch): doing}
+        limited = await limit_waits(self.engine, [job], running, now, budgets)
+        status = status_of(job, summary, records[id], doing, now, trouble, limited.get(id), budgets.get(id))
+        if job.type == FLOW_TYPE and job.state is State.PENDING:
+            done, total = await count_done(self.engine, job)
+            return replace(status, done=done, total=total)
+        return status
 
     async def statuses(self, jobs: Sequence[Job]) -> list[Status]:
         """Return the status of each of these jobs, with a few reads per page. Reads no results of steps."""
@@ -152,11 +189,13 @@ class Jobs:
         for page in pages_of(jobs):
             summaries = await self.engine.summaries([job.id for job in page])
             records = await status_records(self.engine, page)
-            limited = await limit_waits(self.engine, page, running, now)
+            budgets = await budgets_of(self.engine, page)
+            limited = await limit_waits(self.engine, page, running, now, budgets)
             for job, summary in zip(page, summaries, strict=True):
                 trouble = troubles.get(job.worker or "", "")
                 doing = running.get((job.id, job.epoch))
-                found.append(status_of(job, summary, records[job.id], doing, now, trouble, limited.get(job.id)))
+                waits, budget = limited.get(job.id), budgets.get(job.id)
+                found.append(status_of(job, summary, records[job.id], doing, now, trouble, waits, budget))
         return found
 
     async def workers(self) -> list[Presence]:
@@ -190,23 +229,32 @@ class Jobs:
 
     # Changes that need no lease. `by` says who asked, `reason` why; the history keeps both.
 
-    async def cancel(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
+    async def cancel(self, id: str, *, by: str = "caller", reason: str = "", act: str = "") -> Job:
         """Cancel a job and its children. A running job loses its lease at once. What the job made is undone."""
-        job = await self._change(
-            id, lambda job, now: end_change(self.engine, job, Event.CANCEL, now, by=by, note=_note(reason))
+        job = await self.change(
+            id, lambda job, now: end_change(self.engine, job, Event.CANCEL, now, by=by, note=_note(reason, act))
         )
         await cancel_children(self.engine, id, by=by)
         return job
 
     async def activate(self, id: str, *, by: str = "caller", reason: str = "") -> Job:
         """Let a pending job continue, whatever it waits for."""
-        return await self._change(id, lambda job, now: activate(job, now, by=by, note=_note(reason)))
+        return await self.change(id, lambda job, now: activate(job, now, by=by, note=_note(reason)))
 
-    async def signal(self, id: str, name: str, value: object = None, *, by: str = "caller") -> Job:
-        """Send a job a named value. If the job waits for it, it wakes; otherwise the value stays in its inbox."""
+    async def signal(
+        self, id: str, name: str, value: object = None, *, by: str = "caller", check: CheckWaits | None = None
+    ) -> Job:
+        """Send a job a named value. If the job waits for it, it wakes; otherwise the value stays in its inbox.
+
+        `check` may refuse it, given the job and the records of its waits.
+        """
         text = signal_text(name, value)
+        if files := references_in(text):
+            await self.engine.blobs.refer(files, _known(id))
 
         async def sent(job: Job, now: Time) -> Change:
+            if check is not None:
+                check(job, await self.engine.steps_under(job.id, WAIT_PATH), now)
             waits = await self._waits(job)
             check_signal(job, waits, name, value, text)
             is_awaited = any(info["name"] == name for _, info in open_waits(job, waits))
@@ -215,14 +263,18 @@ class Jobs:
             # A job that waits in its slot commits nothing, so this change also removes what the job has already taken.
             return replace(change, takes=tuple(one.version for one in job.inbox if one.version not in left))
 
-        return await self._change(id, sent)
+        return await self.change(id, sent)
 
     async def questions(self, id: str | None = None) -> list[Question]:
         """Return the open questions of one job, or of all jobs that wait, whether they hold a slot or not."""
-        found: list[Question] = []
         jobs = [await self.get(id)] if id is not None else [job async for job in self.walk(_ASKING)]
+        return await self.questions_among(jobs)
+
+    async def questions_among(self, jobs: Sequence[Job]) -> list[Question]:
+        """Return the open questions of these jobs."""
+        found: list[Question] = []
         # A suspended job lists its waits itself, so those without a question cost no read.
-        asking = [one for one in jobs if one.epoch and (one.state is not State.PENDING or _asks(one))]
+        asking = [one for one in jobs if one.epoch and (one.state is not State.PENDING or asks(one))]
         for page in pages_of(asking):
             waits = by_job(page, await self.engine.steps_under_each([job.id for job in page], WAIT_PATH))
             found += [question for job in page for question in questions_of(job, waits[job.id])]
@@ -244,21 +296,24 @@ class Jobs:
             raise Invalid(f"job {id} has {len(asked)} open questions; choose one with --name (name=): {names}")
         return await self.signal(id, asked[0].name, value, by=by)
 
-    async def replay(self, id: str, *, args: str | None = None, by: str = "person", reason: str = "") -> Job:
+    async def replay(
+        self, id: str, *, args: str | None = None, by: str = "person", reason: str = "", act: str = ""
+    ) -> Job:
         """Run a job in review again, with its own arguments or edited ones. Recorded steps keep their results.
 
         Everything that failed is tried again: its steps, and its children in review. A wait that timed out starts over.
         """
         text = None if args is None else canonical(parse(args))
+        kept = None if text is None else await self.engine.blobs.keep(text, _known(id), "the arguments")
 
         async def again(job: Job, now: Time) -> Change:
-            edited = None if text is None else (text, digest(job.type, text))
-            change = replay(job, now, by=by, args=edited, note=_note(reason))
-            return without_unreadable(job, await self._replayed(change, said_of(job), reason))
+            edited = None if text is None or kept is None else (kept, digest(job.type, text))
+            change = replay(job, now, by=by, args=edited, note=_note(reason, act))
+            return without_unreadable(job, await self.complete_replay(change, said_of(job), reason))
 
-        return await self._change(id, again)
+        return await self.change(id, again)
 
-    async def _replayed(self, change: Change, said: Mapping[str, Said], reason: str) -> Change:
+    async def complete_replay(self, change: Change, said: Mapping[str, Said], reason: str) -> Change:
         """Complete a replay. Replays the children first: a parent that runs before them would fail again."""
         job, steps = change.job, {step.path: step for step in await self.engine.steps(change.job.id)}
         failures = recorded_failures(steps.values())
@@ -270,10 +325,14 @@ class Jobs:
                         await self.replay(child.id, by=change.by, reason=why)
         return with_words(replace(change, drops=failures.paths), said, steps)
 
-    async def resolve(self, id: str, result: object = None, *, by: str = "person", reason: str = "") -> Job:
+    async def resolve(
+        self, id: str, result: object = None, *, by: str = "person", reason: str = "", act: str = ""
+    ) -> Job:
         """Complete a job in review with a result that a person supplies."""
-        text = canonical(result)
-        return await self._change(id, lambda job, now: resolve(job, now, by=by, result=text, note=_note(reason)))
+        keeps = (await self.get(id)).options.keep_result_ms is not None
+        text = await self.engine.blobs.keep(canonical(result), id, "the result", always=keeps)
+        note = _note(reason, act)
+        return await self.change(id, lambda job, now: resolve(job, now, by=by, result=text, note=note))
 
     async def resolve_step(
         self, id: str, path: str, result: object = None, *, again: bool = False, by: str = "person", reason: str = ""
@@ -282,7 +341,8 @@ class Jobs:
 
         The job must be in review, and the step started but not recorded. Once no step is in doubt, the job runs again.
         """
-        said = Said(path, again, canonical(result))
+        text = await self.engine.blobs.keep(canonical(result), _known(id), "the result")
+        said = Said(path, again, text)
         steps = {step.path: step for step in await self.engine.steps(_known(id))}
         doubts = in_doubt(steps.values())
         # An earlier decision can be corrected: its result may not have matched the step's type.
@@ -300,17 +360,18 @@ class Jobs:
             if len(all_said) > 1:
                 words = {one: all_said[one].words for one in sorted(all_said)}
                 change = replace(change, note={**note, "steps": words})
-            return without_unreadable(job, await self._replayed(change, all_said, reason))
+            return without_unreadable(job, await self.complete_replay(change, all_said, reason))
 
-        return await self._change(id, go_on)
+        return await self.change(id, go_on)
 
-    async def discard(self, id: str, *, by: str = "person", reason: str = "") -> Job:
+    async def discard(self, id: str, *, by: str = "person", reason: str = "", act: str = "") -> Job:
         """Discard a job in review. It never runs again."""
-        return await self._change(
-            id, lambda job, now: end_change(self.engine, job, Event.DISCARD, now, by=by, note=_note(reason))
+        note = _note(reason, act)
+        return await self.change(
+            id, lambda job, now: end_change(self.engine, job, Event.DISCARD, now, by=by, note=note)
         )
 
-    async def _change(self, id: str, choose: Callable[[Job, Time], Change | Awaitable[Change]]) -> Job:
+    async def change(self, id: str, choose: Callable[[Job, Time], Change | Awaitable[Change]]) -> Job:
         """Read, decide and commit a change. Start over if somebody else changed the job in between."""
         for _ in range(CHANGE_TRIES):
             job = await self.get(id)
@@ -324,6 +385,10 @@ class Jobs:
             f"job {id}: other callers changed it {CHANGE_TRIES} times during this call, so nothing was done; "
             "find out what keeps changing it, then try again"
         )
+
+    async def add_budget(self, id: str, given: Mapping[str, Any], *, by: str = "person", reason: str = "") -> Budget:
+        """Add to the budget of a job, `{"usd": 5}`, or of the job that it draws on. Jobs that wait for it continue."""
+        return await add_budget(self.engine, _known(id), given, by=by, reason=reason)
 
     # Queues.
 
@@ -355,11 +420,6 @@ async def history_of(engine: Engine, id: str) -> list[Entry]:
     return entries
 
 
-def _asks(job: Job) -> bool:
-    """Whether a suspended job waits for the answer to a question."""
-    return any(wait.name.startswith(ASK) for wait in job.waits)
-
-
 def _known(id: str) -> str:
     """Return a valid id as it is; raise NotFound for a text that can't be a job's id."""
     try:
@@ -368,9 +428,10 @@ def _known(id: str) -> str:
         raise NotFound(f"there is no such job: {error}") from None
 
 
-def _note(reason: str) -> dict[str, str]:
+def _note(reason: str, act: str = "") -> dict[str, str]:
+    """Return the note about a change that somebody asked for, perhaps as part of an act on many jobs."""
     if len(reason) > REASON_CHARACTERS:
         raise Invalid(
             f"reason has {len(reason):,} characters, but the limit is {REASON_CHARACTERS:,}; shorten it, or give a link"
         )
-    return {"reason": reason} if reason else {}
+    return {name: text for name, text in (("reason", reason), ("act", act)) if text}

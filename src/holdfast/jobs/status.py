@@ -9,10 +9,13 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.durations import in_words
+from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Error, Job, Retrying, Running, Spending, State, Step, StepState, Time, Wait, WaitKind
 from holdfast.core.spending import closed, plain, spending_in, total_of
 from holdfast.core.spending import in_words as in_currencies
-from holdfast.core.summaries import StepSummary
+from holdfast.core.summaries import StepCounts, StepSummary
+from holdfast.jobs.budgets import Budget, BudgetWait
+from holdfast.jobs.flows import FLOW_TYPE
 from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.questions import waits_now
 from holdfast.jobs.views.text import MOMENT_MS, ago, error_line, one_line, plural, span
@@ -70,8 +73,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The step that failed last and is being retried, as reported by its worker."""
     retry_ms: int | None = None
     """The time until its next try; 0 if that has started or is about to."""
-    limited: LimitWait | None = None
-    """The shared limit that it waits for."""
+    limited: LimitWait | BudgetWait | None = None
+    """The shared limit that it waits for, or its budget."""
+    budget: Budget | None = None
+    """The budget that it draws on."""
+    failed: int = 0
+    """How many items of a stopped job's stage failed. `done` doesn't count them."""
     spending: Spending = Spending()
     """What it has spent, in millionths: see `spent`, `wasted` and `saved`."""
 
@@ -100,7 +107,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     def progress(self) -> tuple[object, ...]:
         """Return the values that change when the job makes progress."""
         tries = None if self.retrying is None else (self.retrying.step, self.retrying.try_number)
-        return self.state, self.stage, self.done, self.total, self.text, self.steps, tries
+        limited = self.limited.key if isinstance(self.limited, LimitWait) else self.limited
+        waits = tuple(wait.name for wait in self.waits), limited
+        return self.state, self.stage, self.done, self.total, self.text, self.steps, tries, waits, self.trouble
 
     @property
     def retry_words(self) -> str:
@@ -151,7 +160,8 @@ def status_of(
     running: Running | None,
     now: Time,
     trouble: str = "",
-    limited: LimitWait | None = None,
+    limited: LimitWait | BudgetWait | None = None,
+    budget: Budget | None = None,
 ) -> Status:
     """Build a job's status from its row, the counts of its steps, and its worker's last report.
 
@@ -170,6 +180,11 @@ def status_of(
         done, total = _read(kept)
     elif completed and steps.done:
         done, total = steps.done, steps.done + steps.failed
+    failed = 0
+    if job.state in SETTLED and not completed and done is not None:
+        counts = summary.names.get(stage, StepCounts())
+        if counts.failed and done == counts.done + counts.failed:  # a map counts what has ended
+            done, failed = counts.done, counts.failed
     since = (running.since if running is not None else None) or job.claimed_at
     stages = job.options.stages
     retrying = running.retrying if running is not None and job.state is State.ACTIVE else None
@@ -206,6 +221,8 @@ def status_of(
         retrying=retrying,
         retry_ms=None if retrying is None else _until(retrying.next_at, now),
         limited=limited,
+        budget=budget,
+        failed=failed,
         spending=spending,
     )
 
@@ -233,18 +250,26 @@ def _sentence_parts(one: Status) -> list[str]:
     waits = [*limited, *(wait_words(wait, one.read_at) for wait in shown)]
     match one.state:
         case State.ACTIVE:
-            return [stage_words(one) or "running", *progress_words(one), spent_words(one), *waits, retry_line(one)]
+            return [stage_words(one) or "running", *progress_words(one), money_words(one), *waits, retry_line(one)]
         case State.REVIEW:
-            return ["needs a person", error_line(one.error), spent_words(one)]
+            return ["needs a person", error_line(one.error), money_words(one)]
+        case State.PENDING if one.type == FLOW_TYPE and one.total is not None:
+            return [f"{one.done:,} of {one.total:,} jobs done", budget_words(one)]
         case State.PENDING:
-            return waits or ["waiting"]
+            return [*(waits or ["waiting"]), budget_words(one)]
         case State.SCHEDULED | State.RETRYABLE:
             due = waits or [f"due {ago(one.run_at, one.read_at)}"]
             return [str(one.state), *due, error_line(one.error)]
         case State.AVAILABLE:
-            return [*(limited or ["waiting for a worker"]), *progress_words(one)]
+            return [*(limited or ["waiting for a worker"]), *progress_words(one), budget_words(one)]
         case _:
-            return [f"{one.state} {ago(one.finished_at, one.read_at)}", error_line(one.error), spent_words(one)]
+            return [f"{one.state} {_ended(one)}", error_line(one.error), money_words(one)]
+
+
+def _ended(one: Status) -> str:
+    """Say when a job ended: "just now", "12 min ago"."""
+    when = ago(one.finished_at, one.read_at)
+    return "just now" if when == "now" else when
 
 
 def stage_words(one: Status) -> str:
@@ -260,9 +285,9 @@ def progress_words(one: Status) -> list[str]:
 
 
 def count_of_done(one: Status) -> str:
-    """Say how much is done: "11 of 30", or "3 steps recorded" if the total is unknown."""
+    """Say how much is done: "11 of 30", "2 of 3, 1 failed", or "3 steps recorded" if the total is unknown."""
     if one.done is not None and one.total:
-        return f"{one.done:,} of {one.total:,}"
+        return f"{one.done:,} of {one.total:,}" + (f", {one.failed:,} failed" if one.failed else "")
     return f"{plural(one.steps, 'step')} recorded" if one.steps else ""
 
 
@@ -283,6 +308,16 @@ def spent_words(one: Status) -> str:
     least = "at least " if spending.is_least else ""
     parts = [f"{least}{spent} spent" if spent else "", f"{wasted} of it wasted" if wasted else ""]
     return ", ".join(part for part in (*parts, f"{saved} saved" if saved else "") if part)
+
+
+def money_words(one: Status) -> str:
+    """Say what a job has spent, and how much of its budget that and its children's spending is."""
+    return ", ".join(part for part in (spent_words(one), budget_words(one)) if part)
+
+
+def budget_words(one: Status) -> str:
+    """Say how much of its budget is spent, unless its wait for the budget says so: "budget: $4.20 of $5.00 spent"."""
+    return "" if one.budget is None or isinstance(one.limited, BudgetWait) else f"budget: {one.budget}"
 
 
 def retry_line(one: Status) -> str:

@@ -17,6 +17,7 @@ from holdfast.core.model import Job
 from holdfast.jobs.service import Jobs
 from holdfast.testing.store import Clock, Store, can_go_on, moved
 from holdfast.upkeep.keeper import Keeper
+from holdfast.upkeep.scheduling import Scheduling
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.registry import JobSpec
 from holdfast.worker.suspension import Suspension
@@ -67,6 +68,7 @@ class InMemory:
         self._stack = AsyncExitStack()
         self._worker: Worker
         self._keeper: Keeper
+        self._scheduling: Scheduling
 
     async def __aenter__(self) -> Self:
         settings, store = self.app.settings, self._store
@@ -82,6 +84,9 @@ class InMemory:
             lease_seconds=settings.lease_seconds,
             look_seconds=settings.look_seconds,
             upkeep_seconds=settings.upkeep_seconds,
+        )
+        self._scheduling = Scheduling(
+            store, self._worker.id, self.app.registry.misfit, steady=lambda: self.clock() / 1_000
         )
         try:
             await self.app.open()
@@ -116,14 +121,20 @@ class InMemory:
         await self.idle()
         target = self.clock() + milliseconds(by)
         for _ in range(MOVES_LIMIT):
-            due = self._store.next_moment()
-            moment = target if due is None else min(due, target)
+            await self._fire()
+            due = [at for at in (self._store.next_moment(), self._scheduling.next_at()) if at is not None]
+            moment = min([target, *due])
             self.clock.advance_to(moment)
+            await self._fire()
             await self._keeper.tidy()
             await self.idle()
             if moment == target:
                 return
         raise AssertionError(f"advance({by!r}): more than {MOVES_LIMIT} things became due; advance in smaller steps")
+
+    async def _fire(self) -> None:
+        """Fire the ticks that are due, and hear of new schedules."""
+        await self._scheduling.look({one.worker: one for one in await Jobs(self._store).workers()})
 
 
 class SyncInMemory:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.core.model import Change, Event, Job, Lease, Step, StepState
+from holdfast.core.outcome import ARGS_PATH
 from holdfast.jobs.consequences import CHILD_PATH, UNDO_PATH
 from holdfast.jobs.questions import ASK, WAIT_PATH
 from holdfast.jobs.service import LOG_PATH
-from holdfast.worker.records import ARGS_PATH
 
 CLAIMED = "after the claim"
 BEFORE_EFFECT = "before the effect"

@@ -185,9 +185,11 @@ class Store(MemoryEngine):
         await self._after(moment)
         return answer
 
-    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
+    async def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Record | Conflict:
         await self._before(None)
-        return await super()._put_record(name, value, expected)
+        return await super()._put_record(name, value, expected, jobs)
 
     # Workers live until they are killed: advancing the clock makes none of them look silent.
 

@@ -12,13 +12,17 @@ from typing import Any
 from holdfast.background import Join, LogOnce, Spawn, own_thread
 from holdfast.core.codec import canonical
 from holdfast.core.errors import HoldfastError, Moved, StoreLost
-from holdfast.core.model import Applied, Conflict, Event, Job, Record, Where
+from holdfast.core.model import Applied, Conflict, Event, Job, Presence, Record, Where
 from holdfast.core.unreadable import record_content
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import cancel_children, end_change, notify_others
+from holdfast.jobs.pruned import note_pruned
 from holdfast.jobs.service import Jobs
 from holdfast.safe_text import logger
+from holdfast.upkeep.alerts import Alerts
+from holdfast.upkeep.collecting import Collecting
 from holdfast.upkeep.rescue import Rescue
+from holdfast.upkeep.scheduling import Scheduling
 from holdfast.upkeep.snapshot import Snapshot
 from holdfast.upkeep.wake import Wake
 
@@ -45,6 +49,12 @@ PRUNE_SECONDS = 1.0
 STOP_SECONDS = 5.0
 """How long to wait for a keeper to stop."""
 
+NO_REMOTE_SECONDS = 15.0
+"""How often a leader looks for the first worker over HTTP, where no server runs beside it."""
+
+TROUBLED_SECONDS = 1.0
+"""How long schedules rest after trouble with the store."""
+
 BATCH_SECONDS = 4.0
 """How long a stopping keeper waits for its running batches before it resigns."""
 
@@ -65,12 +75,22 @@ class Keeper:
         upkeep_seconds: float,
         chance: Callable[[], float] = random.random,
         spawn: Spawn = own_thread,
+        alerts: Alerts | None = None,
+        scheduling: Scheduling | None = None,
+        beside_server: bool = False,
     ) -> None:
         self._engine = engine
         self._jobs = Jobs(engine)
         self._worker = worker
         self._rescue = Rescue(engine, lease_seconds=lease_seconds, chance=chance)
         self._wake = Wake(engine)
+        self._collecting = Collecting(engine)
+        self._alerts = alerts
+        self._scheduling = scheduling
+        self._beside_server = beside_server
+        """Whether workers over HTTP may come to this process at any moment."""
+        self._leads = False
+        self._snapshot: Snapshot | None = None
         self._gone: set[str] = set()
         self._beside: dict[str, asyncio.Task[None]] = {}
         """The backlogs that are worked off next to the rounds, by name."""
@@ -84,6 +104,7 @@ class Keeper:
         self._trouble = LogOnce(log, "upkeep failed", "upkeep works again")
         self._tidying = LogOnce(log, "upkeep failed", "upkeep works again")
         """Separate, because looking for dead workers can succeed on a store on which a round fails."""
+        self._firing = LogOnce(log, "schedules could not be read", "schedules can be read again")
 
     def start(self) -> None:
         """Start the rounds."""
@@ -102,19 +123,25 @@ class Keeper:
 
     async def _keep(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        tidy_at = loop.time()
+        tidy_at = remote_at = loop.time()
         while not self._stopping:
             try:
-                snapshot = await self._rescue.snapshots.take()
+                self._snapshot = snapshot = await self._rescue.snapshots.take()
                 gone = {worker for worker, presence in snapshot.present.items() if presence.gone}
                 lost = bool(gone - self._gone)
                 if lost:  # the dead worker may not have told a parent that its children have ended
                     self._wake.hurry()
                 self._gone = gone
                 self._note_rescued(await self._rescue.rescue_dead(self._worker, snapshot))
+                if self._leads and loop.time() >= remote_at:
+                    self._note_rescued(await self._rescue.end_reservations(self._worker, snapshot))
+                    is_expected = self._beside_server or self._rescue.has_remote_workers
+                    remote_at = loop.time() + (0 if is_expected else NO_REMOTE_SECONDS)
                 if lost or loop.time() >= tidy_at:
                     tidy_at = loop.time() + self._upkeep_seconds
                     await self._round(snapshot)
+                    if self._alerts is not None:
+                        await self._alerts.check()
                 self._trouble.recovered()
             except StoreLost:  # our worker reports it; there is nothing left that we may clean up
                 return
@@ -149,8 +176,13 @@ class Keeper:
 
     async def _round(self, snapshot: Snapshot) -> None:
         try:
-            if await self.lead(snapshot):
+            self._leads = await self.lead(snapshot)
+            if self._leads:
+                if self._scheduling is not None:
+                    self._start_beside("schedules", self._fire_ticks, self._scheduling)
                 await self.tidy(snapshot)
+                if self._collecting.is_due():
+                    self._start_beside("blobs", self._collect)
             self._tidying.recovered()
         except (StoreLost, Moved):
             raise
@@ -193,6 +225,36 @@ class Keeper:
         await self._in_batches("expire", self._expire, EXPIRE_BATCH)
         await self._in_batches("prune", self._prune, PRUNE_BATCH)
 
+    async def _fire_ticks(self, scheduling: Scheduling) -> None:
+        """Fire the ticks of schedules while we lead."""
+        scheduling.forget()
+        while self._leads and not self._stopping:
+            seconds = TROUBLED_SECONDS
+            try:
+                seconds = await scheduling.look(self._living())
+                self._firing.recovered()
+            except (StoreLost, Moved):  # the rounds and our worker hear of it, too
+                return
+            except HoldfastError as error:
+                self._firing.say(error)
+            except Exception:
+                log.exception("schedules: unexpected error; trying again")
+            await self._rest(seconds)
+
+    async def _collect(self) -> None:
+        """Collect blobs, whatever the rounds do meanwhile."""
+        try:
+            await self._collecting.run()
+        except HoldfastError as error:  # the next round reports what is wrong with the store
+            log.debug("upkeep: blobs are collected later: %s", error)
+        except Exception:
+            log.exception("upkeep: unexpected error while collecting blobs; trying again in an hour")
+
+    def _living(self) -> dict[str, Presence]:
+        """The workers that we believe to be alive."""
+        snapshots, last = self._rescue.snapshots, self._snapshot
+        return {} if last is None else {w: one for w, one in last.present.items() if not snapshots.is_dead(one, last)}
+
     async def _in_batches(self, name: str, act: Callable[[], Awaitable[int]], batch: int) -> None:
         """Do one batch. If there is more, continue next to the rounds."""
         if await act() >= batch:
@@ -214,7 +276,9 @@ class Keeper:
 
     async def _prune(self) -> int:
         """Remove a batch of jobs that were kept long enough; return how many."""
-        return await self._engine.prune(PRUNE_BATCH)
+        pruned = await self._engine.prune(PRUNE_BATCH)
+        await note_pruned(self._engine, pruned)
+        return pruned
 
     async def _expire(self) -> int:
         """End a batch of jobs that nobody ran in time; return how many."""

@@ -20,14 +20,17 @@ from holdfast.core.model import (
     Presence,
     Running,
     State,
+    Step,
     StepState,
     Time,
     Where,
 )
 from holdfast.core.outcome import doubt_text, failure_event, in_doubt, retry_at
+from holdfast.core.reservations import REMOTE_PATH, REMOTE_WORKER, is_remote, reserved_until
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import UNDO_TYPE, notify_others, presence_of, running_of
 from holdfast.jobs.lost_workers import Past, decide_loss, read_past
+from holdfast.jobs.record_reads import by_job, pages_of
 from holdfast.jobs.service import Jobs, history_of
 from holdfast.jobs.status import progress_records
 from holdfast.safe_text import logger
@@ -37,6 +40,9 @@ log = logger("holdfast.upkeep")
 
 OVERRUN_MARGIN_MS = 5_000
 """How long after its timeout a job is left to its owner, which should have stopped it."""
+
+RESCUED_AT_ONCE = 500
+"""How many jobs one call takes from their workers, or fails for their timeout. The next call continues."""
 
 UNDOS_AT_ONCE = 100
 """How many undo jobs that wait for their owner are checked at once. The next call continues after them."""
@@ -58,6 +64,8 @@ class Rescue:
         self.snapshots = Snapshots(engine, lease_seconds)
         self._missed: dict[str, Time] = {}
         """Workers that hold jobs but have no status, and since when each is missing."""
+        self.has_remote_workers = False
+        """Whether a worker over HTTP was known at the last look."""
         self._undo_after = ""
         """The last undo job that was checked, while there are more after it."""
 
@@ -105,6 +113,7 @@ class Rescue:
         """
         snapshot = snapshot or await self.snapshots.take()
         held = await self.held_jobs() if held is None else held
+        held = [job for job in held if not is_remote(job)]
         missed = {job.worker for job in held if job.worker is not None} - snapshot.present.keys()
         self._missed = {worker: self._missed.get(worker, snapshot.now) for worker in missed}
         return await self._rescue_all(held, snapshot, by, self._is_orphan)
@@ -116,6 +125,40 @@ class Rescue:
         return (
             ("its worker has no status in the store", None) if snapshot.now - since > self.snapshots.lease_ms else None
         )
+
+    async def end_reservations(self, by: str, snapshot: Snapshot) -> list[Job]:
+        """Rescue the jobs of workers over HTTP whose reservation is over, and fail those whose timeout has passed."""
+        self.has_remote_workers = bool(await self._engine.records(REMOTE_WORKER))
+        if not self.has_remote_workers:
+            return []
+        held = [job for job in await self.held_jobs() if is_remote(job)]
+        await self.fail_overrun(by, held)
+        now = await self._engine.now()
+        late = [job for job in held if self._is_unreserved(job, (), now, snapshot)]
+        rescued: list[Job] = []
+        for page in pages_of(late):
+            reports = by_job(page, await self._engine.steps_under_each([job.id for job in page], REMOTE_PATH))
+            silent = [job for job in page if self._is_unreserved(job, reports[job.id], now, snapshot)]
+            rescued += [job for job in silent if await self._end_reservation(job, snapshot, by)]
+        return rescued
+
+    def _is_unreserved(self, job: Job, reports: Sequence[Step], now: Time, snapshot: Snapshot) -> bool:
+        until = reserved_until(job, reports)
+        if until is None:
+            return False
+        if (job.claimed_at or 0) < snapshot.awake_since:  # while nobody looked, perhaps no server answered its worker
+            until = max(until, snapshot.awake_since + self.snapshots.lease_ms)
+        return until < now
+
+    async def _end_reservation(self, job: Job, snapshot: Snapshot, by: str) -> bool:
+        past = await read_past(self._engine, job.id)
+        now = await self._engine.now()
+        heard = [step for step in past.records if step.path.startswith(REMOTE_PATH)]
+        if not self._is_unreserved(job, heard, now, snapshot):
+            return False
+        last = max([job.claimed_at or 0, *(one.started_at for one in heard if one.epoch == job.epoch)])
+        why = f"its reservation is over: its worker reported nothing for {in_words(now - last)}"
+        return await self._rescue(job, past, now, by, why, None)
 
     async def rescue_stale(self, by: str, snapshot: Snapshot | None = None) -> list[Job]:
         """Rescue jobs whose worker lives but whose stage has shown no progress for too long."""
@@ -152,11 +195,14 @@ class Rescue:
         failed: list[Job] = []
         for job in await self.held_jobs() if held is None else held:
             limit = job.options.timeout_ms
-            if limit is None or job.claimed_at is None or now <= job.claimed_at + limit + OVERRUN_MARGIN_MS:
+            margin = 0 if is_remote(job) else OVERRUN_MARGIN_MS  # nobody else stops a job that runs elsewhere
+            if limit is None or job.claimed_at is None or now <= job.claimed_at + limit + margin:
                 continue
             running = running_of(await presence_of(self._engine, job), job)
-            if running is not None and now <= job.claimed_at + limit + running.waited_ms + OVERRUN_MARGIN_MS:
+            if running is not None and now <= job.claimed_at + limit + running.waited_ms + margin:
                 continue  # it has only waited for limits for a part of that time
+            if len(failed) == RESCUED_AT_ONCE:
+                break
             now = await self._engine.now()  # the calls before took time, and the backoff counts from now
             error = Error("TimeoutError", f"the job took longer than its timeout of {in_words(limit)}")
             note: dict[str, Any] = {"worker": job.worker, "error": f"TimeoutError: {error.message}"}
@@ -188,6 +234,8 @@ class Rescue:
         for job in jobs:
             if judge(job, snapshot) is None:
                 continue
+            if len(rescued) == RESCUED_AT_ONCE:
+                break
             past = await read_past(self._engine, job.id)
             if (fresh := await self.snapshots.refresh(snapshot)) is None:
                 log.info(

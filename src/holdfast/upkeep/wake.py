@@ -1,6 +1,6 @@
 """Wakes jobs that wait for the end of others and were never woken, because the worker that should have done it died.
 
-Must not be needed normally: whoever commits an end wakes the parent and everyone else who waits for it. So it looks
+Must not be needed normally: whoever commits an end wakes the parent and every other job that waits for it. So it looks
 after a worker was lost, when the leader changes, and otherwise rarely. It checks some jobs in each round, so that it
 doesn't delay the rest of the upkeep.
 """

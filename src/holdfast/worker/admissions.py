@@ -11,6 +11,7 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
+from holdfast.core.budgets import unused
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Admission, Ask, Conflict, Recorded, Step, Time
 from holdfast.engines.contract import Engine
@@ -30,6 +31,9 @@ If all of them get it, twice as many ask next.
 
 LISTEN_SECONDS = 5.0
 """How often the first in line asks again, even if nothing was heard."""
+
+FAILED_PAUSE_SECONDS = 0.5
+"""How long a line waits before it asks again after the store has failed."""
 
 LISTEN_PAUSE_SECONDS = 0.05
 """How long what is heard is collected: most of it are our own permits, which the next in line already has."""
@@ -191,7 +195,7 @@ class Admissions:
             if not one.first.done():
                 one.first.set_exception(error)
         elif isinstance(error, Exception) and not isinstance(error, Invalid):
-            self._line_up(one)
+            self._line_up(one, FAILED_PAUSE_SECONDS)
         else:
             one.last.set_exception(error)
             if one.on_refusal is not None:
@@ -216,7 +220,7 @@ class Admissions:
 
     def _give_back(self, ask: Ask) -> None:
         """Give back what was granted to a step that didn't wait for it. If that fails, it ends with the lease."""
-        back = Ask(job=ask.job, epoch=ask.epoch, path=ask.path, try_number=ask.try_number)
+        back = Ask(job=ask.job, epoch=ask.epoch, path=ask.path, try_number=ask.try_number, settles=unused(ask))
         write = _Write([], [back], [use.key for use in ask.uses])
         write.answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._writes.append(write)
@@ -224,25 +228,25 @@ class Admissions:
 
     # Waking those in line.
 
-    def _line_up(self, one: Waiting) -> None:
+    def _line_up(self, one: Waiting, pause: float = 0.0) -> None:
         insort(self._lines[one.key], one, key=lambda other: other.number)
         self._listen(one.key)
-        self._set_timer(one)
+        self._set_timer(one, pause)
 
     def _wake(self, key: str, count: int = WOKEN_FIRST) -> None:
         if self._lines.get(key):
             self._woken[key] = max(self._woken[key], count)
             self._send_soon()
 
-    def _set_timer(self, one: Waiting) -> None:
-        """Let a line ask again when its key may have room."""
+    def _set_timer(self, one: Waiting, pause: float) -> None:
+        """Let a line ask again when its key may have room, but not before this pause is over."""
         known = self._timers.get(one.key)
         if one.at is None or (known is not None and known[0] <= one.at):
             return
         if known is not None:
             known[1].cancel()
         loop, key = asyncio.get_running_loop(), one.key
-        delay = max(0, one.at - one.now()) / 1_000 + 0.001
+        delay = max(pause, (one.at - one.now()) / 1_000) + 0.001
         timer = loop.call_later(delay, self._ring, key, context=contextvars.Context())
         self._timers[key] = (one.at, timer)
 

@@ -7,7 +7,9 @@ Must not decide what the end of the attempt means for the job (`core`). Its leas
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
+from holdfast.core.errors import Invalid
 from holdfast.core.model import Step, Wait
 from holdfast.worker.held_job import FENCE_SECONDS, HeldJob
 from holdfast.worker.journal import Journal
@@ -15,9 +17,19 @@ from holdfast.worker.progress import Progress
 from holdfast.worker.timers import Timers
 
 
+@runtime_checkable
+class Settles(Protocol):
+    """The permits of an attempt, as far as its own code can correct them."""
+
+    def settle(self, path: str, limit: str, units: int) -> bool:
+        """Note what a step, or one around it, has really used of a limit; return whether it uses that limit."""
+
+
 class Attempt(HeldJob):
     """One attempt. Its parts are created on first use: most jobs are short and need none of them."""
 
+    keeps_result = True
+    """Whether its handler stores a large result. Otherwise its worker does."""
     progress_kind: type[Progress] = Progress
     suspension: object = None
     """The Suspension, once there is a wait."""
@@ -70,6 +82,11 @@ class Attempt(HeldJob):
     def is_busy(self) -> bool:
         """Whether a step runs, or something else that a suspend must not interrupt."""
         return self._activities > 0 or self.progress.steps_running() > 0
+
+    def settle(self, path: str, limit: str, units: int) -> None:
+        """Correct what the step at this path uses of a limit, in millionths of a unit. From any thread of the job."""
+        if not isinstance(self.permits, Settles) or not self.permits.settle(path, limit, units):
+            raise Invalid(f"limit {limit}: settle() must be called in a step that uses this limit")
 
     @contextmanager
     def activity(self) -> Iterator[None]:

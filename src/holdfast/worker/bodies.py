@@ -8,11 +8,10 @@ import threading
 import time
 from typing import Any
 
-from msgspec.structs import replace
-
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.call import Body, Call
-from holdfast.worker.context import current
+from holdfast.worker.context import current_at
+from holdfast.worker.isolation.lent_blobs import lending
 from holdfast.worker.isolation.pool import IsolatedCall
 from holdfast.worker.own_loop import run_on_loop
 from holdfast.worker.registry import StepSpec
@@ -76,15 +75,19 @@ async def _run_threaded(call: Call) -> Any:
 async def run_isolated(call: Call) -> Any:
     """Run the function, sync or async, in a separate process. Cancelling this kills the process."""
     spec = call.spec
-    asked = IsolatedCall(
-        step=spec.name,
-        function=spec.function,
-        args=call.text,
-        current=replace(current(), step=call.path, first=call.journal.calls.first_path(call.path)),
-        memory_mb=spec.memory_mb,
-    )
-    timeout = None if spec.timeout_ms is None else spec.timeout_ms / 1_000
-    return spec.signature.result.decode(await call.attempt.isolate(asked, timeout=timeout))
+    async with lending(call.attempt, call.arguments_text) as lent:
+        asked = IsolatedCall(
+            step=spec.name,
+            function=spec.function,
+            args=call.arguments_text,
+            current=current_at(call.attempt, call.path),
+            folder=str(lent.folder),
+            memory_mb=spec.memory_mb,
+        )
+        timeout = None if spec.timeout_ms is None else spec.timeout_ms / 1_000
+        text = await call.attempt.isolate(asked, timeout=timeout)
+        await lent.take_back(text)
+    return spec.signature.result.decode(text)
 
 
 def run_blocking(call: Call) -> Any:

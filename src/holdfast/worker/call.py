@@ -14,23 +14,30 @@ from msgspec.structs import replace
 
 from holdfast.core.codec import Changed, canonical
 from holdfast.core.durations import in_words
-from holdfast.core.errors import BadValue, Invalid, WrongColour
+from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState, Time, Use
 from holdfast.core.outcome import FAILED_ONCE_PATH, never_retried, next_delay
+from holdfast.core.references import is_kept_outside, may_need_blobs
+from holdfast.core.spending import Amounts
 from holdfast.jobs.consequences import UNDO_PATH
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import PATH, check_no_tx, loop_here
 from holdfast.worker.drift import arguments_key, name_differing, read_tags, tags, tags_text
 from holdfast.worker.held_job import FENCE_SECONDS
-from holdfast.worker.recorded_errors import error_of, module_of, rebuild_error, type_name
+from holdfast.worker.large_results import keep_step_result
+from holdfast.worker.recorded_errors import error_of, is_final, module_of, rebuild_error, type_name
 from holdfast.worker.records import record_info
 from holdfast.worker.registry import StepSpec
 from holdfast.worker.tries import TRY, Try
 
 LIMIT_PATH = "~limit/"
 """The path prefix for what is kept of a step between two tries, while its job waits for a limit."""
+
+
+OUTSIDE = object()
+"""Stands for a recorded value that has to be fetched first."""
 
 
 class Call:
@@ -71,6 +78,7 @@ class Call:
             if self._refusal is None and (spec.isolated or not changed.only_tuples):
                 self._refusal = changed.refusal
         self._done: Step | None = None
+        self._outside: Step | None = None
         self._value: Any = None
         self.keyed = key is not None
         self.threads = 0
@@ -82,13 +90,16 @@ class Call:
         """How often it has asked for permits."""
         self.uses: tuple[Use, ...] | None = None
         """What it needs of its limits, once that is known."""
-        self._given = (args, kwargs) if spec.limits else ((), {})
+        self._given = (args, kwargs) if spec.limits or spec.cost else ((), {})
+        self.needs_permits = bool(spec.limits or attempt.job.options.budget)
+        """Whether each try asks for permits: of shared limits, or of its job's budget."""
+        self._cost: Amounts | None = None
         self.throttles = 0
         """How often in a row its provider asked to slow down."""
         self.throttled_since: Time = 0
         self.not_before: Time | None = None
         """Until when its provider wants to be left alone, if it waits for that by itself."""
-        self.is_retried = spec.retry.retries > 0 or bool(spec.limits)
+        self.is_retried = spec.retry.retries > 0 or self.needs_permits
         self.now: Try | None = None
         given = key(*args, **kwargs) if callable(key) else key
         self.parent = PATH.get()
@@ -98,6 +109,11 @@ class Call:
         self.name, self.path = journal.calls.locate(spec, self.parent, self.key)
         if self.is_counted and (attempt.job.epoch == 1 or not self._was_effect()):
             self._number()
+            if self.keyed and journal.records.reruns:
+                self._choose_variant()
+        again = journal.records.again.get(self.path) if journal.records.again else None
+        self._other_args = None if again is None else again.args
+        """The arguments that a person gave the step instead of those of this call."""
 
     # Its identity.
 
@@ -110,6 +126,13 @@ class Call:
             calls.note_caller(call, nth, self.attempt.root)
         if nth > 1:
             self.name, self.path = calls.locate(spec, self.parent, self.key, nth)
+
+    def _choose_variant(self) -> None:
+        """After a rerun, a call whose arguments changed runs again, although it has a key and a record."""
+        path = self.journal.records.choose_variant(self.path, tags(self.text))
+        if path != self.path and path not in self.journal.records.steps:
+            self.journal.calls.note_drift(f"{self.path} ran again, because its arguments changed after a rerun")
+        self.path = path
 
     def _was_effect(self) -> bool:
         """Whether an earlier version of this step recorded or started this call as an effect, here or in another step.
@@ -166,13 +189,25 @@ class Call:
             raise rebuild_error(failed)
 
     def read_result(self, step: Step) -> Any:
-        """Return a record's value in the function's declared type, or raise its error."""
+        """Return a record's value in the function's declared type, or raise its error. OUTSIDE if it is a blob."""
         if step.state is StepState.FAILED:
             raise rebuild_error(step)
         if step is self._done or step == self._done:
             return self._value
+        if step.result is not None and is_kept_outside(step.result):
+            self._outside = step
+            return OUTSIDE
+        return self._decode(step, step.result or "null")
+
+    async def read_outside(self) -> Any:
+        """Return the value of the record for which `read_result` has returned OUTSIDE."""
+        step = self._outside
+        assert step is not None
+        return self._decode(step, await self.attempt.engine.blobs.fetch(step.result or "null"))
+
+    def _decode(self, step: Step, text: str) -> Any:
         try:
-            return self.spec.signature.result.decode(step.result or "null")
+            return self.spec.signature.result.decode(text)
         except BadValue as error:
             raise BadValue(f"the recorded result of step {step.path} can't be used: {error}") from error
 
@@ -191,14 +226,35 @@ class Call:
 
     def make_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the body's own copy of the arguments, decoded from the recorded form: a new one for each try."""
+        if self._other_args is not None:
+            return self.spec.signature.decode(self._other_args)
         if self._has_tuples:  # the recorded form has no tuples
             return copy.deepcopy(self._copies)  # type: ignore[no-any-return]
         copies, self._copies = self._copies, None
         return copies or self.spec.signature.decode(self.text)
 
+    @property
+    def arguments_text(self) -> str:
+        """The arguments of the body as text."""
+        return self.text if self._other_args is None else self._other_args
+
     def bound_arguments(self) -> dict[str, Any]:
-        """Return the arguments by name, for its limits."""
+        """Return the arguments by name, for its limits and its cost."""
         return self.spec.signature.bound(*self._given)
+
+    def cost(self) -> Amounts:
+        """Return what a try of it costs, as it declares."""
+        spec = self.spec
+        if spec.cost is None:
+            return {}
+        if self._cost is None:
+            self._cost = spec.cost.of(f"step {spec.name}", self.bound_arguments())
+        return self._cost
+
+    def declare_cost(self) -> None:
+        """Note what the try that starts now costs."""
+        if self.spec.cost is not None:
+            self.attempt.progress.keep_ledger().declare(self.path, self.cost())
 
     def waiting_record(self) -> tuple[str, dict[str, Any]]:
         """Return where its wait for a limit is recorded, and what; nothing before its first try."""
@@ -267,7 +323,7 @@ class Call:
     def plan_retry(self, error: BaseException) -> float | None:
         """Return the seconds until the next try, which the heartbeat shows; None if this failure is final."""
         retry = self.spec.retry
-        if isinstance(error, Invalid | WrongColour) or self.tries > retry.retries:
+        if is_final(error) or self.tries > retry.retries:
             return None
         if retry.strategy == "none" or never_retried(retry, type_name(error)):
             return None
@@ -275,11 +331,12 @@ class Call:
         self.attempt.progress.note_retry(self.path, self.tries, retry.retries + 1, error, delay)
         return delay
 
-    async def end_try(self) -> None:
+    async def end_try(self, *, is_refused: bool = False) -> None:
         """End a failed try before the next one. Everything that it left running is cancelled and awaited, because two
-        tries at the same time would pay twice. Failed steps inside it may run again.
+        tries at the same time would pay twice. Failed steps inside it may run again. `is_refused` if its provider asked
+        to slow down: then the try has cost nothing.
         """
-        self._waste()
+        self._waste(is_refused=is_refused)
         if self.now is None:  # it is never retried, but its provider asked to slow down
             return
         self.now.end()
@@ -289,10 +346,10 @@ class Call:
             await asyncio.sleep(FENCE_SECONDS)
         self.journal.records.forget_failures(self.path)
 
-    def _waste(self) -> None:
+    def _waste(self, *, is_refused: bool = False) -> None:
         """Note that what this try has spent is not kept."""
         if self.attempt.progress.ledger is not None:
-            self.attempt.progress.ledger.waste(self.path)
+            self.attempt.progress.ledger.waste(self.path, is_refused=is_refused)
 
     def shield_record(self, task: "asyncio.Task[Any] | None") -> None:
         """Let the try around it wait for its record: it has succeeded and only needs to be recorded."""
@@ -314,6 +371,10 @@ class Call:
         info = {"step": self.spec.name, "place": module_of(self.spec.function)}
         if (first := self.journal.calls.first_path(self.path)) != self.path:
             info["first"] = first
+        if self.spec.undo_name:
+            info["undo"] = self.spec.undo_name
+        if generation := self.journal.records.generation(self.path):
+            info["generation"] = generation
         begun = self.make_record(StepState.STARTED, started_at, result=canonical(self.undo_info(info)))
         return [replace(begun, path=path, name=UNDO_PATH[:-1], finished_at=None)]
 
@@ -332,12 +393,23 @@ class Call:
     def make_done(self, value: Any, started_at: Time) -> Step:
         """Return the record of a step that succeeded."""
         text, self._value = self.spec.signature.result.copied(value)
+        self.journal.note_code(self.name, self.spec.function)
         self._done = self.make_record(StepState.DONE, started_at, result=text)
         return self._done
 
     def record(self, step: Step) -> Coroutine[Any, Any, Step]:
-        """Record it; with a key, together with hashes of its arguments."""
+        """Record it, once its result is stored if that is large or names files."""
+        if step.result is not None and may_need_blobs(step.result):
+            return self._record_large(step)
+        return self.write_record(step)
+
+    def write_record(self, step: Step) -> Coroutine[Any, Any, Step]:
+        """Write its record; with a key, together with hashes of its arguments."""
         return self.journal.record_step(step, tags_text(self.text) if self.keyed else None)
+
+    async def _record_large(self, step: Step) -> Step:
+        self._done = kept = await keep_step_result(self.attempt, step)
+        return await self.write_record(kept)
 
     async def record_failure(self, error: BaseException, started_at: Time) -> None:
         """Record its final failure."""

@@ -16,6 +16,7 @@ from holdfast.core.errors import Invalid, NotFound, Outrun
 from holdfast.core.lifecycle import SETTLED
 from holdfast.core.limits import WAITS
 from holdfast.core.model import PAGE_LIMIT, Error, Job, State, StepState, Time, Wait, WaitKind, Where
+from holdfast.core.references import references_in
 from holdfast.jobs.consequences import CHILD_PATH
 from holdfast.jobs.waiters import CHANGE_TRIES, ENDED, chain_between, circle_in_words, note_waiter, wait_for_end
 from holdfast.worker.attempt import Attempt
@@ -94,15 +95,16 @@ def run_wait(attempt: Attempt, id: str, within_ms: int | None) -> PendingWait[Ou
     return _make_wait(attempt, id, within_ms, poll)
 
 
-def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[list[Outcome]]:
-    """Make a wait for all children of a group to settle."""
+def group_wait(attempt: Attempt, ids: Sequence[str], group: str, part: str = "") -> PendingWait[list[Outcome]]:
+    """Make a wait for all children of a group to settle, or for those of one part of it."""
 
     async def poll() -> list[list[Outcome]] | None:
         pending.wait = Wait(WaitKind.CHILDREN, group)
-        if await _missing(attempt, group):
+        known = attempt.journal.children or {}
+        if not all(id in known and known[id].state in SETTLED for id in ids) and await _missing(attempt, group):
             return None
         for _ in range(CHANGE_TRIES):
-            outcomes = await _outcomes(attempt, f"{CHILD_PATH}{group}", ids)
+            outcomes = await _outcomes(attempt, f"{CHILD_PATH}{group}{part}", ids)
             late = [id for id, one in zip(ids, outcomes, strict=True) if one is None]
             if not late:
                 return [[one for one in outcomes if one is not None]]
@@ -115,8 +117,8 @@ def group_wait(attempt: Attempt, ids: Sequence[str], group: str) -> PendingWait[
     return pending
 
 
-def window_wait(attempt: Attempt, ids: Sequence[str]) -> PendingWait[dict[str, Outcome]]:
-    """Make a wait for any of these children to settle. Each is a group by itself.
+def window_wait(attempt: Attempt, ids: Sequence[str], prefix: str = "") -> PendingWait[dict[str, Outcome]]:
+    """Make a wait for any of these children to settle. Each is a group by itself, named by this prefix and its id.
 
     The job keeps its slot for a moment: if children are quick, the next ones are submitted without a suspend.
     """
@@ -146,16 +148,16 @@ def window_wait(attempt: Attempt, ids: Sequence[str]) -> PendingWait[dict[str, O
             return None
         pending.waits = []
         for id in ids[:WAITS]:
-            if await _missing(attempt, id):
-                pending.waits.append(Wait(WaitKind.CHILDREN, id))
+            if await _missing(attempt, prefix + id):
+                pending.waits.append(Wait(WaitKind.CHILDREN, prefix + id))
             elif await _is_settled(attempt, id):
                 return await poll()
             else:  # it was replayed, so its end won't wake us again
                 pending.waits.append(wait_for_end(id))
         return None
 
-    pending = PendingWait("", Wait(WaitKind.CHILDREN, ids[0]), poll)
-    pending.waits = [Wait(WaitKind.CHILDREN, id) for id in ids[:WAITS]]
+    pending = PendingWait("", Wait(WaitKind.CHILDREN, prefix + ids[0]), poll)
+    pending.waits = [Wait(WaitKind.CHILDREN, prefix + id) for id in ids[:WAITS]]
     return pending
 
 
@@ -241,6 +243,8 @@ async def _outcome(attempt: Attempt, id: str) -> Outcome | None:
             return None
         failed = {} if job.state is State.COMPLETED else {id: msgspec.to_builtins(_shorten_failure(job))}
         info: dict[str, Any] = {"failed": failed} if failed else {"result": job.result or "null", "type": job.type}
+        if files := references_in(job.result):  # that job may be pruned before ours
+            await attempt.engine.blobs.refer(files, attempt.job.id)
         record = await attempt.journal.record_wait(path, info)
     told = record_info(record)
     if "result" in told:

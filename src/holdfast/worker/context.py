@@ -17,6 +17,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast import forking
+from holdfast.blobs import here
+from holdfast.core.codec import parse
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.keys import idempotency_key
 from holdfast.core.limits import PROGRESS_CHARACTERS
@@ -84,6 +86,15 @@ def _keep_line(line: str) -> None:
 CAPTURING = Capturing(_keep_line)
 
 
+def _find_blobs() -> here.Place | None:
+    """Say to `blobs` whose code runs here."""
+    attempt = attempt_here()
+    return None if attempt is None else here.Place(attempt.engine.blobs, attempt.job.id)
+
+
+here.find = _find_blobs
+
+
 class Current(msgspec.Struct, frozen=True, kw_only=True):
     """The job that this code runs for, and the step it is in."""
 
@@ -99,13 +110,19 @@ class Current(msgspec.Struct, frozen=True, kw_only=True):
     """The path of the running step, as in its record; "" between steps."""
     first: str = ""
     """The same path with the oldest names of renamed steps (`@step(was=…)`)."""
+    generation: str = ""
+    """Changes when a person rejects the step's result: see `Run.rerun`."""
+    feedback: str = ""
+    """What the person said about the rejected result."""
+    rejected: Any = None
+    """The rejected result, as plain JSON data."""
 
     @property
     def idempotency_key(self) -> str:
         """A key to pass to a provider so that it ignores a repeated call. It stays the same over attempts, recoveries
-        and replays, and over renames with `@step(was=…)`.
+        and replays, and over renames with `@step(was=…)`. If a person rejects the step's result, it changes.
         """
-        return idempotency_key(self.job_id, self.first or self.step)
+        return idempotency_key(self.job_id, self.first or self.step, self.generation)
 
     def bind(self, function: Callable[..., T]) -> Callable[..., T]:
         """Bind a function to this job, for an executor that doesn't copy context variables."""
@@ -128,17 +145,38 @@ def current() -> Current:
 
 
 def _current_in(attempt: Attempt) -> Current:
+    return current_at(attempt, PATH.get())
+
+
+def current_at(attempt: Attempt, path: str) -> Current:
+    """Return what `current()` returns in the step at this path."""
     job, limit = attempt.job, attempt.job.options.timeout_ms
     deadline = None
     if limit is not None and job.claimed_at is not None:
         deadline = (job.claimed_at + limit + attempt.waited_ms()) / 1_000
-    job_id, step, first = UNDONE.get() or (job.id, path := PATH.get(), attempt.journal.calls.first_path(path))
-    return Current(job_id=job_id, attempt=job.attempt, epoch=job.epoch, deadline=deadline, step=step, first=first)
+    undone, records = UNDONE.get(), attempt.journal.records
+    if undone is not None:
+        job_id, step, first, generation = undone
+    else:
+        job_id, step, first = job.id, path, attempt.journal.calls.first_path(path)
+        generation = records.generation(path)
+    again = records.again_of(path) if generation else None
+    return Current(
+        job_id=job_id,
+        attempt=job.attempt,
+        epoch=job.epoch,
+        deadline=deadline,
+        step=step,
+        first=first,
+        generation=generation,
+        feedback="" if again is None else again.feedback,
+        rejected=None if again is None else parse(again.rejected),
+    )
 
 
-UNDONE: ContextVar[tuple[str, str, str] | None] = ContextVar("holdfast_undone", default=None)
-"""While a step is undone: its job, its path and its first path, so that `current()` has the key that the provider
-knows.
+UNDONE: ContextVar[tuple[str, str, str, str] | None] = ContextVar("holdfast_undone", default=None)
+"""While a step is undone: its job, its path, its first path and its generation, so that `current()` has the key that
+the provider knows.
 """
 
 PLAIN: ContextVar[Current | None] = ContextVar("holdfast_plain", default=None)
@@ -162,7 +200,7 @@ def progress(done: int | None = None, total: int | None = None, text: str = "") 
     attempt = attempt_here()
     if attempt is not None:
         attempt.progress.report(
-            _check_count("done", done), _check_count("total", total), storable(str(text)[:PROGRESS_CHARACTERS])
+            _check_count("done", done), _check_count("total", total), storable(str(text), PROGRESS_CHARACTERS)
         )
 
 
@@ -175,6 +213,13 @@ def spend(*, usd: float = 0, tokens: float = 0) -> None:
     attempt = attempt_here()
     if attempt is not None and amounts:
         attempt.progress.spend(PATH.get(), amounts)
+
+
+def settle(limit: str, units: int) -> None:
+    """Correct what the running step uses of a limit, in millionths of a unit. Outside a job, it does nothing."""
+    attempt = attempt_here()
+    if attempt is not None:
+        attempt.settle(PATH.get(), limit, units)
 
 
 def _check_count(name: str, number: Any) -> int | None:

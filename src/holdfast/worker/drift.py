@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.core.codec import canonical
 from holdfast.core.keys import digest
+from holdfast.core.outcome import ONCE_TAG
 from holdfast.worker.registry import STEPS
 
 DRIFT_LINES = 10
@@ -21,9 +22,6 @@ TAG_DIGITS = 3
 
 VANISHED_NAMES = 10
 """How many names of recorded but unused steps are reported, at most."""
-
-ONCE_TAG = "once"
-"""The last of the stored tags of a call with effect="once". No hash looks like it."""
 
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -48,11 +46,6 @@ def tags_text(text: str, *, once: bool = False) -> str:
 def read_tags(stored: str) -> list[str]:
     """Return the tags of a recorded call."""
     return [tag for tag in stored.strip("[]").replace('"', "").split(",") if tag not in ("", ONCE_TAG)]
-
-
-def is_once(stored: str | None) -> bool:
-    """Whether a recorded call was made as an effect, whatever its step is now."""
-    return stored is not None and stored.endswith(f'"{ONCE_TAG}"]')
 
 
 def name_differing(names: Sequence[str], old: Sequence[str], new: Sequence[str]) -> str:

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import EffectInDoubt
 from holdfast.core.model import Step, StepState, Time
-from holdfast.core.outcome import ONCE
+from holdfast.core.outcome import ARGS_PATH, ONCE
 from holdfast.worker.call import Call
 from holdfast.worker.drift import tags_text
-from holdfast.worker.records import ARGS_PATH, beside
+from holdfast.worker.records import beside
 
 
 class EffectCall(Call):
@@ -70,8 +70,8 @@ class EffectCall(Call):
         """See Call.take_back. There is nothing to ask a person about."""
         self.journal.effects.note_not_begun(self.path)
 
-    def record(self, step: Step) -> Coroutine[Any, Any, Step]:
-        """See Call.record. The hashes of its arguments were written with the intent."""
+    def write_record(self, step: Step) -> Coroutine[Any, Any, Step]:
+        """See Call.write_record. The hashes of its arguments were written with the intent."""
         return self.journal.record_step(step)
 
     async def record_failure(self, error: BaseException, started_at: Time) -> None:

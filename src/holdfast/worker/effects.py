@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from holdfast.core.keys import step_path
 from holdfast.core.model import Step, StepState
-from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
-from holdfast.worker.drift import is_once
+from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt, is_once
 from holdfast.worker.held_job import DOUBTED, HeldJob
 from holdfast.worker.identity import Calls
 from holdfast.worker.recorded_errors import module_of

@@ -8,13 +8,15 @@ import contextvars
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from holdfast.core.errors import BadValue, HoldfastError, StoreError
+from holdfast.core.errors import BadValue, BlobError, HoldfastError, NotFound, StoreError
 from holdfast.core.model import Job
 from holdfast.core.unreadable import set_aside, unreadable_parts
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import UNDO_TYPE, notify_others
+from holdfast.jobs.flows import makes_next, needs_flow, resolved_args
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.built_in import built_in_spec
 from holdfast.worker.foreign_undo import ForeignUndo
 from holdfast.worker.handler import Work, run_guarded, run_handler, run_within
 from holdfast.worker.hook_reports import HookReports
@@ -23,7 +25,6 @@ from holdfast.worker.job_log import log_start
 from holdfast.worker.registry import JobSpec, Registry
 from holdfast.worker.settling import Settling
 from holdfast.worker.slots import Slots
-from holdfast.worker.undo import undo_spec
 
 log = logger("holdfast.worker")
 
@@ -63,7 +64,7 @@ class Execution:
         if parts := unreadable_parts(job):
             self._slots.occupy(job.lease, self._set_aside(job, parts))
             return
-        spec = self._registry.get(job.type) or undo_spec(job, self._engine, self._registry)
+        spec = self._registry.get(job.type) or built_in_spec(job, self._engine, self._registry)
         assert spec is not None, (
             f"job {job.id}: the store handed out type {job.type}, which this worker did not ask for"
         )
@@ -77,7 +78,7 @@ class Execution:
         log_start(job)
         if self._reports is not None:
             self._reports.started(attempt)
-        if job.epoch > 1:
+        if job.epoch > 1 or needs_flow(job):
             self._slots.occupy(job.lease, self._load(attempt))
         else:
             self._run(attempt)
@@ -88,12 +89,17 @@ class Execution:
             self._start(job, spec, claimed)
 
     async def _load(self, attempt: Attempt) -> None:
-        """Read what earlier leases recorded, then run the handler."""
+        """Read what earlier leases recorded, and what a step of a flow gets from others. Then run the handler."""
+        job = attempt.job
         try:
-            attempt.load(await attempt.persist(lambda: self._engine.steps(attempt.job.id)))
+            if job.epoch > 1:
+                attempt.load(await attempt.persist(lambda: self._engine.steps(job.id)))
+            if needs_flow(job):
+                attempt.args = await attempt.persist(lambda: resolved_args(self._engine, job))
+                attempt.follows = await attempt.persist(lambda: makes_next(self._engine, job))
         except StoreError as error:
             self._settling.abandon(attempt, error)
-        except BadValue as error:  # one of its records can't be read
+        except (BadValue, NotFound, BlobError) as error:  # a record can't be read, or a result that it needs is gone
             await self._settling.settle_alone(attempt, None, error)
         except BaseException:
             self._slots.forget(attempt)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.core.durations import in_words
+from holdfast.core.references import is_kept_outside, may_need_blobs
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import ATTEMPT
+from holdfast.worker.large_results import keep_job_result
 from holdfast.worker.threads import run_in_thread
 
 Work = Callable[[Any], Coroutine[Any, Any, str]]
@@ -28,8 +30,10 @@ async def run_guarded(attempt: Attempt, work: Work) -> tuple[str | None, BaseExc
 
 async def run_handler(attempt: Attempt) -> str:
     """Run the job's function and return its result as text."""
-    spec = attempt.spec
-    args, kwargs = spec.signature.decode(attempt.job.args)
+    spec, text = attempt.spec, attempt.args or attempt.job.args
+    if is_kept_outside(text):
+        text = await attempt.engine.blobs.fetch(text)
+    args, kwargs = spec.signature.decode(text)
     if spec.is_async:
         value = await spec.function(*args, **kwargs)
     else:
@@ -39,7 +43,10 @@ async def run_handler(attempt: Attempt) -> str:
             return spec.function(*args, **kwargs)
 
         value = await run_in_thread(contextvars.copy_context(), work)
-    return spec.signature.result.encode(value)
+    text = spec.signature.result.encode(value)
+    if attempt.keeps_result and (may_need_blobs(text) or attempt.job.options.keep_result_ms is not None):
+        return await keep_job_result(attempt, text)
+    return text
 
 
 async def run_within(limit: int, work: Work, attempt: Attempt) -> str:

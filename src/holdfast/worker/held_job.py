@@ -68,6 +68,10 @@ class HeldJob:
     heartbeat soon, because there is something new to report.
     """
 
+    args: str | None = None
+    """The arguments to call with, if those of the job refer to results of other jobs."""
+    follows: Callable[[Time], tuple[Job, ...]] | None = None
+    """Makes the jobs that the completion of this one submits, if it is a step of a flow."""
     permits: object = None
     """The StepPermits, once a step has asked for a permit."""
     admissions: Admissions | None = None
@@ -218,7 +222,7 @@ class HeldJob:
                 self._clock_left = None
 
     def note_waited(self, seconds: float) -> None:
-        """Note that it did nothing but wait for limits, for so long."""
+        """Add time in which it only waited for limits."""
         self.waited_seconds += seconds
         self._overdue += seconds
 

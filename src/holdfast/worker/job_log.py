@@ -1,19 +1,21 @@
-"""What a worker's log says of a job: that an attempt started, and how it ended. One line each, with fields.
+"""What a worker's log says of a job: that an attempt started, which tries failed, and how it ended, with fields.
 
 Must not decide anything. Nothing is formatted while the level is off: most jobs are short.
 
 The fields go to `logging` as `extra=`, so every formatter has them: job, type, queue, attempt and worker; at the end
-duration_ms and outcome; after a failure also error, error_type, place, retry_at and traceback.
+duration_ms and outcome; after a failure also error, error_type, place, retry_at and traceback; after a failed try of a
+step also step, path and tries.
 """
 
 import logging
 import time
-from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.core.durations import in_words
 from holdfast.core.model import Error, Event, Job, Time, Wait
 from holdfast.jobs.failures import SPEAKING, advice, cause_text
+from holdfast.jobs.job_events import StepRetry
+from holdfast.jobs.views.shapes import time_text
 from holdfast.jobs.views.text import name_some
 from holdfast.jobs.views.waits import wait_words
 from holdfast.safe_text import clean, logger
@@ -67,7 +69,31 @@ def log_failure(held: HeldJob, error: Error, *, retry_at: Time, now: Time) -> No
     """An attempt failed, and the job tries again."""
     if is_logged(logging.WARNING):
         then = f"; next attempt in {in_words(retry_at - now)}"
-        _log_error(held.job, error, _duration_ms(held), logging.WARNING, "failed", then, retry_at=_moment(retry_at))
+        _log_error(
+            held.job, error, _duration_ms(held), logging.WARNING, "failed", then, retry_at=time_text(retry_at) or ""
+        )
+
+
+def log_try(job: Job, retry: StepRetry, of: int, line: str) -> None:
+    """A try of a step failed, and the step is tried again. Names the step by its path: arguments are never logged."""
+    if not is_logged(logging.WARNING):
+        return
+    error, place = retry.error, place_in(retry.error.traceback)
+    where = "" if place is None else f" ({place})"
+    fields = _fields(
+        job,
+        step=retry.step,
+        path=retry.path,
+        tries=retry.tries,
+        error=error.message,
+        error_type=error.type,
+        place="" if place is None else str(place),
+        retry_at=time_text(retry.next_at),
+    )
+    log.warning(
+        f"{NAME}: step %s failed (try %d of %d): %s%s; next try in %.1f s",
+        job.id, job.type, retry.path, retry.tries, of, line, where, (retry.next_at - retry.at) / 1_000, extra=fields,
+    )  # fmt: skip
 
 
 def log_review(job: Job, error: Error, held: HeldJob | None = None) -> None:
@@ -117,7 +143,3 @@ def _fields(job: Job, **more: Any) -> dict[str, Any]:
     """The fields of a line, safe to show: another formatter may print them as they are."""
     fields = {"job": job.id, "type": job.type, "queue": job.queue, "attempt": job.attempt, "worker": job.worker, **more}
     return {name: clean(value) if isinstance(value, str) else value for name, value in fields.items()}
-
-
-def _moment(at: Time) -> str:
-    return datetime.fromtimestamp(at / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

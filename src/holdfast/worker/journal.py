@@ -9,19 +9,24 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.core.codec import canonical
 from holdfast.core.model import Conflict, Job, Recorded, Step, StepState
+from holdfast.core.outcome import ARGS_PATH
+from holdfast.core.reruns import AGAIN_PATH, ASIDE_PATH, CODE_PATH, ORIGIN_PATH, SAVED_PATH, Origin
 from holdfast.core.spending import SPENT_PATH, spending_in
 from holdfast.core.unreadable import is_unreadable, log_lines
 from holdfast.jobs.service import LOG_PATH
 from holdfast.jobs.status import PROGRESS_PATH, SPENDING_PATH
 from holdfast.worker.effects import Effects
+from holdfast.worker.fingerprints import fingerprint
 from holdfast.worker.held_job import CUT, FENCE_SECONDS, RELEASED, HeldJob
 from holdfast.worker.identity import Calls
 from holdfast.worker.inbox import Inbox
 from holdfast.worker.progress import Progress
 from holdfast.worker.record_batch import DONE_SECONDS, RecordBatcher
-from holdfast.worker.records import ARGS_PATH, Records, beside, record_info, unreadable_record
+from holdfast.worker.records import Records, beside, record_info, unreadable_record
 
 
 class Journal:
@@ -29,6 +34,8 @@ class Journal:
 
     children: dict[str, Job] | None = None
     """The children that earlier leases submitted, once they were read."""
+    inherited: frozenset[str] | None = None
+    """The completed children of the runs that this one was made from, once they were read."""
     write_with: Callable[[Sequence[Step]], Awaitable[Sequence[Recorded | Conflict]]] | None = None
     """How to write records, once the steps of this attempt have permits, which end with them."""
 
@@ -37,9 +44,14 @@ class Journal:
         self._progress = progress
         self._batcher: RecordBatcher | None = None
         self.records = Records()
+        self.child_ids: set[str] = set()
+        """The children that this attempt has submitted, besides those of earlier leases."""
         self.calls = Calls(held.job.epoch, self.records)
         self.effects = Effects(held, self.calls, self.records)
         self.inbox = Inbox(held)
+        self._code: dict[str, str] = {}
+        """The fingerprints of the steps that this lease has recorded, by name."""
+        self._is_code_due = False
 
     def load(self, steps: Iterable[Step]) -> None:
         """Load what earlier leases of this job recorded. Once, before the handler runs."""
@@ -56,6 +68,14 @@ class Journal:
                 raise unreadable_record(step)
             elif step.path.startswith(ARGS_PATH):
                 self.records.arguments[step.path.removeprefix(ARGS_PATH)] = step.result or ""
+            elif step.path.startswith(AGAIN_PATH):
+                self.records.load_again(step)
+            elif step.path.startswith(SAVED_PATH):
+                self._progress.keep_ledger().load_saved(step)
+            elif step.path == ORIGIN_PATH:
+                self.records.origin = msgspec.json.decode(step.result or "{}", type=Origin)
+            elif step.path.startswith((ASIDE_PATH, CODE_PATH)):
+                continue
             elif step.path.startswith("~"):
                 self._know_wait(step)
             else:
@@ -101,11 +121,25 @@ class Journal:
             steps.append(beside(step, ARGS_PATH + step.path, StepState.DONE, arguments))
         if self._progress.ledger is not None:
             steps += self._progress.ledger.records_of(step)
+        steps += self.take_code_record(step)
         if self._progress.is_log_due():
             steps += self._progress.take_log_record()
         standing = await self._record(steps)
         self.note_recorded(standing)
         return standing
+
+    def note_code(self, name: str, function: Callable[..., Any]) -> None:
+        """Note which code makes the steps of this name. Their first record carries it."""
+        if name not in self._code:
+            self._code[name] = fingerprint(function)
+            self._is_code_due = True
+
+    def take_code_record(self, step: Step) -> list[Step]:
+        """Return the record of the fingerprints, if there are new ones, to be written with this step."""
+        if not self._is_code_due:
+            return []
+        self._is_code_due = False
+        return [beside(step, f"{CODE_PATH}{step.epoch}", StepState.STARTED, canonical(dict(self._code)))]
 
     def check_recordable(self) -> None:
         """Raise Stopped unless a step that finishes now should still be recorded."""

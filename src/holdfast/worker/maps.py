@@ -138,7 +138,7 @@ def _failed_items_text(items: int, failures: Sequence[ItemFailure], need: int | 
     first = failures[0]
     cause = cause_text(Error(type_name(first.error), text_of(first.error)))
     needed = "" if need is None else f", and {need} must succeed"
-    return f"{len(failures)} of {items} items failed{needed}; first failure: item {first.index}: {cause}"
+    return f"{len(failures)} of {items} items failed{needed}; first failure: item {first.index + 1} of {items}: {cause}"
 
 
 async def map_window(

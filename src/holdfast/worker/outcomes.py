@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.changes import Cargo, complete, exhaust, fail, release
 from holdfast.core.durations import in_words
+from holdfast.core.errors import Unstored
 from holdfast.core.lifecycle import RELEASE_LIMIT
 from holdfast.core.model import NEVER_ASKED, Change, Error, Event, Job, Time
 from holdfast.core.outcome import doubt_text, failed_with, failure_event, failures_of, retry_at
@@ -18,7 +19,7 @@ from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.drift import vanished_text
 from holdfast.worker.job_log import log_failure, log_review
-from holdfast.worker.recorded_errors import error_of, is_final
+from holdfast.worker.recorded_errors import error_of, is_final, type_name
 
 log = logger("holdfast.worker")
 
@@ -34,8 +35,12 @@ def decide_end(
     stop: str | None = None,
     releases: int = 0,
 ) -> Change:
-    """Decide what the end of an attempt means, and whether permits of its steps end with it. See `_decide_end`."""
+    """Decide what the end of an attempt means, and what goes with it: the end of its steps' permits, and the next steps
+    of its flow. See `_decide_end`.
+    """
     change = _decide_end(attempt, result, error, now, by, chance, stop, releases)
+    if attempt.follows is not None and change.event == Event.COMPLETE:
+        change = replace(change, inserts=(*change.inserts, *attempt.follows(now)))
     return replace(change, frees=True) if attempt.has_asked else change
 
 
@@ -93,6 +98,8 @@ def _decide_failure(
     """The attempt has failed: the job tries again, or needs a person."""
     job, error = attempt.job, error_of(raised)
     note = {**cargo["note"], "error": f"{error.type}: {error.message}", "attempt": job.attempt}
+    if error.traceback:
+        note["traceback"] = error.traceback
     if failure_event(job, error.type, retryable=not is_final(raised)) is Event.FAIL:
         run_at = retry_at(job, now, chance())
         note["next_try"] = f"in {in_words(run_at - now)}"
@@ -133,6 +140,8 @@ def _ask_a_person(attempt: Attempt, raised: BaseException | None, now: Time, by:
     causes += [failures[path] for path in doubts if path in failures]
     cause = failed_with(causes[0]) if causes else ""
     error = Error("EffectInDoubt", doubt_text(job.id, doubts, cause))
+    if len(doubts) == 1 and causes and causes[0].type == type_name(Unstored("")):
+        error = causes[0]  # this one is known to have happened
     note = {**cargo["note"], "in_doubt": doubts, "error": error.message}
     log_review(job, error, attempt)
     return exhaust(job, now, by=by, error=error, **(cargo | Cargo(note=note)))

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
+from holdfast.core.budgets import wait_name
 from holdfast.core.durations import in_words
 from holdfast.core.model import StepState, Time, Wait, WaitKind
+from holdfast.jobs.questions import is_question
 from holdfast.jobs.waiters import awaited_job
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.records import record_info
@@ -74,9 +76,9 @@ def describe_wait(wait: Wait, now: Time) -> str:
         if other is not None
         else {
             WaitKind.TIME: "time",
-            WaitKind.SIGNAL: f"signal {wait.name}",
+            WaitKind.SIGNAL: "a person's answer" if is_question(wait) else f"signal {wait.name}",
             WaitKind.CHILDREN: f"children {wait.name}",
-            WaitKind.LIMIT: f"limit {wait.name}",
+            WaitKind.LIMIT: wait_name(wait.name),
         }.get(wait.kind, str(wait.kind))
     )
     if wait.until is None:

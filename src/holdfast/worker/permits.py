@@ -8,13 +8,17 @@ import asyncio
 import socket
 from collections.abc import Sequence
 
-from holdfast.core.declared_limits import Limit, uses_of
+from holdfast.core.budgets import budget_uses, is_budget, parts_of, settles_of, waiting_key
+from holdfast.core.declared_limits import Limit, fixed_uses, uses_of
 from holdfast.core.errors import HoldfastError, Invalid
 from holdfast.core.model import Ask, Conflict, Recorded, Step, StepState, Use, Wait, WaitKind
 from holdfast.core.shared_limits import LIMIT, UNIT, limit_of, settings_of
+from holdfast.core.spending import added
+from holdfast.jobs.budgets import open_budget
 from holdfast.safe_text import logger
 from holdfast.worker.admissions import Admissions, Waiting
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.booking import book, is_unbooked
 from holdfast.worker.call import Call
 from holdfast.worker.context import PATH
 from holdfast.worker.held_job import LOST
@@ -26,6 +30,9 @@ from holdfast.worker.tries import Stopped
 
 log = logger("holdfast.worker")
 
+ANSWER_MS = 250
+"""How long a step whose time has come waits for the store's answer before it looks again."""
+
 
 class StepPermits:
     """The permits of one attempt. On the worker's loop."""
@@ -35,7 +42,16 @@ class StepPermits:
         self._admissions = admissions
         self._held: dict[str, tuple[Sequence[Limit], Ask]] = {}
         """What each running step holds, by path."""
+        self._backs: dict[str, Ask] = {}
+        """How each step that has ended gives them back, by path, until that is written."""
         self._giving_back: dict[str, asyncio.Task[None]] = {}
+        self._settled: dict[tuple[str, str], int] = {}
+        """The units that a step has really used of a limit, by path and name, where its code says so."""
+        self._fixed: dict[int, tuple[Use, ...] | None] = {}
+        """What every call of a step needs, by its spec's identity; None if that depends on the call's arguments."""
+        self._opening = asyncio.Lock()
+        self._has_budget = False
+        """Whether the store has the job's budget, and knows what earlier leases spent."""
 
     @classmethod
     def of(cls, attempt: Attempt) -> "StepPermits":
@@ -53,12 +69,15 @@ class StepPermits:
     async def acquire(self, call: Call) -> None:
         """Get the permits for the next try of a step, or wait for them."""
         attempt, path = self._attempt, call.path
-        uses = self._uses(call)
         self._check_nesting(call)
+        uses = self._uses(call)
         if (before := self._giving_back.get(path)) is not None:
             await asyncio.wait([before])
         call.asks += 1
         job = attempt.job
+        if job.options.budget:
+            uses = (*budget_uses(job, call.cost()), *uses)
+            await self._open_budget()
         ask = Ask(job=job.id, epoch=job.epoch, path=path, uses=uses, try_number=call.asks)
         waiting = Waiting(ask, attempt.now)
         try:
@@ -126,10 +145,34 @@ class StepPermits:
                 f"{burst / UNIT:g} now, so it could never start; see holdfast limits, and set a higher --burst"
             )
 
+    async def _open_budget(self) -> None:
+        """Let the store know the job's budget, and what was spent between steps, or by cut steps of earlier leases."""
+        attempt = self._attempt
+        if self._has_budget and not is_unbooked(attempt):
+            return
+        async with self._opening:
+            if not self._has_budget:
+                await attempt.persist(lambda: open_budget(attempt.engine, attempt.job))
+                self._has_budget = True
+            await book(attempt)
+
+    def settle(self, path: str, limit: str, units: int) -> bool:
+        """Note what a step, or one around it, has really used of a limit; return whether it uses that limit."""
+        for place in (path, *paths_above(path)):
+            if any(one.name == limit for one in self._held.get(place, ((),))[0]):
+                self._settled[place, limit] = units
+                return True
+        return False
+
     def _uses(self, call: Call) -> tuple[Use, ...]:
         """What a call needs of its limits, by its arguments."""
+        if not call.spec.limits:
+            return ()
+        spec = call.spec
         if call.uses is None:
-            attempt, spec = self._attempt, call.spec
+            call.uses = self._fixed.get(id(spec))
+        if call.uses is None:
+            attempt = self._attempt
             job = attempt.job
             facts = {"host": socket.gethostname(), "queue": job.queue, "type": job.type}
             call.uses = uses_of(f"step {spec.name}", spec.limits, call.bound_arguments(), facts)
@@ -138,6 +181,8 @@ class StepPermits:
     def _check_nesting(self, call: Call) -> None:
         """Refuse what could wait for itself for ever, or a limit that no worker of this job declares."""
         job, spec = self._attempt.job, call.spec
+        if not call.parent and id(spec) in self._fixed:
+            return  # it was checked before, and no step is around it
         around = [(path, one) for path in paths_above(call.path) for one in self._held.get(path, ((),))[0]]
         for limit in spec.limits:
             home = limit.home
@@ -163,6 +208,7 @@ class StepPermits:
                         f"{held.name}: two such steps could wait for each other for ever; give both limits to the "
                         "outer step, or choose names so that the outer limit comes first in the alphabet"
                     )
+        self._fixed[id(spec)] = fixed_uses(spec.limits)
 
     # Giving back.
 
@@ -170,8 +216,8 @@ class StepPermits:
         """Give back what a step holds. Nobody waits for it; without it, the permit ends with the lease."""
         if path not in self._held:
             return
-        attempt, (back, frees) = self._attempt, self._back(path)
-        del self._held[path]
+        attempt, back, frees = self._attempt, self._back(path), self._keys(path)
+        self._forget(path)
         if attempt.stop is not None:
             return
 
@@ -185,19 +231,44 @@ class StepPermits:
 
         self._giving_back[path] = attempt.loop.create_task(write(), name=f"holdfast permit {path}")
 
-    def _back(self, path: str) -> tuple[Ask, list[str]]:
-        ask = self._held[path][1]
-        back = Ask(job=ask.job, epoch=ask.epoch, path=path, try_number=ask.try_number)
-        return back, [use.key for use in ask.uses]
+    def _back(self, path: str) -> Ask:
+        """Return how a step gives back what it holds: with what it has really used."""
+        if path not in self._backs:
+            ask = self._held[path][1]
+            settles = (*self._budget_settles(path, ask), *self._limit_settles(path, ask))
+            back = Ask(job=ask.job, epoch=ask.epoch, path=path, try_number=ask.try_number, settles=settles)
+            self._backs[path] = back
+        return self._backs[path]
+
+    def _budget_settles(self, path: str, ask: Ask) -> tuple[Use, ...]:
+        ledger, job = self._attempt.progress.ledger, self._attempt.job
+        if not job.options.budget:
+            return ()
+        reserved = {parts_of(use.key)[1]: use.units for use in ask.uses if is_budget(use.key)}
+        spent = {} if ledger is None else added(ledger.take_ended(path), ledger.take_unbooked())
+        return settles_of(job, reserved, spent)
+
+    def _limit_settles(self, path: str, ask: Ask) -> list[Use]:
+        if not self._settled:
+            return []
+        used = [(use, self._settled.pop((path, limit_of(use.key)), use.units)) for use in ask.uses]
+        return [Use(use.key, units - use.units) for use, units in used if units != use.units]
+
+    def _keys(self, path: str) -> list[str]:
+        return [use.key for use in self._held[path][1].uses]
+
+    def _forget(self, path: str) -> None:
+        self._held.pop(path, None)
+        self._backs.pop(path, None)
 
     async def _write(self, steps: Sequence[Step]) -> Sequence[Recorded | Conflict]:
         """Record steps; with those that end, their permits end in the same act."""
         ended = [step.path for step in steps if step.state is not StepState.STARTED and step.path in self._held]
         backs = [self._back(path) for path in ended]
-        frees = [key for _, keys in backs for key in keys]
-        answers = await self._admissions.write(steps, [back for back, _ in backs], frees)
+        frees = [key for path in ended for key in self._keys(path)]
+        answers = await self._admissions.write(steps, backs, frees)
         for path in ended:
-            self._held.pop(path, None)
+            self._forget(path)
         return answers
 
 
@@ -210,8 +281,10 @@ async def _poll(waiting: Waiting, pending: PendingWait[None]) -> list[None] | No
 
 def _wait_of(waiting: Waiting) -> Wait:
     """What wakes the job: room under a key. A claim knows of room for one unit; for more, time tells."""
+    if is_budget(waiting.key):
+        return Wait(WaitKind.LIMIT, waiting_key(waiting.key, _units(waiting)))
     if waiting.at is not None and _units(waiting) > UNIT:
-        return Wait(WaitKind.TIME, until=waiting.at)
+        return Wait(WaitKind.TIME, until=max(waiting.at, waiting.now() + ANSWER_MS))
     return Wait(WaitKind.LIMIT, waiting.key)
 
 
@@ -221,4 +294,4 @@ def _units(waiting: Waiting) -> int:
 
 def permits_of(call: Call) -> StepPermits | None:
     """Return the permits that a call needs; None if it needs none."""
-    return StepPermits.of(call.attempt) if call.spec.limits else None
+    return StepPermits.of(call.attempt) if call.needs_permits else None

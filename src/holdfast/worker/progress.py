@@ -7,18 +7,19 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import islice
 
 from msgspec.structs import replace
 
 from holdfast.core.codec import canonical
-from holdfast.core.model import Limited, Retrying, Running, Step, StepState, Time
+from holdfast.core.model import ITEMS_LISTED, Limited, Retrying, Running, RunningItem, Step, StepState, Time
 from holdfast.core.spending import Amounts
 from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.service import LOG_PATH
 from holdfast.jobs.status import progress_records
 from holdfast.safe_text import logger
-from holdfast.tracebacks import place_in
 from holdfast.worker.held_job import HeldJob
+from holdfast.worker.job_log import log_try
 from holdfast.worker.log_lines import Lines
 from holdfast.worker.recorded_errors import error_of, line_of, storable
 from holdfast.worker.registry import StepSpec
@@ -40,6 +41,8 @@ class Progress:
         self._held = held
         self._active_at = held.claimed
         self._running: dict[str, StepSpec] = {}
+        self._begun: dict[str, Time] = {}
+        """Since when each of them runs, also between two tries."""
         self._outer: dict[str, int] = defaultdict(int)
         """How many outermost steps run, by name."""
         self._stage = ""
@@ -64,6 +67,7 @@ class Progress:
         """Note that a step starts. The stage is the outermost running step; of several, the one that started first."""
         with self._lock:
             self._running[path] = spec
+            self._begun[path] = now
             if "/" not in path:
                 if spec.name not in self._outer and spec.name != self._stage:
                     self._since[spec.name] = now
@@ -78,6 +82,7 @@ class Progress:
         held = self._held
         with self._lock:
             spec = self._running.pop(path)
+            self._begun.pop(path, None)
             if "/" not in path:
                 self._outer[spec.name] -= 1
                 if not self._outer[spec.name]:
@@ -127,17 +132,13 @@ class Progress:
     def note_retry(self, path: str, tries: int, of: int, error: BaseException, delay: float) -> None:
         """Note that a step failed and will be retried after this many seconds. Logs it and requests a heartbeat."""
         held, line, failure = self._held, line_of(error), error_of(error)
-        place = place_in(failure.traceback)
-        log.warning(
-            "job %s (%s): step %s failed (try %d of %d): %s%s; next try in %.1f s",
-            held.job.id, held.job.type, path, tries, of, line, f" ({place})" if place else "", delay,
-        )  # fmt: skip
         now = held.now()
         next_at = now + round(delay * 1_000)
         with self._lock:
             self._retrying.pop(path, None)
             self._retrying[path] = Retrying(path[:SHOWN_PATH_CHARACTERS], tries + 1, of, line, next_at)
             name = self._running[path].name
+        log_try(held.job, StepRetry(name, path, tries, failure, now, next_at), of, line)
         held.changed()
         if held.on_retry is not None:
             held.on_retry(StepRetry(name, path, tries, failure, now, next_at))
@@ -179,8 +180,9 @@ class Progress:
     def keep_ledger(self) -> Ledger:
         """Return the ledger of what the job spends; create it on first use."""
         if self.ledger is None:
+            job = self._held.job
             with self._lock:
-                self.ledger = self.ledger or Ledger(self._held.job.epoch)
+                self.ledger = self.ledger or Ledger(job.epoch, is_budgeted=bool(job.options.budget))
         return self.ledger
 
     def spend(self, path: str, amounts: Amounts) -> None:
@@ -212,6 +214,11 @@ class Progress:
             if self._retrying:
                 retrying = next(reversed(self._retrying.values()))
                 retrying = replace(retrying, others=len(self._retrying) - 1)
+            items = tuple(
+                RunningItem(path[:SHOWN_PATH_CHARACTERS], at, tries)
+                for path, at in islice(self._begun.items(), ITEMS_LISTED)
+                for tries in [1 if path not in self._retrying else self._retrying[path].try_number]
+            )
             limited = next(iter(self._limited.values()), None)
             if limited is not None:
                 limited = replace(limited, steps=len(self._limited))
@@ -238,6 +245,7 @@ class Progress:
             limited=limited,
             waited_ms=self._held.waited_ms(),
             spending=None if self.ledger is None else self.ledger.describe(),
+            items=items,
         )
 
     def final_records(self, now: Time, *, completes: bool = False, waits: bool = False) -> tuple[Step, ...]:

@@ -5,9 +5,10 @@ import concurrent.futures
 import sys
 from typing import Any
 
-from holdfast.core.errors import Invalid, ItemsFailed, JobError, StepFailed, WrongColour
+from holdfast.core.errors import BlobGone, Invalid, ItemsFailed, JobError, StepFailed, Unstored, WrongColour
 from holdfast.core.limits import ERROR_CHARACTERS, TRACEBACK_CHARACTERS
 from holdfast.core.model import Error, Step
+from holdfast.redaction import redact
 from holdfast.tracebacks import format_folded
 
 SHORT_CHARACTERS = 200
@@ -57,7 +58,11 @@ class Reported(Exception):
 
 def is_final(error: BaseException) -> bool:
     """Whether a retry would fail the same way, because the code or its arguments are wrong."""
-    return error.is_final if isinstance(error, Reported) else isinstance(error, Invalid | WrongColour)
+    return (
+        error.is_final
+        if isinstance(error, Reported)
+        else isinstance(error, Invalid | WrongColour | Unstored | BlobGone)
+    )
 
 
 def error_of(error: BaseException) -> Error:
@@ -70,6 +75,7 @@ def error_of(error: BaseException) -> Error:
         lines = format_folded(error)
     except Exception:
         lines = "(the traceback can't be formatted)"
+    lines = redact(lines)  # before it is cut, which may leave half of a secret
     if len(lines) > TRACEBACK_CHARACTERS:
         half = TRACEBACK_CHARACTERS // 2
         lines = f"{lines[:half]}\n… {len(lines) - TRACEBACK_CHARACTERS} characters left out …\n{lines[-half:]}"
@@ -103,7 +109,7 @@ def text_of(error: BaseException) -> str:
         text = f"(no text: __str__ raised {type(trouble).__name__})"
     if isinstance(error, asyncio.CancelledError):
         text = f"{INSIDE}: {text}" if text else INSIDE
-    return storable(text[:ERROR_CHARACTERS])
+    return storable(text, ERROR_CHARACTERS)
 
 
 def line_of(error: BaseException) -> str:
@@ -112,9 +118,9 @@ def line_of(error: BaseException) -> str:
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
-def storable(text: str) -> str:
-    """Return a text without what a store can't hold: lone surrogates and NUL."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+def storable(text: str, most: int | None = None) -> str:
+    """Return a text, cut to `most` characters, without secrets and what a store can't hold: lone surrogates, NUL."""
+    return redact(text)[:most].encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def rebuild_error(step: Step) -> Exception:

@@ -3,6 +3,7 @@
 Must not read or write a store. The path of a record that isn't one of the job's own steps starts with a tilde.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,10 +12,9 @@ from msgspec.structs import replace
 from holdfast.core.errors import BadValue
 from holdfast.core.model import Step, StepState
 from holdfast.core.outcome import FAILED_ONCE_PATH
+from holdfast.core.reruns import AGAIN_PATH, Again, Origin, variant_of
 from holdfast.jobs.consequences import UNDO_PATH
-
-ARGS_PATH = "~args/"
-"""The path, beside the record of a step with `key=`, of hashes of its arguments, to notice when they differ."""
+from holdfast.worker.drift import read_tags
 
 
 class Records:
@@ -27,6 +27,14 @@ class Records:
         """The records of waits, intents to undo, and failures stored beside a step, by path."""
         self.arguments: dict[str, str] = {}
         """Hashes of the arguments of calls with a key, by the path of the call: see drift.tags."""
+        self.again: dict[str, Again] = {}
+        """The steps that a person wanted to run again, and those around and inside them, by path."""
+        self.reruns = 0
+        """How often that happened."""
+        self.rerun_epoch = 0
+        """The epoch before the last time. Records of later leases are newer than that."""
+        self.origin: Origin | None = None
+        """What the run was made from, if it is a rerun or a fork."""
         self._known_paths: set[str] | None = None
 
     def clear(self) -> None:
@@ -50,9 +58,49 @@ class Records:
         undo. Computed once.
         """
         if self._known_paths is None:
-            left = [*self.steps, *(path.removeprefix(UNDO_PATH) for path in self.waits if path.startswith(UNDO_PATH))]
+            left = [
+                *self.steps,
+                *self.again,
+                *(path.removeprefix(UNDO_PATH) for path in self.waits if path.startswith(UNDO_PATH)),
+            ]
             self._known_paths = {*left, *(above for path in left for above in paths_above(path))}
         return self._known_paths
+
+    # Reruns.
+
+    def load_again(self, step: Step) -> None:
+        """Load the generation of a step, or the number of reruns."""
+        if step.path == AGAIN_PATH:
+            self.reruns, self.rerun_epoch = int(step.result or 0), step.epoch
+        else:
+            self.again[step.path.removeprefix(AGAIN_PATH)] = msgspec.json.decode(step.result or "{}", type=Again)
+
+    def generation(self, path: str) -> str:
+        """Return the generation of a step: "" until a person rejects it or a step around or inside it."""
+        if not self.again:
+            return ""
+        return ",".join(f"{one}:{again.number}" for one, again in self._again_above(path))
+
+    def again_of(self, path: str) -> Again | None:
+        """Return what a person said about a step, or about the innermost step around it."""
+        found = [again for _, again in self._again_above(path) if again.whole and again.feedback]
+        return found[-1] if found else next((again for _, again in self._again_above(path) if again.whole), None)
+
+    def _again_above(self, path: str) -> list[tuple[str, Again]]:
+        known = [(one, self.again[one]) for one in (*paths_above(path), path) if one in self.again]
+        return [(one, again) for one, again in known if again.whole or one == path]
+
+    def choose_variant(self, path: str, tags: Sequence[str]) -> str:
+        """Return where a call with a key is recorded, given hashes of its arguments: under its own path, unless its
+        arguments changed in a rerun.
+        """
+        variants = (variant_of(path, number) for number in range(self.reruns, 0, -1))
+        newest = next((one for one in variants if one in self.steps), path)
+        step, stored = self.steps.get(newest), self.arguments.get(newest)
+        is_newer = step is None or step.epoch > self.rerun_epoch
+        if is_newer or stored is None or read_tags(stored) == list(tags):
+            return newest
+        return variant_of(path, self.reruns)
 
     def failure_of(self, path: str, attempt: int) -> Step | None:
         """Return a failure that this attempt's code has already seen, so that it gets it again: of an effect in doubt,

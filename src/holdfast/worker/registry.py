@@ -2,16 +2,22 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from msgspec import Struct
 
+from holdfast.core.alerts import Alert
+from holdfast.core.budgets import Cost
 from holdfast.core.codec import Signature
 from holdfast.core.declared_limits import Limit
-from holdfast.core.errors import Invalid
+from holdfast.core.errors import BadValue, Invalid
 from holdfast.core.keys import check_type
+from holdfast.core.limits import CHILDREN
 from holdfast.core.model import Options, Retry
+from holdfast.core.queue_bounds import QueueBound
+from holdfast.core.schedules import Definition
+from holdfast.jobs.job_calls import JobCall
 
 
 class StepSpec(Struct, frozen=True, kw_only=True):
@@ -33,6 +39,10 @@ class StepSpec(Struct, frozen=True, kw_only=True):
     """Its earlier names, oldest first."""
     limits: tuple[Limit, ...] = ()
     """The shared limits that each try needs a permit of."""
+    cost: Cost | None = None
+    """What each try costs."""
+    undo_name: str = ""
+    """The name of its undo, if that is found by this name and not by the step's (`attachments`)."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,6 +63,12 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     isolated: bool = False
     memory_mb: int | None = None
     limits: tuple[Limit, ...] = ()
+    most_children: int = CHILDREN
+    """How many children one job of this type may submit."""
+    fair: str = ""
+    """A text with arguments in braces that makes a job's fair key."""
+    needs: frozenset[str] = frozenset()
+    """What a worker must have to run it."""
 
 
 UNDOABLE: dict[str, dict[str, StepSpec]] = {}
@@ -69,11 +85,20 @@ NO_GENERATOR = "a generator can't be recorded; return a list"
 
 
 class Registry:
-    """The jobs of one app, by type, and its limits."""
+    """The jobs of one app, by type, and its limits and schedules."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobSpec] = {}
+        self.on_settle: Callable[[str, int], None] | None = None
         self._limits: dict[str, Limit] = {}
+        self.bounds: dict[str, QueueBound] = {}
+        """How many jobs may wait in which queues."""
+        self.alerts: dict[Alert, None] = {}
+        """The alerts of the app, in the order of their declaration."""
+        self.subscriptions: dict[str, dict[str, JobCall | None]] = {}
+        """The events that jobs are subscribed to: by name, the types of the jobs (`jobs.subscriptions`)."""
+        self.schedules: dict[str, Definition] = {}
+        """What the app declares, by name."""
 
     def add(self, spec: JobSpec) -> None:
         """Register a job. Two functions with one type are refused; the same function may be registered again."""
@@ -93,6 +118,19 @@ class Registry:
         """Return all registered types."""
         return sorted(self._jobs)
 
+    def servable(self, has: Collection[str]) -> list[str]:
+        """Return the registered types that a worker with these things can run."""
+        return [type for type in self.types() if self._jobs[type].needs <= frozenset(has)]
+
+    def lacking(self, has: Collection[str], most: int) -> dict[str, tuple[str, ...]]:
+        """Return what a worker with these things lacks, for each of the types that it can't run; not too many."""
+        lacks = {type: tuple(sorted(self._jobs[type].needs.difference(has))) for type in self.types()}
+        return dict([(type, words) for type, words in lacks.items() if words][:most])
+
+    def needed(self) -> frozenset[str]:
+        """Return everything that jobs of this app need."""
+        return frozenset(word for spec in self._jobs.values() for word in spec.needs)
+
     def add_limit(self, limit: Limit) -> Limit:
         """Register a limit. The same name may be declared again, but not with other settings."""
         there = self._limits.setdefault(limit.name, limit)
@@ -103,14 +141,66 @@ class Registry:
             )
         return there
 
+    def add_bound(self, bound: QueueBound) -> None:
+        """Register the bound of a queue. The same queue may be declared again, but not with another bound."""
+        there = self.bounds.setdefault(bound.queue, bound)
+        if there != bound:
+            raise Invalid(
+                f"queue {bound.queue} is declared twice with different bounds: {there.words()}; and {bound.words()}; "
+                "declare it once"
+            )
+
+    def settle(self, limit: Limit, units: int) -> None:
+        """Correct what the running step uses of a limit, in millionths of a unit. See `Limit.settle`."""
+        if self.on_settle is not None:
+            self.on_settle(limit.name, units)
+
     def limits(self) -> list[Limit]:
         """Return all registered limits, by name."""
         return [self._limits[name] for name in sorted(self._limits)]
+
+    def add_schedule(self, name: str, definition: Definition) -> None:
+        """Register a schedule. The same name may be declared again, but not with another meaning."""
+        there = self.schedules.setdefault(name, definition)
+        if there != definition:
+            raise Invalid(
+                f"schedule {name} is declared twice: {there.words()} ({there.job.type}) and {definition.words()} "
+                f"({definition.job.type}); give one of them another name"
+            )
+
+    def args_misfit(self, type: str, args: str) -> str | None:
+        """Say why the job of this type can't read these arguments; None if it can, or if it isn't known here."""
+        spec = self._jobs.get(type)
+        return None if spec is None else _trouble_of(spec.signature.decode, args)
+
+    def misfit(self, type: str, args: str) -> str | None:
+        """Say why a job of this type can't have these arguments; None if it can, or if the type isn't known here."""
+        spec = self._jobs.get(type)
+        try:
+            if spec is not None:
+                spec.signature.decode(args)
+        except BadValue as error:
+            return f"its arguments don't fit the job {type} any more: {error}; change the schedule or the job"
+        return None
 
     def is_home_of(self, function: Callable[..., Any], type: str) -> bool:
         """Whether this function is the job of this type here."""
         spec = self._jobs.get(type)
         return spec is not None and spec.function is function
+
+
+def result_misfit(name: str, result: str) -> str | None:
+    """Say why no step of this name can read a recorded result; None if one can, or if none is known here."""
+    troubles = [_trouble_of(spec.signature.result.decode, result) for spec in STEPS.get(name, {}).values()]
+    return None if None in troubles else next(iter(troubles), None)
+
+
+def _trouble_of(decode: Callable[[str], object], text: str) -> str | None:
+    try:
+        decode(text)
+    except BadValue as error:
+        return str(error)
+    return None
 
 
 def check_function(function: Any, kind: str, name: str | None) -> Callable[..., Any]:

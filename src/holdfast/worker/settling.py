@@ -16,6 +16,7 @@ from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import announce_stopped, may_concern_others, notify_others, wake_now
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.booking import book, is_unbooked
 from holdfast.worker.claiming import CLAIM_LIMIT, Claiming
 from holdfast.worker.held_job import CANCELLED, CUT, DOUBTED, ENDED, LOST, RELEASED, SUSPENDED
 from holdfast.worker.hook_reports import HookReports
@@ -134,6 +135,8 @@ class Settling:
             await attempt.journal.wait_until_written()
             if stop is None and error is None and attempt.journal.effects.is_in_doubt():
                 stop = DOUBTED
+            if stop not in (LOST, CANCELLED, SUSPENDED):
+                await book(attempt)
             now = await attempt.persist(self._engine.now)
             if stop in (LOST, CANCELLED, SUSPENDED):
                 self._leave_to_others(attempt, stop)
@@ -232,6 +235,8 @@ def _needs_care(attempt: Attempt, error: BaseException | None) -> bool:
         return True
     if attempt.is_plain():
         return False
+    if is_unbooked(attempt):
+        return True
     journal = attempt.journal
     return journal.is_writing() or (error is None and journal.effects.is_in_doubt())
 

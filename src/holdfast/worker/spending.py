@@ -1,7 +1,8 @@
 """What an attempt spends: the amounts that its code reports with `spend()`, and what became of them.
 
-Must not write anything: a step's amounts are recorded with the step (`journal`), and the totals with the heartbeat and
-the end of the lease (`progress`).
+A step that declares a cost counts as if it had spent that, for each currency in which it doesn't report something else.
+Must not write anything: a step's amounts are recorded with the step (`journal`), the totals with the heartbeat and the
+end of the lease (`progress`), and the job's budget hears of them with the step's permits (`permits`).
 """
 
 import threading
@@ -11,17 +12,25 @@ from msgspec import json
 from msgspec.structs import replace
 
 from holdfast.core.model import Spending, Step, StepState
-from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in
+from holdfast.core.reruns import SAVED_PATH
+from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, lessened
 
 
 class Ledger:
     """The amounts of one attempt. Safe from any thread of the job, and from the heartbeat's thread."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, *, is_budgeted: bool = False) -> None:
         self._epoch = epoch
+        self._is_budgeted = is_budgeted
         self._lock = threading.Lock()
         self._running: dict[str, Amounts] = {}
         """What the steps that run now have spent in this try, by path."""
+        self._declared: dict[str, Amounts] = {}
+        """What the steps that run now declare as the cost of this try, by path."""
+        self._ended: dict[str, Amounts] = {}
+        """What ended tries have spent, by path, until it is booked on the job's budget."""
+        self._unbooked: Amounts = {}
+        """What code between steps has spent, and what earlier leases left, until it is booked on the job's budget."""
         self._recorded: dict[str, Amounts] = {}
         """What earlier leases recorded, by path: what is asked for again is saved."""
         self._total = Spending()
@@ -32,7 +41,8 @@ class Ledger:
     def load(self, before: Spending) -> None:
         """Take over the totals of the lease before this one. After a wait or a release, nothing counts as saved."""
         with self._lock:
-            self._total = replace(before, kept=self._total.kept, in_flight={}, waited=0)
+            self._total = replace(before, kept=self._total.kept, in_flight={}, waited=0, unbooked={})
+            self._unbooked = before.unbooked
             self._saves = before.waited != self._epoch - 1
 
     def load_step(self, record: Step) -> None:
@@ -41,6 +51,11 @@ class Ledger:
         with self._lock:
             self._recorded[record.path.removeprefix(SPENT_PATH)] = amounts
             self._total = replace(self._total, kept=added(self._total.kept, amounts))
+
+    def load_saved(self, record: Step) -> None:
+        """Take over what a step had cost the run that it was copied from: this run saves it."""
+        with self._lock:
+            self._recorded[record.path.removeprefix(SAVED_PATH)] = amounts_in(record)
 
     def note_answered(self, path: str) -> None:
         """Note that a record answered a call that would have cost money again."""
@@ -53,6 +68,11 @@ class Ledger:
 
     # What this one spends.
 
+    def declare(self, path: str, cost: Amounts) -> None:
+        """Note what the next try of a step costs, as far as it is known."""
+        with self._lock:
+            self._declared[path] = cost
+
     def spend(self, path: str, amounts: Amounts) -> None:
         """Note that code in this step has spent something; outside steps, the path is empty."""
         with self._lock:
@@ -60,13 +80,23 @@ class Ledger:
                 self._running[path] = added(self._running.get(path, {}), amounts)
             else:
                 self._total = replace(self._total, loose=added(self._total.loose, amounts))
+                if self._is_budgeted:
+                    self._unbooked = added(self._unbooked, amounts)
 
-    def waste(self, path: str) -> None:
-        """Note that a try of a step failed: what it spent is not kept."""
+    def waste(self, path: str, *, is_refused: bool = False) -> None:
+        """Note that a try of a step failed: what it spent is not kept. If its provider refused it, it cost nothing."""
         with self._lock:
-            amounts = self._running.pop(path, None)
-            if amounts:
+            if is_refused:
+                self._declared.pop(path, None)
+            if amounts := self._close(path):
                 self._total = replace(self._total, wasted=added(self._total.wasted, amounts))
+
+    def _close(self, path: str) -> Amounts:
+        """Return what the try that ends now has spent."""
+        spent = {**self._declared.pop(path, {}), **self._running.pop(path, {})}
+        if spent and self._is_budgeted:
+            self._ended[path] = added(self._ended.get(path, {}), spent)
+        return spent
 
     def records_of(self, step: Step) -> Iterator[Step]:
         """Yield the record of what a finished step has spent, to be written together with the step's own."""
@@ -74,7 +104,7 @@ class Ledger:
             self.waste(step.path)
             return
         with self._lock:
-            amounts = self._running.pop(step.path, None)
+            amounts = self._close(step.path)
             if not amounts:
                 return
             self._total = replace(self._total, kept=added(self._total.kept, amounts))
@@ -87,9 +117,31 @@ class Ledger:
             total = self._total
             self._total = replace(total, wasted=added(total.wasted, total.loose), loose={})
 
+    # What the job's budget doesn't know yet.
+
+    def take_ended(self, path: str) -> Amounts:
+        """Return what the tries of a step have spent since this was last asked."""
+        with self._lock:
+            return self._ended.pop(path, {})
+
+    def take_unbooked(self) -> Amounts:
+        """Return what was spent between steps, and by cut steps of earlier leases, since this was last asked."""
+        with self._lock:
+            taken, self._unbooked = self._unbooked, {}
+            return taken
+
+    def has_unbooked(self) -> bool:
+        """Whether there is such an amount."""
+        return bool(self._unbooked)
+
     def describe(self, *, waits: bool = False) -> Spending | None:
         """Return the totals; None if nothing was ever spent. `waits` if the lease ends with a wait or a release."""
         with self._lock:
             waited = self._epoch if waits else self._total.waited
-            now = replace(self._total, in_flight=added(*self._running.values()), waited=waited)
+            paths = {*self._running, *self._declared}
+            tries = [(self._running.get(path, {}), self._declared.get(path, {})) for path in paths]
+            over = [lessened(spent, declared) for spent, declared in tries]
+            in_flight = added(*(added(declared, more) for (_, declared), more in zip(tries, over, strict=True)))
+            unbooked = added(self._unbooked, *over) if self._is_budgeted else {}
+            now = replace(self._total, in_flight=in_flight, waited=waited, unbooked=unbooked)
         return now if now != Spending(waited=now.waited) else None

@@ -13,7 +13,7 @@ from holdfast.core.model import Step, Time
 from holdfast.core.outcome import TRANSACTION
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.bodies import admit, body_of, run_blocking, run_timed
-from holdfast.worker.call import Body, Call
+from holdfast.worker.call import OUTSIDE, Body, Call
 from holdfast.worker.cancellation import Watch, cancels_of
 from holdfast.worker.context import PATH
 from holdfast.worker.effect_call import EffectCall
@@ -55,7 +55,7 @@ def run_async(call: Call, body: Body | None = None) -> Coroutine[Any, Any, Any]:
 async def _run_effect(call: EffectCall, body: Body) -> Any:
     under_way, is_ours = call.join()
     if not is_ours:
-        return call.read_result(await asyncio.shield(asyncio.wrap_future(under_way)))
+        return await _value(call, call.read_result(await asyncio.shield(asyncio.wrap_future(under_way))))
     with call.lead(under_way):
         return await _run(call, body)
 
@@ -63,7 +63,7 @@ async def _run_effect(call: EffectCall, body: Body) -> Any:
 async def _run(call: Call, body: Body) -> Any:
     is_answered, value = call.answer()
     if is_answered:
-        return value
+        return await _value(call, value)
     attempt = call.attempt
     if attempt.stop is not None or attempt.is_fenced():
         await attempt.admit()
@@ -103,7 +103,7 @@ async def _run_admitted(call: Call, body: Body) -> Any:
         if call.within is not None:
             call.shield_record(here)
             here = None
-        return call.read_result(await call.record(step))
+        return await _value(call, call.read_result(await call.record(step)))
     finally:
         PATH.reset(token)
         if call.is_retried:
@@ -113,12 +113,18 @@ async def _run_admitted(call: Call, body: Body) -> Any:
         call.leave(here)
 
 
+async def _value(call: Call, value: Any) -> Any:
+    """Return a recorded value; fetch it first if it is a blob."""
+    return value if value is not OUTSIDE else await call.read_outside()
+
+
 async def _try(call: Call, body: Body, started_at: Time, here: "asyncio.Task[Any] | None") -> Step:
     """Run the body until it succeeds or its failure is final; return what to record."""
     attempt = call.attempt
     is_timed = call.is_timed_here and call.spec.timeout_ms is not None and not call.spec.isolated
     while True:
         cancels = cancels_of(here)
+        call.declare_cost()
         if call.is_retried:
             call.begin_try()
             TRY.set(call.now)
@@ -135,7 +141,7 @@ async def _try(call: Call, body: Body, started_at: Time, here: "asyncio.Task[Any
             if delay is None:
                 await call.record_failure(error, started_at)
                 raise
-        await call.end_try()
+        await call.end_try(is_refused=throttle is not None)
         permits = permits_of(call)
         if permits is not None:
             permits.give_back(call.path)
@@ -161,7 +167,7 @@ def run_sync(call: Call) -> Any:
         return _run_sync(call)
     under_way, is_ours = call.join()
     if not is_ours:
-        return call.read_result(under_way.result())
+        return _value_sync(call, call.read_result(under_way.result()))
     with call.lead(under_way):
         return _run_sync(call)
 
@@ -169,7 +175,7 @@ def run_sync(call: Call) -> Any:
 def _run_sync(call: Call) -> Any:
     is_answered, value = call.answer()
     if is_answered:
-        return value
+        return _value_sync(call, value)
     attempt = call.attempt
     admit(attempt)
     if attempt.starting is not None:
@@ -178,7 +184,7 @@ def _run_sync(call: Call) -> Any:
         call.go_on()
         if call.not_before is not None:
             run_on_loop(attempt, rest(call))
-    if not call.spec.limits:
+    if not call.needs_permits:
         return _run_sync_admitted(call)
     try:
         run_on_loop(attempt, _acquire(call))
@@ -207,9 +213,14 @@ def _run_sync_admitted(call: Call) -> Any:
                 admit(attempt)
         if attempt.job.epoch > 1:
             call.note_run()
-        return call.read_result(run_on_loop(attempt, call.record(_try_sync(call, started_at))))
+        return _value_sync(call, call.read_result(run_on_loop(attempt, call.record(_try_sync(call, started_at)))))
     finally:
         call.leave()
+
+
+def _value_sync(call: Call, value: Any) -> Any:
+    """Like _value, in this thread."""
+    return value if value is not OUTSIDE else run_on_loop(call.attempt, call.read_outside())
 
 
 def _try_sync(call: Call, started_at: Time) -> Step:
@@ -217,6 +228,7 @@ def _try_sync(call: Call, started_at: Time) -> Step:
     attempt = call.attempt
     watch = Watch(attempt)
     while True:
+        call.declare_cost()
         call.begin_try()
         try:
             with watch:
@@ -228,8 +240,8 @@ def _try_sync(call: Call, started_at: Time) -> Step:
             if delay is None:
                 run_on_loop(attempt, call.record_failure(error, started_at))
                 raise
-        run_on_loop(attempt, call.end_try())
-        if call.spec.limits:
+        run_on_loop(attempt, call.end_try(is_refused=throttle is not None))
+        if call.needs_permits:
             attempt.loop.call_soon_threadsafe(_give_back, call)
         if throttle is None:
             attempt.pause(delay)
@@ -238,7 +250,7 @@ def _try_sync(call: Call, started_at: Time) -> Step:
             call.take_back()
             run_on_loop(attempt, wait_out(call, throttle))
         admit(attempt)
-        if call.spec.limits:
+        if call.needs_permits:
             run_on_loop(attempt, _acquire(call, again=True))
         if throttle is not None:
             run_on_loop(attempt, call.write_intents(started_at))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.core.budgets import least_needs
 from holdfast.core.changes import Cargo, rest, suspend
 from holdfast.core.durations import in_words
 from holdfast.core.errors import HoldfastError, Invalid
@@ -31,6 +32,7 @@ from holdfast.jobs.consequences import wake_now
 from holdfast.jobs.waiters import awaited_job, break_circle, waiters_of
 from holdfast.safe_text import logger
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.booking import book
 from holdfast.worker.context import ATTEMPT, PATH
 from holdfast.worker.held_job import DOUBTED, LOST, STORE_RETRY_SECONDS, SUSPENDED
 from holdfast.worker.outcomes import vanished_note
@@ -57,7 +59,7 @@ INSTEAD = "give the wait within= or timeout=, or use holdfast.sleep"
 """What to use instead of a timer, which doesn't survive a suspend."""
 
 SEVERAL_LIMITS_MS = 60_000
-"""A job that waits for several limits comes back after so long: the store wakes it for the first one only."""
+"""A job that waits for several limits runs again after this time: the store wakes it for the first one only."""
 
 LISTEN_SECONDS = 5.0
 """How often a waiting job that still has steps running polls for signals."""
@@ -282,6 +284,7 @@ class Suspension:
             attempt.halt(DOUBTED)
             return
         waits = tuple(dict.fromkeys(wait for one in pending if not one.is_given_up for wait in one.all_waits()))
+        waits = least_needs(waits)
         if sum(wait.kind is WaitKind.LIMIT for wait in waits) > 1:
             waits = _bounded(waits, attempt.now() + SEVERAL_LIMITS_MS)
         if not waits:
@@ -294,6 +297,7 @@ class Suspension:
         note = self._make_note(pending, waits)
         attempt.is_closing = True
         try:
+            await book(attempt)
             now = await attempt.persist(attempt.engine.now)
             if attempt.is_busy() or self._pending != pending or self._slot_seconds() is not None:
                 return

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Invalid, StoreBusy, StoreError, StoreFull, StoreUnwritable
 from holdfast.core.model import Conflict, Recorded, Step, StepState, Time
-from holdfast.core.outcome import TRANSACTION
+from holdfast.core.outcome import ARGS_PATH, TRANSACTION
+from holdfast.core.references import may_need_blobs
 from holdfast.engines.contract import Guarantees
 from holdfast.engines.traits import Transactional
 from holdfast.worker.bodies import run_timed
@@ -19,7 +20,7 @@ from holdfast.worker.call import Body, Call
 from holdfast.worker.cancellation import Watch
 from holdfast.worker.context import TX
 from holdfast.worker.drift import tags_text
-from holdfast.worker.records import ARGS_PATH, beside
+from holdfast.worker.records import beside
 from holdfast.worker.registry import StepSpec
 
 BUSY_TRIES = 3
@@ -58,6 +59,7 @@ class TransactionCall(Call):
         attempt, journal = self.attempt, self.journal
         check_store(self.spec, attempt.engine.guarantees)
         engine = cast(Transactional, attempt.engine)
+        await attempt.engine.blobs.ready(create=True)  # not in the transaction, which may be the only one
         await self.wait_for_threads()  # here, where nobody waits for us
         started_at = attempt.now()
         begun = replace(self.make_record(StepState.STARTED, started_at), finished_at=None)
@@ -77,7 +79,7 @@ class TransactionCall(Call):
             finally:
                 TX.reset(token)
             journal.check_recordable()
-            return self._make_records(value, started_at)
+            return await self._make_records(value, started_at)
 
         async def act() -> Recorded | Conflict:
             nonlocal lost
@@ -96,12 +98,17 @@ class TransactionCall(Call):
         journal.note_recorded(self._standing)
         return self._standing
 
-    def _make_records(self, value: Any, started_at: Time) -> list[Step]:
+    async def _make_records(self, value: Any, started_at: Time) -> list[Step]:
         """Return what is recorded with the effect: the result and the undo intent. So an undo is never in doubt."""
         done = super().make_done(value, started_at)
+        if may_need_blobs(done.result or ""):
+            text = await self.attempt.engine.blobs.keep(done.result or "", done.job, f"result of {done.name}")
+            self._done = done = replace(done, result=text)
         records = [done, *self.make_intents(started_at)]
         if self.keyed:
             records.append(beside(done, ARGS_PATH + self.path, StepState.DONE, tags_text(self.text)))
+        if self.attempt.progress.ledger is not None:
+            records += self.attempt.progress.ledger.records_of(done)
         return records
 
     def has_intents(self) -> bool:

@@ -8,16 +8,19 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.codec import Signature
+from holdfast.core.codec import Signature, parse
 from holdfast.core.errors import Invalid, NotFound, UndoFailed
 from holdfast.core.model import Job, Options, Retry, Step, StepState
 from holdfast.core.outcome import TRANSACTION
 from holdfast.engines.contract import Engine
 from holdfast.jobs.consequences import UNDO_PATH, UNDO_TYPE, cancel_children
+from holdfast.jobs.flows import resolved_args
+from holdfast.worker.attachments import find_cancel, has_ended
 from holdfast.worker.call import Call
 from holdfast.worker.context import UNDONE, attempt_here
 from holdfast.worker.recorded_errors import text_of, type_name
@@ -61,8 +64,18 @@ async def foreign_type(job: Job, engine: Engine, registry: Registry) -> str | No
     if undone is None or registry.get(undone.type) is not None:
         return None
     intents = await engine.steps_under(undone.id, UNDO_PATH)
-    calls_known = all(record_info(intent)["step"] in UNDOABLE for intent in intents)
+    calls_known = all(_is_known(record_info(intent)) for intent in intents)
     return None if calls_known and not undone.options.cleanup else undone.type
+
+
+def _is_known(info: Mapping[str, str]) -> bool:
+    """Whether this process has the function that undoes a step."""
+    if "undo" not in info:
+        return info["step"] in UNDOABLE
+    try:
+        return bool(find_cancel(info["undo"]))
+    except NotFound:
+        return False
 
 
 class _Undo:
@@ -86,13 +99,18 @@ class _Undo:
         steps = {step.path: step for step in await attempt.persist(lambda: self._engine.steps(self._id))}
         for intent in reversed([step for path, step in steps.items() if path.startswith(UNDO_PATH)]):
             path = intent.path.removeprefix(UNDO_PATH)
-            await self._try(path, self._undo_of(intent, steps.get(path)), record_info(intent))
+            info = record_info(intent)
+            if "undo" not in info:
+                await self._try(path, self._undo_of(intent, steps.get(path)), info)
+            elif (record := steps.get(path)) is not None and not has_ended(path, steps):
+                await self._try(path, partial(self._stop_attached, info["undo"], record), info)
         spec = self._registry.get(job.type)
         if spec is None or spec.cleanup is None:
             if job.options.cleanup:
                 self._left.append(f"cleanup (this worker knows no job {job.type!r} with a cleanup)")
         else:
-            args, kwargs = spec.signature.decode(job.args)
+            text = await attempt.persist(lambda: resolved_args(self._engine, job))
+            args, kwargs = spec.signature.decode(text)
             await self._try("cleanup", lambda: _call(spec.cleanup, *args, **kwargs))
         if self._left:
             raise UndoFailed(f"could not be undone: {'; '.join(self._left)}")
@@ -112,10 +130,16 @@ class _Undo:
                 )
                 raise NotFound(f"this worker knows no step {name!r} of {place} with an undo; {where}")
             done = record is not None and record.state is StepState.DONE
-            value = spec.signature.result.decode(record.result or "null") if done and record is not None else None
+            value = None
+            if done and record is not None:
+                value = spec.signature.result.decode(await self._engine.blobs.fetch(record.result or "null"))
             await _call(spec.undo, value)
 
         return undo
+
+    async def _stop_attached(self, name: str, record: Step) -> None:
+        """Cancel a provider's job, by the id that was recorded when it was started."""
+        await _call(find_cancel(name), parse(record.result or "null"))
 
     async def _try(self, path: str, work: Callable[[], Awaitable[Any]], info: Mapping[str, str] | None = None) -> None:
         """Run one undo as a step of this job, of the same kind as the step that it undoes. A failure is noted, and the
@@ -127,7 +151,8 @@ class _Undo:
         call = make_call(attempt, _TRANSACTION if info.get("effect") == TRANSACTION else _SPEC, (path,), {}, path)
 
         async def within(_: Call) -> None:
-            token = UNDONE.set((self._id, path if path != "cleanup" else "", info.get("first", "")))
+            step, first = path if path != "cleanup" else "", info.get("first", "")
+            token = UNDONE.set((self._id, step, first, info.get("generation", "")))
             try:
                 await work()
             finally:

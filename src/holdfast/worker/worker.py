@@ -11,18 +11,22 @@ import random
 import re
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from holdfast import forking
 from holdfast.background import LogOnce
 from holdfast.core.errors import HoldfastError, Invalid, Moved, StoreLost
-from holdfast.core.model import TYPES_LISTED, Beat, Job, Lease, Presence, Time
+from holdfast.core.model import SCHEDULES_LISTED, TYPES_LISTED, Beat, Job, Lease, Presence, Time
 from holdfast.core.moves import MOVED, mark_of
 from holdfast.engines.contract import Engine
 from holdfast.engines.topics import worker_topic
+from holdfast.jobs.built_in import BUILT_IN_TYPES
 from holdfast.jobs.consequences import UNDO_TYPE
+from holdfast.jobs.full_queues import declare_bounds
 from holdfast.jobs.job_events import Hooks
 from holdfast.jobs.limits import declare_limits
+from holdfast.jobs.schedules import declare_schedules
+from holdfast.jobs.subscriptions import declare_subscriptions
 from holdfast.safe_text import logger
 from holdfast.worker.admissions import Admissions
 from holdfast.worker.attempt import Attempt
@@ -65,12 +69,17 @@ class Worker:
         name: str | None = None,
         chance: Callable[[], float] = random.random,
         hooks: Hooks | None = None,
+        has: Collection[str] = (),
+        for_any_type: bool = False,
     ) -> None:
         if type(at_once) is not int or at_once < 1:
             raise Invalid(f"at_once={at_once!r}: give the number of slots, at least one")
         self.id = name or worker_id(socket.gethostname())
         self.queues = tuple(queues)
         self.at_once = at_once
+        self.has = frozenset(has)
+        self._for_any_type = for_any_type
+        """Whether it stands for workers of any job type: those over HTTP. Then its heartbeats name no types."""
         self._engine = engine
         self._registry = registry
         self._poll_seconds = poll_seconds
@@ -141,13 +150,15 @@ class Worker:
         self._claiming.begin = execution.begin
 
     def types(self) -> tuple[str, ...]:
-        """The job types that this worker claims: those of its registry, and the built-in ones."""
-        return (*self._registry.types(), UNDO_TYPE)
+        """The job types that this worker claims: those of its registry whose needs it meets, and the built-in ones."""
+        return (*self._registry.servable(self.has), *BUILT_IN_TYPES)
 
     def _types_now(self) -> tuple[str, ...]:
         """The types to claim now: without undo jobs while those are left to other workers."""
         types = self.types()
-        return types[:-1] if len(types) > 1 and self._foreign_undo.is_left_to_others() else types
+        if len(types) > len(BUILT_IN_TYPES) and self._foreign_undo.is_left_to_others():
+            return tuple(type for type in types if type != UNDO_TYPE)
+        return types
 
     def make_attempt(self, job: Job, spec: JobSpec, claimed: float) -> Attempt:
         """Make the attempt of a job that was claimed at this time, by our clock."""
@@ -179,13 +190,19 @@ class Worker:
     # Starting and stopping.
 
     async def start(self) -> None:
-        """Declare the limits, send the first heartbeat, then start claiming."""
+        """Declare the limits, bounds, schedules and subscriptions, send the first heartbeat, then start claiming."""
         self._loop, self._own_loop = asyncio.get_running_loop(), forking.OwnLoop()
         self._slots.loop = self._loop
         watch_timers(self._loop, timers_here)
         self._started_at = await self._engine.now()
-        for line in await declare_limits(self._engine, self._registry.limits(), by=self.id):
+        told = await declare_limits(self._engine, self._registry.limits(), by=self.id)
+        told += await declare_bounds(self._engine, list(self._registry.bounds.values()), by=self.id)
+        for line in told:
             log.warning("%s: %s", self.id, line)
+        for line in await declare_schedules(self._engine, self._registry.schedules, by=self.id):
+            log.info("%s: %s", self.id, line)
+        for line in await declare_subscriptions(self._engine, self._registry.types(), self._registry.subscriptions):
+            log.info("%s: %s", self.id, line)
         await self._leases.start()
         CAPTURING.start()
         self._captures = True
@@ -330,8 +347,11 @@ class Worker:
             leaving=leaving,
             beat_ms=self._beat_ms,
             lease_ms=self._lease_ms,
-            types=types if len(types := self.types()) <= TYPES_LISTED else None,
+            types=None if self._for_any_type or len(types := self.types()) > TYPES_LISTED else types,
             trouble=self._writing.standing(),
+            has=tuple(sorted(self.has)),
+            lacks=self._registry.lacking(self.has, TYPES_LISTED),
+            schedules=names if len(names := tuple(self._registry.schedules)) <= SCHEDULES_LISTED else None,
         )
 
     def _on_heartbeat(self, presence: Presence, beat: Beat) -> None:

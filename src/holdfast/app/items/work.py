@@ -14,9 +14,10 @@ from holdfast.app.app import App
 from holdfast.app.items.words import NAMED_LIMIT, Counts, Reporter, error_of, in_figures, label_of, name_of, number_of
 from holdfast.core.codec import Signature, canonical, parse
 from holdfast.core.errors import BadValue, Invalid
-from holdfast.core.keys import check_queue
+from holdfast.core.keys import check_queue, digest
 from holdfast.core.lifecycle import SETTLED, STATE_ROWS
 from holdfast.core.model import Event, Job, Options, Retry, State, Where
+from holdfast.core.references import is_kept_outside
 from holdfast.engines.topics import job_topic
 from holdfast.jobs.service import JobRequest, history_of
 from holdfast.worker.context import ATTEMPT
@@ -171,8 +172,11 @@ class Work:
         store.
         """
         item = self._listed.get(job.key or "")
-        if job.key in self._listed and (self._keyed or job.args == self._args(item)):
+        given = job.digest or digest(job.type, job.args)
+        if job.key in self._listed and (self._keyed or given == digest(job.type, self._args(item))):
             return item
+        if is_kept_outside(job.args):
+            return value
         try:
             (edited,), _ = Signature(self._function).decode(job.args)
         except Invalid:

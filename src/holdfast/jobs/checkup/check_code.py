@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from holdfast.core.model import NEVER_ASKED, PAGE_LIMIT, Job, State, Time, Where
 from holdfast.core.summaries import StepCounts
+from holdfast.jobs.built_in import BUILT_IN_TYPES
 from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs
 from holdfast.jobs.consequences import UNDO_TYPE
 from holdfast.jobs.record_reads import step_heads
@@ -23,7 +24,7 @@ WAITING = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PENDING, Sta
 
 async def check_app(jobs: Jobs, types: Sequence[str], steps: Collection[str]) -> list[Finding]:
     """Check that an App with these types and steps knows the waiting jobs and the steps they have recorded."""
-    known = {*types, UNDO_TYPE}
+    known = {*types, *BUILT_IN_TYPES}
     page = await jobs.engine.find(Where(states=WAITING, newest_first=True))
     strange = Counter((job.type, job.queue) for job in page if job.type not in known)
     more = f" (of the newest {PAGE_LIMIT:,})" if len(page) == PAGE_LIMIT else ""

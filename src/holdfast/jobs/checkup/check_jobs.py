@@ -12,7 +12,15 @@ from holdfast.core.unreadable import unreadable_parts
 from holdfast.engines.clock import SLEW
 from holdfast.engines.contract import system_clock
 from holdfast.jobs.checkup.check_code import check_resumed, check_undos
-from holdfast.jobs.checkup.check_queues import check_drain, check_queues, check_review, check_types, check_workers
+from holdfast.jobs.checkup.check_queues import (
+    Code,
+    check_drain,
+    check_queues,
+    check_review,
+    check_types,
+    check_workers,
+)
+from holdfast.jobs.checkup.check_schedules import check_schedules
 from holdfast.jobs.checkup.finding import Finding, Level, Walk, name_jobs
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.move import mark_in
@@ -35,8 +43,8 @@ AHEAD_MS = 10_000
 """If a job is from further in the future than this, a clock was set back or two machines' clocks differ."""
 
 
-async def check_jobs(jobs: Jobs) -> list[Finding]:
-    """Check everything that the store's jobs, queues and workers show."""
+async def check_jobs(jobs: Jobs, code: Code | None = None) -> list[Finding]:
+    """Check everything that the store's jobs, queues and workers show; with `code`, also for this App."""
     now, queues = await jobs.engine.now(), await view_queues(jobs)
     if marked := await mark_in(jobs.engine):
         return [_counts(queues), Finding("moved", Level.FAIL, marked[0].words())]
@@ -48,11 +56,12 @@ async def check_jobs(jobs: Jobs) -> list[Finding]:
         await _check_owners(jobs),
         await _check_expired(jobs, now),
         await _check_overdue(jobs, now),
-        *check_queues(queues),
+        *check_queues(queues, code),
         *check_types(queues),
         *check_workers(await jobs.workers()),
         await check_undos(jobs, now),
         *await check_drain(jobs),
+        *await check_schedules(jobs),
         await check_resumed(jobs, now),
         check_review(queues),
     ]

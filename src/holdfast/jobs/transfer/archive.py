@@ -11,7 +11,7 @@ from holdfast.core.lifecycle import TERMINAL
 from holdfast.core.model import PAGE_LIMIT, Job, Where
 from holdfast.core.moves import MOVED, Mark
 from holdfast.engines.traits import Movable
-from holdfast.jobs.transfer.move import Side, mark_in
+from holdfast.jobs.transfer.move import Side, copy_blobs, mark_in
 
 ARCHIVE = "archive"
 """The value of `move` in the mark of an archive."""
@@ -36,6 +36,8 @@ async def archive(source: Side, target: Side) -> int:
 async def _copy(store: Movable, kept: Movable, jobs: list[Job]) -> int:
     wholes = [whole for whole in await store.wholes(jobs) if len(whole.entries) == whole.job.version]
     # A job pruned during the copy has lost its history; it can't be archived any more. An archive never prunes.
+    await kept.blobs.ready(create=True)
+    await copy_blobs(store, kept, wholes)
     return await kept.load([replace(whole, job=replace(whole.job, prune_at=None)) for whole in wholes])
 
 

@@ -25,8 +25,9 @@ from holdfast.core.errors import Invalid, Moved, NotFound, Refused
 from holdfast.core.model import PAGE_LIMIT, Conflict, Record
 from holdfast.core.moves import MOVED, HeldKey, Mark, Whole, mark_of
 from holdfast.engines.contract import Engine
-from holdfast.engines.records import QUIET
+from holdfast.engines.records import BLOBS, QUIET
 from holdfast.engines.traits import Movable
+from holdfast.jobs.large_values import references_of
 from holdfast.jobs.transfer.drain import OURS, Tell, drain, held_jobs, lift, living_workers
 
 PAGE_JOBS = 100
@@ -156,6 +157,11 @@ class _Move:
         if self._target.room is not None and jobs > self._target.room:
             limit = self._target.guarantees.limit
             raise Refused(f"{self._to} has no room for {jobs:,} jobs ({limit}); nothing was moved: name another store")
+        if (await self._target.blobs.ready(create=True)).store is None and not await self._source.blobs.is_empty():
+            raise Refused(
+                f"{self._to} has no blob store for the large values and files of {self._from}; nothing was moved: name "
+                "one with $HOLDFAST_BLOBS"
+            )
         mark = Mark(move=secrets.token_hex(8), away=True, store=self._to, by=self._by)
         try:
             await drain(self._target, self._to, self._drain_seconds, self._tell)
@@ -229,6 +235,7 @@ class _Move:
         try:
             while (page := await reading) is not None:
                 reading = asyncio.ensure_future(anext(pages, None))
+                await copy_blobs(self._source, self._target, page)
                 done += await self._target.load(page)
                 mark = replace(into[0], after=page[-1].job.id)
                 into = mark, await self._put(self._target, self._to, mark, into[1])
@@ -336,9 +343,17 @@ async def _key_pages(engine: Movable) -> AsyncIterator[list[HeldKey]]:
         after = (page[-1].type, page[-1].key)
 
 
+async def copy_blobs(source: Engine, target: Engine, wholes: Sequence[Whole]) -> None:
+    """Copy the large values and files of these jobs. Before the jobs, so that none refers to what isn't there."""
+    for whole in wholes:
+        if needed := references_of(whole.job, whole.steps):
+            await target.blobs.copy_from(source.blobs, needed, whole.job.id)
+
+
 def _travelling(records: Sequence[Record]) -> list[Record]:
-    """Return the records to move: not the mark, and not those with which a drain quieted workers."""
-    return [one for one in records if one.name != MOVED and not (one.name.startswith(QUIET) and one.value == OURS)]
+    """Return the records to move: not the mark, not the place of the blobs, and not those that a drain has written."""
+    named = (MOVED, BLOBS)
+    return [one for one in records if one.name not in named and not (one.name.startswith(QUIET) and one.value == OURS)]
 
 
 def _size(whole: Whole) -> int:

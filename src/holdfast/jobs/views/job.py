@@ -3,19 +3,23 @@
 Must not change anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.model import Entry, Job, State, Step, StepState, Time, Wait, Where
+from holdfast.core.references import is_kept_outside, references_in
+from holdfast.core.reruns import ASIDE_PATH, Origin, code_of, origin_of
 from holdfast.core.unreadable import log_lines
 from holdfast.jobs.consequences import UNDO_PATH, UNDO_TYPE
+from holdfast.jobs.flows import FLOW_TYPE
 from holdfast.jobs.questions import Refusal, refusals_of, waits_now
 from holdfast.jobs.run_file import history_before_import
 from holdfast.jobs.service import LOG_PATH, Jobs
 from holdfast.jobs.status import Status
+from holdfast.jobs.views.attempts import attempts_of
 from holdfast.jobs.views.in_doubt import StepInDoubt, steps_in_doubt, steps_that_may_not_fit
 from holdfast.jobs.views.remarks import count_lost_workers
 from holdfast.jobs.views.shapes import (
@@ -28,6 +32,7 @@ from holdfast.jobs.views.shapes import (
     time_text,
 )
 from holdfast.jobs.views.text import ago, one_line, plural, short_id, span
+from holdfast.jobs.views.tree import Tree, tree_shape, view_tree
 from holdfast.safe_text import clean
 
 VALUE_SHOWN = 1_000
@@ -51,8 +56,17 @@ class JobView(Struct, frozen=True, kw_only=True):
     refused: tuple[Refusal, ...]
     log: tuple[str, ...]
     children: tuple[Job, ...]
+    tree: Tree | None
+    """The steps of a flow, as a tree; None for any other job."""
     waits: tuple[Wait, ...]
     """What it waits for, even if it keeps its slot while it waits."""
+
+    code: Mapping[str, str]
+    """The fingerprint of the code that made each step, by path."""
+    set_aside: tuple[Step, ...]
+    """What steps had recorded before a person wanted them to run again."""
+    origin: Origin | None
+    """The run that this one was made from."""
 
     @property
     def whole_history(self) -> tuple[Entry, ...]:
@@ -65,14 +79,18 @@ class JobView(Struct, frozen=True, kw_only=True):
             "job": job_shape(replace(self.job, waits=self.waits)),
             "history": [entry_shape(entry) for entry in self.history],
             "before_import": [entry_shape(entry) for entry in self.before_import],
-            "steps": [step_shape(step) for step in self.steps],
+            "steps": [{**step_shape(step), "code": self.code.get(step.path)} for step in self.steps],
+            "set_aside": [step_shape(step) for step in self.set_aside],
+            "origin": None if self.origin is None else {"job": self.origin.jobs[0], "how": self.origin.how},
             "in_doubt": [one.path for one in self.in_doubt],
             "to_undo": list(self.to_undo),
             "refused": [refusal_shape(one) for one in self.refused],
+            "attempts": [one.shape() for one in attempts_of(self.history)],
             "lost_workers": count_lost_workers(self.whole_history),
             **spending_shape(self.status),
             "log": list(self.log),
             "children": [{"id": c.id, "type": c.type, "state": c.state, "group": c.group} for c in self.children],
+            **({} if self.tree is None else {"tree": tree_shape(self.tree)}),
         }
 
 
@@ -96,7 +114,11 @@ async def view_job(jobs: Jobs, job: Job) -> JobView:
         refused=tuple(refusals_of(job, records)),
         log=tuple(line for step in records if step.path == LOG_PATH for line in log_lines(step)),
         children=tuple(children),
+        tree=await view_tree(jobs, job) if job.type == FLOW_TYPE else None,
         waits=waits_now(job, records),
+        code=code_of(records),
+        set_aside=tuple(step for step in records if step.path.startswith(ASIDE_PATH)),
+        origin=origin_of(records),
     )
 
 
@@ -121,6 +143,7 @@ def facts_of(job: Job, now: Time) -> dict[str, str]:
     facts = {
         "submitted": f"{time_text(job.created_at)}",
         "priority": str(job.priority) if job.priority else "",
+        "fair key": clean(job.options.fair),
         "key": clean(job.key or ""),
         "parent": job.parent or "",
         "expires": "" if job.expires_at is None else ago(job.expires_at, now),
@@ -136,8 +159,15 @@ def facts_of(job: Job, now: Time) -> dict[str, str]:
 
 
 def _shorten(text: str) -> str:
+    text = _named_blob(text)
     rest = len(text) - VALUE_SHOWN
     return clean(text) if rest <= 0 else f"{clean(text[:VALUE_SHOWN])}… and {plural(rest, 'character')} more"
+
+
+def _named_blob(text: str) -> str:
+    """Name a value that is kept in the blob store, instead of showing its reference."""
+    found = references_in(text) if is_kept_outside(text) else []
+    return text if not found else f"a value of {found[0].size:,} bytes (blob {found[0].sha256[:12]})"
 
 
 class Stage(Struct, frozen=True):
@@ -176,7 +206,7 @@ class StepLine(Struct, frozen=True):
 def step_line(step: Step, name: str, *, is_in_doubt: bool) -> StepLine:
     """Return a step under its short name, with its tries, how long it took, and its result or error."""
     # What a step writes before it runs isn't a result.
-    result = "" if step.state is StepState.STARTED else one_line(step.result or "", 40)
+    result = "" if step.state is StepState.STARTED else one_line(_named_blob(step.result or ""), 40)
     tries = f", {step.tries} tries" if step.tries > 1 else ""
     return StepLine(
         name=name,

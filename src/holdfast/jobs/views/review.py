@@ -1,9 +1,11 @@
 """The jobs that need a person, each with its open decisions and possible actions. Must not change anything."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core.lifecycle import EVENTS
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
+from holdfast.jobs.selections import Selection, count
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.in_doubt import StepInDoubt, steps_in_doubt, steps_that_may_not_fit
 from holdfast.jobs.views.shapes import Shape, error_shape, time_text
@@ -37,10 +39,22 @@ class ReviewView(Struct, frozen=True):
         }
 
 
-async def view_reviews(jobs: Jobs, limit: int = PAGE_LIMIT) -> tuple[list[ReviewView], int]:
+async def view_reviews(
+    jobs: Jobs, chosen: Selection | None = None, limit: int = PAGE_LIMIT
+) -> tuple[list[ReviewView], int]:
     """Return the newest jobs in review, up to a limit, and how many there are in total."""
-    found = await jobs.engine.find(Where(states=(State.REVIEW,), newest_first=True), limit=limit)
-    total = sum(number for (_, state), number in (await jobs.engine.count()).items() if state is State.REVIEW)
+    chosen = chosen or Selection()
+    where = Where(states=(State.REVIEW,), type=chosen.type, queue=chosen.queue, newest_first=True)
+    found = await jobs.engine.find(where, limit=limit)
+    if len(found) < limit:
+        total = len(found)
+    elif chosen.type is not None:
+        total = (await count(jobs.engine, replace(chosen, states=(State.REVIEW,)))).total()
+    else:
+        counts = (await jobs.engine.count()).items()
+        total = sum(
+            number for (queue, state), number in counts if state is State.REVIEW and chosen.queue in (None, queue)
+        )
     return [await _view(jobs, job) for job in found], total
 
 

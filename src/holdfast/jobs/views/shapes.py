@@ -4,16 +4,21 @@ Times are text in UTC ("2026-03-01T12:00:00.000Z"), durations whole milliseconds
 """
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from holdfast.core.durations import as_utc
 from holdfast.core.model import Entry, Error, Job, Presence, Retrying, Step, Time
 from holdfast.core.shared_limits import UNIT
+from holdfast.core.spending import plain
 from holdfast.core.unreadable import unreadable_note
+from holdfast.jobs.budgets import Budget, BudgetWait, budget_shape
 from holdfast.jobs.limit_status import LimitWait
 from holdfast.jobs.limits import LimitView, Setting
 from holdfast.jobs.questions import Refusal
+from holdfast.jobs.schedule_views import ScheduleView
 from holdfast.jobs.status import Status
+from holdfast.jobs.tokens import Token
 
 Shape = dict[str, Any]
 
@@ -22,8 +27,7 @@ def time_text(at: Time | None) -> str | None:
     """Return a time as text, exact to the millisecond."""
     if at is None:
         return None
-    seconds, milliseconds = divmod(at, 1_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03}Z"
+    return as_utc(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_time(text: str | None) -> Time | None:
@@ -81,7 +85,9 @@ def job_shape(job: Job) -> Shape:
             "keep_ms": options.keep_ms,
             "stages": list(options.stages),
             "tags": list(options.tags),
+            "fair": options.fair or None,
             "meta": dict(options.meta),
+            **({"budget": dict(options.budget)} if options.budget else {}),
         },
         "created_at": time_text(job.created_at),
         "run_at": time_text(job.run_at),
@@ -156,10 +162,12 @@ def status_shape(status: Status) -> Shape:
     }
 
 
-def limited_shape(limited: LimitWait | None) -> Shape | None:
-    """The limit that a job waits for."""
+def limited_shape(limited: LimitWait | BudgetWait | None) -> Shape | None:
+    """The limit that a job waits for, or its budget."""
     if limited is None:
         return None
+    if isinstance(limited, BudgetWait):
+        return {"budget": limited.currency, "needs": plain({limited.currency: limited.need})[limited.currency]}
     return {
         "limit": limited.key,
         "in_use": limited.held,
@@ -199,9 +207,47 @@ def _setting_shape(setting: Setting) -> Shape:
     return {"at_once": setting.at_once, "rate": setting.rate, "burst": setting.burst, "by": setting.by}
 
 
+def schedule_shape(one: ScheduleView) -> Shape:
+    """A schedule: when it fires, its job, its last and next ticks, and what is wrong."""
+    pause = one.paused
+    return {
+        "name": one.name,
+        "when": one.when,
+        "type": one.type,
+        "args": plain_value(one.args),
+        "queue": one.queue,
+        "tz": one.tz,
+        "missed": one.missed,
+        "overlap": one.overlap,
+        "jitter_ms": one.jitter_ms,
+        "from": "code" if one.is_code else "caller",
+        "declared": one.is_declared,
+        "next": [time_text(tick) for tick in one.next],
+        "last_tick": time_text(one.tick),
+        "last_job": one.job or None,
+        "last_state": None if one.job_state is None else one.job_state.value,
+        "waiting": time_text(one.waiting),
+        "skipped": one.skipped,
+        "paused": None if pause is None else {"by": pause.by, "reason": pause.reason, "at": time_text(pause.at)},
+        "trouble": one.trouble or None,
+        "changes": [{"by": change.by, "at": time_text(change.at), "what": change.what} for change in one.changes],
+    }
+
+
 def spending_shape(status: Status) -> Shape:
     """What a job has spent."""
-    return {"spent": status.spent, "wasted": status.wasted, "saved": status.saved}
+    budget = budget_shape(status.budget)
+    return {"spent": status.spent, "wasted": status.wasted, "saved": status.saved, "budget": budget}
+
+
+def budget_detail_shape(budget: Budget) -> Shape:
+    """A budget, with who added to it."""
+    return {
+        "budget": budget_shape(budget),
+        "added": [
+            {"by": one.by, "at": time_text(one.at), "reason": one.reason, **plain(one.added)} for one in budget.notes
+        ],
+    }
 
 
 def retry_shape(retrying: Retrying | None) -> Shape | None:
@@ -227,6 +273,7 @@ def worker_shape(presence: Presence, how: str) -> Shape:
         "pid": presence.pid,
         "queues": list(presence.queues),
         "types": None if presence.types is None else list(presence.types),
+        "has": list(presence.has),
         "slots": presence.slots,
         "running": [
             {
@@ -245,4 +292,20 @@ def worker_shape(presence: Presence, how: str) -> Shape:
         "trouble": presence.trouble,
         "started_at": time_text(presence.started_at or None),
         "beat_at": time_text(presence.beat_at or None),
+    }
+
+
+def token_shape(token: Token, now: Time) -> Shape:
+    """Return a token of the HTTP API, without its hash."""
+    return {
+        "name": token.name,
+        "id": token.id,
+        "state": token.state(now),
+        "scopes": list(token.scopes),
+        "expires_at": time_text(token.expires_at),
+        "used_at": time_text(token.used_at),
+        "made_at": time_text(token.made_at),
+        "made_by": token.made_by,
+        "revoked_at": time_text(token.revoked_at),
+        "revoked_by": token.revoked_by or None,
     }

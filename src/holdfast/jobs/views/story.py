@@ -3,8 +3,9 @@
 from msgspec import Struct
 
 from holdfast.core.model import SIGNAL, Entry, Event, State, Time
+from holdfast.core.outcome import DOUBT_ADVICE
 from holdfast.jobs.views.shapes import time_text
-from holdfast.jobs.views.text import ago, one_line
+from holdfast.jobs.views.text import OUR_ERRORS, ago, one_line, span
 
 WORDS: dict[str, str] = {
     Event.SUBMIT: "submitted",
@@ -34,6 +35,9 @@ DONE_BY = frozenset({"submit", "activate", "claim", "complete", "release", "canc
 
 NOTE_LIMIT = 160
 
+TRACEBACK = "traceback"
+"""The key, in a failure's note, of the traceback with the user's own frames."""
+
 
 class StoryLine(Struct, frozen=True):
     """One entry in words: when, what happened, who did or noticed it, and its notes."""
@@ -57,13 +61,34 @@ def describe_entry(entry: Entry, now: Time) -> StoryLine:
         words=WORDS.get(entry.event, entry.event),
         who=who + (f", epoch {entry.epoch}" if entry.event == Event.CLAIM else ""),
         ago=ago(entry.at, now),
-        notes=tuple(f"{_note_name(name)}: {one_line(_plain(value), NOTE_LIMIT)}" for name, value in entry.note.items()),
+        notes=tuple(_note_words(name, value) for name, value in _notes(entry)),
         after=entry.after,
     )
 
 
-def _note_name(name: str) -> str:
-    return one_line(name.replace("_", " "), 40)
+def _notes(entry: Entry) -> list[tuple[str, object]]:
+    """Return the notes that fit into lines. What to do about an effect in doubt is shown with the job, and left out."""
+    in_doubt = "in_doubt" in entry.note
+    return [
+        (name, _cut_words(value) if name == "cut" else value)
+        if name != "error" or not in_doubt
+        else (name, str(value).partition(DOUBT_ADVICE)[0])
+        for name, value in entry.note.items()
+        if name != TRACEBACK
+    ]
+
+
+def _cut_words(value: object) -> object:
+    """Say what a loss cut off: "draw#3 after 12 s"."""
+    if not isinstance(value, dict):
+        return value
+    return [f"{path} after {span(ms)}" if isinstance(ms, int) else str(path) for path, ms in value.items()]
+
+
+def _note_words(name: str, value: object) -> str:
+    """Return a note in words. Holdfast's own errors go without their module."""
+    text = _plain(value).removeprefix(OUR_ERRORS) if name == "error" else _plain(value)
+    return f"{one_line(name.replace('_', ' '), 40)}: {one_line(text, NOTE_LIMIT)}"
 
 
 def _plain(value: object) -> str:

@@ -5,11 +5,12 @@ that a terminal would obey (`safe_text`).
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import pairwise
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.durations import as_utc
+from holdfast.core.errors import EffectInDoubt, HoldfastError
 from holdfast.core.model import Error, Time
+from holdfast.core.outcome import DOUBT_ADVICE
 from holdfast.safe_text import clean
 
 SHORT_ID = 8
@@ -35,7 +36,14 @@ def one_line(text: str, limit: int = LINE_LIMIT) -> str:
 
 def error_line(error: Error | None, limit: int = LINE_LIMIT) -> str:
     """Return an error as one line: its type and its text. Holdfast's own errors go without their module."""
-    return "" if error is None else one_line(f"{error.type.removeprefix(OUR_ERRORS)}: {error.message}", limit)
+    return "" if error is None else one_line(error_text(error), limit)
+
+
+def error_text(error: Error) -> str:
+    """Return an error's type and text. What to do about an effect in doubt is shown elsewhere, and left out."""
+    if error.type == EffectInDoubt.__name__:
+        return error.message.partition(DOUBT_ADVICE)[0]
+    return f"{error.type.removeprefix(OUR_ERRORS)}: {error.message}"
 
 
 def short_id(id: str) -> str:
@@ -66,12 +74,16 @@ def ago(at: Time | None, now: Time) -> str:
 
 def time_left(until: Time, now: Time) -> str:
     """Return how much of a wait is left: "1 d left", "timed out"."""
-    return f"{span(until - now)} left" if until > now else "timed out"
+    if until <= now:
+        return "timed out"
+    left = until - now
+    size = next((less for (most, _), (less, _) in pairwise(_UNITS) if left >= most - less // 2), 1_000)
+    return f"{span(max(left, (left + size // 2) // size * size))} left"  # "2 d left", not "1 d 23 h left", at the start
 
 
 def utc_clock(at: Time) -> str:
     """Return a time for a person: "2026-03-01 12:00:00 UTC"."""
-    return f"{datetime.fromtimestamp(at // 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{as_utc(at):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

@@ -1,7 +1,8 @@
 """What a job waits for, in words. Must not read a store or know a status: a status uses these words."""
 
+from holdfast.core.budgets import wait_name
 from holdfast.core.model import Time, Wait, WaitKind
-from holdfast.jobs.questions import ASK
+from holdfast.jobs.questions import is_question
 from holdfast.jobs.views.text import one_line, short_id, time_left, utc_clock
 from holdfast.jobs.waiters import awaited_job
 
@@ -15,10 +16,10 @@ def wait_words(wait: Wait, now: Time) -> str:
         WaitKind.ACTIVATION: "waiting for something that can't be read"
         if wait.is_unreadable
         else "waiting for somebody to activate it",
-        WaitKind.LIMIT: f"waiting for limit {one_line(wait.name, 60)}",
+        WaitKind.LIMIT: f"waiting for {one_line(wait_name(wait.name), 70)}",
         WaitKind.STOPPED: f"waiting for the owner of job {short_id(wait.name)} to stop",
     }[wait.kind]
-    if wait.kind is WaitKind.SIGNAL and wait.name.startswith(ASK):
+    if is_question(wait):
         words = "waiting for a person's answer"
     elif (other := awaited_job(wait)) is not None:
         words = f"waiting for job {short_id(other)}"

@@ -25,14 +25,23 @@ from typing import Any
 import msgspec
 
 from holdfast import forking
+from holdfast.blobs.here import PLACE
 from holdfast.core.codec import Signature
 from holdfast.core.errors import Invalid
 from holdfast.core.model import Error
 from holdfast.core.throttling import throttle_of
 from holdfast.worker import context
 from holdfast.worker.isolation.child_job import Host
-from holdfast.worker.isolation.child_reports import TELLER, Forward, Teller, report_progress, report_spend
+from holdfast.worker.isolation.child_reports import (
+    TELLER,
+    Forward,
+    Teller,
+    report_progress,
+    report_settle,
+    report_spend,
+)
 from holdfast.worker.isolation.import_target import Target, find_function
+from holdfast.worker.isolation.lent_blobs import borrowed
 from holdfast.worker.isolation.messages import (
     FRAME_LIMIT,
     HEAD,
@@ -68,6 +77,7 @@ def serve(line: int, lifeline: int) -> None:
     # No user module is loaded yet, so all of them import these functions.
     context.progress = report_progress
     context.spend = report_spend
+    context.settle = report_settle
     with suppress(EOFError):
         _prepare(link.receive())
         link.send(Ready())
@@ -189,6 +199,7 @@ def _answer(call: Call | Host, link: Link) -> None:
     word = call if isinstance(call, Call) else call.word
     if isinstance(call, Call):
         here.run(context.PLAIN.set, call.current)
+        here.run(PLACE.set, borrowed(call.folder, call.current.job_id))
     try:
         here.run(_run, call, link, teller, before)
     except BaseException as error:

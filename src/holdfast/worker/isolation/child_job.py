@@ -38,6 +38,7 @@ from holdfast.worker.isolation.messages import (
     Line,
     Progress,
     Refusal,
+    Settled,
     Spent,
     Stop,
 )
@@ -87,6 +88,7 @@ class Hosted(Attempt):
     """An attempt in its own process."""
 
     progress_kind = HostedProgress
+    keeps_result = False
     has_daemons = False  # so that its threads can be told from those that are meant to stay: see child._left_threads
     send: Callable[[Heard], None]
 
@@ -108,7 +110,7 @@ class Host:
         """See AttemptHost."""
         return self._attempt is not None
 
-    def hear(self, word: Fence | Stop | Answer | Refusal | Progress | Spent) -> None:
+    def hear(self, word: Fence | Stop | Answer | Refusal | Progress | Spent | Settled) -> None:
         """Handle a message of the worker. On the listening thread."""
         match word:
             case Fence(until):
@@ -127,6 +129,9 @@ class Host:
             case Spent(usd, tokens, path):
                 if self._attempt is not None:
                     self._attempt.progress.spend(path, amounts_of("spend()", {"usd": usd, "tokens": tokens}))
+            case Settled(limit, units, path):
+                if self._attempt is not None:
+                    self._attempt.settle(path, limit, units)
 
     async def run(
         self, function: Callable[..., Any], signature: Signature, send: Callable[[Heard], None], telling: Telling
@@ -185,6 +190,7 @@ class Host:
             changed=lambda: telling.latest(lambda: Doing(attempt.progress.describe())),
             chance=random.random,
         )
+        attempt.args = self.word.args
         attempt.send = send
         if self.word.tells_retries:
             attempt.on_retry = send
@@ -200,7 +206,9 @@ async def _run_isolated(asking: Asking, call: IsolatedCall, timeout: float | Non
     assert callable(call.function)
     target = target_of(call.function)
     try:
-        text: str = await asking.ask("isolate", call.step, target, call.args, call.current, call.memory_mb, timeout)
+        text: str = await asking.ask(
+            "isolate", call.step, target, call.args, call.current, call.memory_mb, call.folder, timeout
+        )
     except RemoteFailure as trouble:
         raise raised_here(trouble.error, call) from None
     return text

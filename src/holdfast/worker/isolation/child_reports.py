@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.limits import LOG_LINE_CHARACTERS, PROGRESS_CHARACTERS
 from holdfast.core.spending import amounts_of
 from holdfast.worker import context
-from holdfast.worker.isolation.messages import Doing, Heard, Logged, Progress, Spent
+from holdfast.worker.isolation.messages import Doing, Heard, Logged, Progress, Settled, Spent
 from holdfast.worker.recorded_errors import storable
 
 PROGRESS_SECONDS = 0.05
@@ -40,7 +40,7 @@ class Teller:
 
     def report(self, done: int | None, total: int | None, text: str) -> None:
         """Send progress, now or a little later. A newer report replaces an older one."""
-        word = Progress(done, total, storable(str(text)[:PROGRESS_CHARACTERS]))
+        word = Progress(done, total, storable(str(text), PROGRESS_CHARACTERS))
         msgspec.json.encode(word)  # A number that can't be encoded raises in the code that reported it.
         self.latest(lambda: word)
 
@@ -64,6 +64,12 @@ class Teller:
             if self._open:
                 self._send(Spent(usd, tokens))
 
+    def settled(self, limit: str, units: int) -> None:
+        """Send what was used of a limit, at once."""
+        with self._lock:
+            if self._open:
+                self._send(Settled(limit, units))
+
     def log(self, record: logging.LogRecord, text: str) -> None:
         """Pass on a log line, unless there were too many in this second."""
         with self._lock:
@@ -77,7 +83,7 @@ class Teller:
             if self._lines > LINES_PER_SECOND:
                 self._left_out += 1
                 return
-            line = storable(text[:LOG_LINE_CHARACTERS])
+            line = storable(text, LOG_LINE_CHARACTERS)
             self._send(Logged(storable(record.name), record.levelno, line, record.created))
 
     def close(self) -> None:
@@ -124,6 +130,15 @@ def report_spend(*, usd: float = 0, tokens: float = 0) -> None:
         attempt.progress.spend(context.PATH.get(), amounts)
     elif teller is not None:
         teller.spent(usd, tokens)
+
+
+def report_settle(limit: str, units: int) -> None:
+    """Report what the running step has used of a limit. Outside a job, it does nothing."""
+    attempt, teller = context.attempt_here(), TELLER.get()
+    if attempt is not None:
+        attempt.settle(context.PATH.get(), limit, units)
+    elif teller is not None:
+        teller.settled(limit, units)
 
 
 class Forward(logging.Handler):

@@ -12,9 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.model import Applied, Change, Conflict, Recorded, Running, State, Step, StepState, Time
+from holdfast.core.model import Applied, Change, Conflict, Job, Recorded, Running, State, Step, StepState, Time
 from holdfast.core.model import Ask as PermitAsk
 from holdfast.core.outcome import FAILED_ONCE_PATH, in_doubt
+from holdfast.core.references import may_need_blobs
 from holdfast.jobs.job_events import StepRetry
 from holdfast.jobs.status import progress_records
 from holdfast.worker.attempt import Attempt
@@ -32,13 +33,16 @@ from holdfast.worker.isolation.messages import (
     Line,
     Logged,
     News,
+    Settled,
     Spent,
     Stop,
 )
 from holdfast.worker.isolation.messages import Progress as ProgressNews
 from holdfast.worker.isolation.pool import IsolatedCall, Pool, ProcessDied, log_here
 from holdfast.worker.isolation.process import Process
+from holdfast.worker.isolation.remote_blobs import ServedBlobs
 from holdfast.worker.isolation.remote_engine import ACTS, Reply, answered, reply
+from holdfast.worker.large_results import keep_job_result
 from holdfast.worker.progress import Progress
 from holdfast.worker.recorded_errors import Reported
 from holdfast.worker.tries import Stopped
@@ -98,6 +102,7 @@ class IsolatedAttempt(Attempt):
         word = Attend(
             target=target_of(self.spec.function),
             job=self.job,
+            args=self.args,
             steps=self._before,
             claimed=self.claimed,
             until=self.fence(),
@@ -120,7 +125,10 @@ class IsolatedAttempt(Attempt):
             await self._finish_acts()
         if isinstance(answer, Failed):
             raise Reported(answer.error, is_final=False)
-        return self._take_over(answer)
+        text = self._take_over(answer)
+        if may_need_blobs(text) or self.job.options.keep_result_ms is not None:
+            return await keep_job_result(self, text)
+        return text
 
     def renew(self) -> None:
         """Let the process continue, because a heartbeat was answered. On the loop."""
@@ -179,7 +187,7 @@ class IsolatedAttempt(Attempt):
             case StepRetry():
                 if self.on_retry is not None:
                     self.on_retry(news)
-            case ProgressNews() | Spent():
+            case ProgressNews() | Spent() | Settled():
                 pass  # A job's progress and spending are part of its report of what it is doing.
 
     async def _serve(self, ask: Ask) -> None:
@@ -206,6 +214,9 @@ class IsolatedAttempt(Attempt):
                 return self._count
             case "isolate":
                 return self._isolate
+            case "keep_blob" | "fetch_blob" | "refer_blobs" | "save_blob":
+                served: Callable[..., Awaitable[Any]] = getattr(ServedBlobs(self.engine.blobs), name)
+                return served
             case _:
                 act: Callable[..., Awaitable[Any]] = getattr(self.engine, name)
                 return act
@@ -267,23 +278,30 @@ class IsolatedAttempt(Attempt):
         elif step.state is not StepState.STARTED:
             effects.clear_doubt(step.path)
 
-    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Reply:
-        return reply(await self.engine.put_record(name, value, expected))
+    async def _put_record(self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]) -> Reply:
+        return reply(await self.engine.put_record(name, value, expected, jobs))
 
     async def _count(self) -> list[tuple[str, State, int]]:
         return [(queue, state, number) for (queue, state), number in (await self.engine.count()).items()]
 
     async def _isolate(
-        self, step: str, target: Target, args: str, current: Current, memory_mb: int | None, timeout: float | None
+        self,
+        step: str,
+        target: Target,
+        args: str,
+        current: Current,
+        memory_mb: int | None,
+        folder: str,
+        timeout: float | None,
     ) -> str:
         """Run an isolated step of this job in yet another process, so that a crash doesn't end the job."""
-        call = IsolatedCall(step=step, function=target, args=args, current=current, memory_mb=memory_mb)
+        call = IsolatedCall(step=step, function=target, args=args, current=current, memory_mb=memory_mb, folder=folder)
         return await self.pool.run(call, timeout=timeout, on_news=partial(self._hear_step, current.step))
 
     def _hear_step(self, path: str, news: News) -> None:
         if isinstance(news, Logged):
             log_here(news)
-        elif isinstance(news, Spent) and self._process is not None:
+        elif isinstance(news, Spent | Settled) and self._process is not None:
             self._process.send(replace(news, path=path))
         elif isinstance(news, ProgressNews) and self._process is not None:
             self._process.send(news)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.core.codec import PAYLOAD_LIMIT
+from holdfast.core.limits import INLINE_BYTES
 from holdfast.core.model import Error, Job, Running, Step
 from holdfast.core.throttling import Throttle
 from holdfast.jobs.job_events import StepRetry
@@ -19,8 +19,8 @@ from holdfast.worker.isolation.import_target import Target
 HEAD = struct.Struct("!I")
 """The header of each frame: how many bytes follow."""
 
-FRAME_LIMIT = 2 * PAYLOAD_LIMIT
-"""A frame holds one payload and little else. Anything that claims to be longer isn't a frame.
+FRAME_LIMIT = 2 * INLINE_BYTES
+"""A frame holds one inline payload and little else. Anything that claims to be longer isn't a frame.
 
 A longer message, such as all records of a job, continues in the next frame as long as frames are exactly this long.
 """
@@ -43,6 +43,7 @@ class Call(Struct, tag=True, frozen=True):
     args: Raw
     current: Current
     memory_mb: int | None
+    folder: str = ""
 
 
 class Attend(Struct, tag=True, frozen=True):
@@ -50,6 +51,8 @@ class Attend(Struct, tag=True, frozen=True):
 
     target: Target
     job: Job
+    args: str | None
+    """The arguments to call with, if those of the job refer to results of other jobs."""
     steps: list[Step]
     """What earlier leases of the job recorded."""
     claimed: float
@@ -159,6 +162,15 @@ class Spent(Struct, tag=True, frozen=True):
     """The path of the step, where its attempt runs in a process, too."""
 
 
+class Settled(Struct, tag=True, frozen=True):
+    """What the step's code reported with a limit's `settle()`, in millionths of a unit."""
+
+    limit: str
+    units: int
+    path: str = ""
+    """As in Spent."""
+
+
 class Logged(Struct, tag=True, frozen=True):
     """What the step's code wrote with `logging`."""
 
@@ -185,14 +197,14 @@ class Failed(Struct, tag=True, frozen=True):
     """What it says about slowing down."""
 
 
-News = Progress | Spent | Logged | Ask | Leave | Doing | Line | StepRetry
+News = Progress | Spent | Settled | Logged | Ask | Leave | Doing | Line | StepRetry
 """What a process may send while its code runs."""
 
 Heard = Ready | Began | News | Done | Failed | Ended
 """What a process may send."""
 
-Told = Warm | Call | Attend | Fence | Stop | Answer | Refusal | Progress | Spent
-"""What a process may be sent. Progress and Spent are those of a step that its job runs in yet another process."""
+Told = Warm | Call | Attend | Fence | Stop | Answer | Refusal | Progress | Spent | Settled
+"""What a process may be sent. Progress, Spent and Settled are those of a step that runs in yet another process."""
 
 _encode = msgspec.json.Encoder().encode
 _heard: msgspec.json.Decoder[Heard] = msgspec.json.Decoder(Heard)

@@ -12,13 +12,25 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from holdfast.core.durations import in_words
-from holdfast.core.errors import HoldfastError, StepFailed
+from holdfast.core.errors import HoldfastError, Invalid, StepFailed
 from holdfast.core.model import Error, Step, StepState
 from holdfast.core.throttling import with_throttle
 from holdfast.safe_text import logger
-from holdfast.worker.context import Current, progress, spend
+from holdfast.worker.context import Current, progress, settle, spend
 from holdfast.worker.isolation.import_target import Target, target_of
-from holdfast.worker.isolation.messages import Attend, Began, Call, Done, Ended, Failed, Logged, News, Progress, Spent
+from holdfast.worker.isolation.messages import (
+    Attend,
+    Began,
+    Call,
+    Done,
+    Ended,
+    Failed,
+    Logged,
+    News,
+    Progress,
+    Settled,
+    Spent,
+)
 from holdfast.worker.isolation.process import GONE_SECONDS, Gone, Process, how
 from holdfast.worker.recorded_errors import rebuild_error
 
@@ -63,6 +75,8 @@ class IsolatedCall(Struct, frozen=True, kw_only=True):
     """The arguments as canonical text, as the function's Signature encodes them."""
     current: Current
     """What `current()` returns in the function."""
+    folder: str = ""
+    """Where its process reads and writes blobs."""
     memory_mb: int | None = None
     """How much memory the call may use, on top of what the interpreter and the imported modules use."""
 
@@ -87,6 +101,11 @@ def report_here(news: News) -> None:
         progress(news.done, news.total, news.text)
     elif isinstance(news, Spent):
         spend(usd=news.usd, tokens=news.tokens)
+    elif isinstance(news, Settled):
+        try:
+            settle(news.limit, news.units)
+        except Invalid as error:  # the process of the step can't know that it doesn't use this limit
+            log.warning("%s", error)
     elif isinstance(news, Logged):
         log_here(news)
 
@@ -138,7 +157,7 @@ class Pool:
         with `progress()` and `logging`, and must not raise.
         """
         target = call.function if isinstance(call.function, Target) else target_of(call.function)
-        word = Call(target, Raw(call.args.encode()), call.current, call.memory_mb)
+        word = Call(target, Raw(call.args.encode()), call.current, call.memory_mb, call.folder)
         errand = Errand("step", call.step, word)
         async with self._turn:
             answer = await self._run(errand, on_news, timeout)

@@ -37,11 +37,13 @@ from holdfast.core.model import (
     Where,
 )
 from holdfast.core.model import Ask as PermitAsk
+from holdfast.core.references import Reference
 from holdfast.engines.contract import Clock, Engine, Guarantees
 from holdfast.engines.traits import Body, Transactional
 from holdfast.worker.context import Current
 from holdfast.worker.isolation.import_target import Target
 from holdfast.worker.isolation.messages import Answer, Ask, Leave, Refusal
+from holdfast.worker.isolation.remote_blobs import RemoteBlobs
 from holdfast.worker.recorded_errors import error_of
 
 
@@ -78,9 +80,13 @@ ACTS = {
     "history": Act(tuple[str, int, int], list[Entry]),
     "missing": Act(tuple[str, str], int),
     "records": Act(tuple[str], list[Record]),
-    "put_record": Act(tuple[str, str | None, int | None], Reply, writes=True),
+    "put_record": Act(tuple[str, str | None, int | None, list[Job]], Reply, writes=True),
     "wait": Act(tuple[list[str], float, int], int),
-    "isolate": Act(tuple[str, Target, str, Current, int | None, float | None], str),
+    "isolate": Act(tuple[str, Target, str, Current, int | None, str, float | None], str),
+    "keep_blob": Act(tuple[str, str, str, bool, dict[str, str]], str, writes=True),
+    "fetch_blob": Act(tuple[str], str),
+    "refer_blobs": Act(tuple[list[Reference], str, dict[str, str]], None, writes=True),
+    "save_blob": Act(tuple[Reference, str], None),
 }
 
 
@@ -180,6 +186,7 @@ class RemoteEngine(Engine, Transactional):
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
+        self._blobs = RemoteBlobs(self._ask)
 
     @classmethod
     def from_url(cls, url: str, clock: Clock) -> "RemoteEngine":
@@ -266,8 +273,10 @@ class RemoteEngine(Engine, Transactional):
     def _records(self, prefix: str) -> Awaitable[list[Record]]:
         return self._ask("records", prefix)
 
-    async def _put_record(self, name: str, value: str | None, expected: int | None) -> Record | Conflict:
-        reply: Reply = await self._ask("put_record", name, value, expected)
+    async def _put_record(
+        self, name: str, value: str | None, expected: int | None, jobs: Sequence[Job]
+    ) -> Record | Conflict:
+        reply: Reply = await self._ask("put_record", name, value, expected, list(jobs))
         put: Record | Conflict = _present(reply.record or reply.conflict)
         return put
 

@@ -1,0 +1,262 @@
+"""What a replay would do, before anybody asks for it: what runs again, what is kept, what is in doubt, time and money.
+
+Must not change anything. What runs after the failed steps, how long it takes and what it costs is estimated from the
+newest completed runs of the same type.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from holdfast.core.changes import replay
+from holdfast.core.model import PAGE_LIMIT, Job, State, Step, StepState, Where
+from holdfast.core.outcome import ARGS_PATH, is_once
+from holdfast.core.spending import SPENT_PATH, Amounts, added, amounts_in, in_words
+from holdfast.core.summaries import StepSummary, is_step
+from holdfast.engines.contract import Engine
+from holdfast.jobs.record_reads import by_job
+from holdfast.jobs.replays import doubts_left, recorded_failures, said_of
+from holdfast.jobs.selections import Selection, read_all
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.views.text import name_some, plural, short_id, span
+
+RECENT = 3
+"""How many completed runs the estimates come from."""
+
+
+class Typical(Struct, frozen=True):
+    """What recent runs of a type had in common: their steps by name, how long each took, and what it cost."""
+
+    runs: int = 0
+    ms: int = 0
+    counts: Mapping[str, float] = {}
+    ms_each: Mapping[str, float] = {}
+    """For the outermost steps only: the time of an inner step is part of the outer one's."""
+    spent_each: Mapping[str, Amounts] = {}
+
+    def missing(self, summary: StepSummary) -> dict[str, int]:
+        """How many steps of each name such a run still has before it, after these."""
+        done = {name: counts.done for name, counts in summary.names.items()}
+        left = {name: round(number) - done.get(name, 0) for name, number in self.counts.items()}
+        return {name: number for name, number in left.items() if number > 0}
+
+    def ms_of(self, missing: Mapping[str, int]) -> int | None:
+        """How long these steps take, as a part of the whole time; None if nothing is known."""
+        whole = sum(number * self.ms_each.get(name, 0) for name, number in self.counts.items())
+        part = sum(number * self.ms_each.get(name, 0) for name, number in missing.items())
+        return round(self.ms * part / whole) if whole else None
+
+    def spent_of(self, missing: Mapping[str, int]) -> Amounts:
+        """What these steps cost."""
+        return added(
+            *(
+                {currency: amount * number for currency, amount in self.spent_each.get(name, {}).items()}
+                for name, number in missing.items()
+            )
+        )
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What a replay of one job would do. Steps are named by their paths, as in `holdfast show --json`."""
+
+    job: str
+    type: str
+    will_run: tuple[str, ...]
+    """The steps that failed, or that a person wants to run again."""
+    recorded: tuple[str, ...]
+    """The steps that keep their results and don't run."""
+    in_doubt: tuple[str, ...]
+    """The effects that may have happened and that nobody has decided on. The replay would stop at them."""
+    children: tuple[str, ...] = ()
+    """The children in review that are replayed with the job."""
+    effects: tuple[str, ...] = ()
+    """The recorded steps with `effect="once"`. They don't run again."""
+    expected: Mapping[str, int] = {}
+    """How many steps of each name recent runs had beyond the recorded ones."""
+    ms: int | None = None
+    """About how long it takes; None if no recent run says so."""
+    spent: Amounts = {}
+    """About what it costs, in millionths of each currency."""
+    runs: int = 0
+    """How many recent runs the estimates come from."""
+    is_edited: bool = False
+    """Whether its arguments change. Whatever receives a changed value then runs, too."""
+
+    def __str__(self) -> str:
+        """The plan in one sentence per line."""
+        again = f": {name_some(self.will_run)}" if self.will_run else ""
+        lines = [
+            f"replay of {self.type} {short_id(self.job)}",
+            f"{plural(len(self.will_run), 'step runs', 'steps run')} again{again}",
+            f"{plural(len(self.recorded), 'recorded step is', 'recorded steps are')} kept",
+        ]
+        if self.expected:
+            counted = [f"{number:,} {name}" for name, number in self.expected.items()]
+            lines.append(f"as in recent runs, it then has about {name_some(counted)} to do")
+        if self.is_edited:
+            lines.append("its arguments change, so whatever receives a changed value runs, too")
+        if self.children:
+            are = "are" if len(self.children) > 1 else "is"
+            lines.append(f"{plural(len(self.children), 'child', 'children')} in review {are} replayed with it")
+        if self.effects:
+            lines.append(f"{plural(len(self.effects), 'effect')} already happened and won't happen again")
+        if self.in_doubt:
+            lines.append(f"in doubt, decide first with holdfast resolve --step: {name_some(self.in_doubt)}")
+        if estimate := estimate_words(self.ms, self.spent, self.runs):
+            lines.append(estimate)
+        return "\n  ".join(lines)
+
+
+class PlanOfMany(Struct, frozen=True, kw_only=True):
+    """What a replay of many jobs would do, in numbers."""
+
+    types: Mapping[str, int]
+    will_run: int = 0
+    recorded: int = 0
+    in_doubt: int = 0
+    """How many of the jobs have an effect in doubt. They would need a person again at once."""
+    ms: int | None = None
+    spent: Amounts = {}
+    runs: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many jobs would be replayed."""
+        return sum(self.types.values())
+
+    def __str__(self) -> str:
+        """In words."""
+        types = name_some([f"{number:,} {type}" for type, number in self.types.items()])
+        lines = [
+            f"replay of {plural(self.total, 'job')}" + (f": {types}" if types else ""),
+            f"{plural(self.will_run, 'failed step runs', 'failed steps run')} again",
+            f"{plural(self.recorded, 'recorded step is', 'recorded steps are')} kept",
+        ]
+        if self.in_doubt:
+            lines.append(
+                f"{plural(self.in_doubt, 'job has', 'jobs have')} an effect in doubt and would need a person again"
+            )
+        if estimate := estimate_words(self.ms, self.spent, self.runs):
+            lines.append(f"{estimate}, all jobs together")
+        return "\n  ".join(lines)
+
+
+def estimate_words(ms: int | None, spent: Amounts, runs: int) -> str:
+    """An estimate in words: "about 4 min and $1.20, as in 3 recent runs"."""
+    parts = ([span(ms)] if ms is not None else []) + ([money] if (money := in_words(spent)) else [])
+    return f"about {' and '.join(parts)}, as in {plural(runs, 'recent run')}" if parts else ""
+
+
+async def preview_replay(jobs: Jobs, id: str, *, args: str | None = None) -> Plan:
+    """Return what a replay of a job in review would do. Raises NotAllowed for any other job."""
+    job = await jobs.get(id)
+    replay(job, 0, by="")
+    records = await jobs.engine.steps(id)
+    said = said_of(job)
+    doubts = doubts_left(job, records)
+    steps = [record for record in records if is_step(record.path)]
+    again = [
+        step.path for step in steps if step.state is StepState.FAILED or ((one := said.get(step.path)) and one.again)
+    ]
+    kept = [step.path for step in steps if step.path not in {*again, *doubts}]
+    (summary,) = await jobs.engine.summaries([id])
+    typical = await read_typical(jobs.engine, job.type)
+    missing = typical.missing(summary)
+    failed = {step.name for step in steps if step.state is StepState.FAILED}
+    expected = {name: number for name, number in missing.items() if name in typical.ms_each and name not in failed}
+    return Plan(
+        job=job.id,
+        type=job.type,
+        will_run=tuple(again),
+        recorded=tuple(kept),
+        in_doubt=tuple(doubts),
+        children=await _children_in_review(jobs.engine, job, records),
+        effects=tuple(path for path in effect_paths(records) if path not in doubts),
+        expected=expected,
+        ms=typical.ms_of(missing),
+        spent=typical.spent_of(missing),
+        runs=typical.runs,
+        is_edited=args is not None and args != job.args,
+    )
+
+
+async def preview_replays(jobs: Jobs, chosen: Selection) -> PlanOfMany:
+    """Return what a replay of all jobs in review that match would do."""
+    types: Counter[str] = Counter()
+    will_run = recorded = in_doubt = ms = runs = 0
+    spent: Amounts = {}
+    known: dict[str, Typical] = {}
+    async for page in read_all(jobs.engine, chosen):
+        found = [job for job in page if job.state is State.REVIEW]
+        types.update(job.type for job in found)
+        for type in {job.type for job in found} - known.keys():
+            known[type] = await read_typical(jobs.engine, type)
+        for job, summary in zip(found, await jobs.engine.summaries([job.id for job in found]), strict=True):
+            total, typical = summary.total, known[job.type]
+            will_run, recorded = will_run + total.failed, recorded + total.done
+            in_doubt += bool(total.started)
+            missing = typical.missing(summary)
+            ms, spent = ms + (typical.ms_of(missing) or 0), added(spent, typical.spent_of(missing))
+    runs = sum(one.runs for one in known.values())
+    return PlanOfMany(
+        types=types,
+        will_run=will_run,
+        recorded=recorded,
+        in_doubt=in_doubt,
+        ms=ms if runs else None,
+        spent=spent,
+        runs=runs,
+    )
+
+
+def effect_paths(records: Sequence[Step]) -> list[str]:
+    """The paths of the steps that were recorded or started as effects, whatever the code says now."""
+    return [
+        one.path.removeprefix(ARGS_PATH) for one in records if one.path.startswith(ARGS_PATH) and is_once(one.result)
+    ]
+
+
+async def read_typical(engine: Engine, type: str) -> Typical:
+    """Read what the newest completed runs of a type had in common."""
+    runs = await engine.find(Where(states=(State.COMPLETED,), type=type, newest_first=True), limit=RECENT)
+    if not runs:
+        return Typical()
+    counts: Counter[str] = Counter()
+    times: dict[str, list[int]] = {}
+    whole = 0
+    for run, summary in zip(runs, await engine.summaries([run.id for run in runs]), strict=True):
+        counts.update({name: one.done for name, one in summary.names.items()})
+        heads = await engine.steps_page(run.id)
+        for head in heads:
+            if "/" not in head.path and head.finished_at is not None:
+                times.setdefault(head.name, []).append(head.finished_at - head.started_at)
+        began = min((head.started_at for head in heads), default=run.created_at)
+        whole += max(0, (run.finished_at or began) - began)
+    costs: dict[str, Amounts] = {}
+    spent = by_job(runs, await engine.steps_under_each([run.id for run in runs], SPENT_PATH))
+    for record in [record for records in spent.values() for record in records]:
+        name = unquote(record.path.removeprefix(SPENT_PATH).rpartition("/")[2].partition("#")[0])
+        costs[name] = added(costs.get(name, {}), amounts_in(record))
+    return Typical(
+        runs=len(runs),
+        ms=whole // len(runs),
+        counts={name: number / len(runs) for name, number in counts.items()},
+        ms_each={name: sum(all) / len(all) for name, all in times.items()},
+        spent_each={
+            name: {currency: amount // counts[name] for currency, amount in all.items()}
+            for name, all in costs.items()
+            if counts[name]
+        },
+    )
+
+
+async def _children_in_review(engine: Engine, job: Job, records: Sequence[Step]) -> tuple[str, ...]:
+    """The children that a replay would replay, too."""
+    found: list[str] = []
+    failed = recorded_failures(records).children
+    for start in range(0, len(failed), PAGE_LIMIT):
+        children = await engine.get(failed[start : start + PAGE_LIMIT])
+        found += [one.id for one in children if one is not None and (one.parent, one.state) == (job.id, State.REVIEW)]
+    return tuple(found)

@@ -1,0 +1,269 @@
+"""Running recorded steps again, and runs made from other runs: rerun and fork.
+
+Must not decide which records a rerun sets aside (`core.reruns`). Nothing leaves a terminal state: of a job that has
+ended, a new run is made, which begins with what it keeps of the old one's records.
+"""
+
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.changes import activate, replay
+from holdfast.core.errors import Invalid, NotAllowed, NotFound
+from holdfast.core.keys import digest
+from holdfast.core.lifecycle import TERMINAL, standing
+from holdfast.core.limits import REASON_CHARACTERS
+from holdfast.core.model import Applied, Change, Job, State, Step, StepState, Time, Wait, WaitKind
+from holdfast.core.outcome import ARGS_PATH
+from holdfast.core.reruns import (
+    AGAIN_PATH,
+    ASIDE_PATH,
+    CODE_PATH,
+    ORIGIN_PATH,
+    SAVED_PATH,
+    Origin,
+    SetAside,
+    is_code,
+    origin_of,
+    own_record,
+    set_aside,
+)
+from holdfast.core.spending import SPENT_PATH, added, amounts_in, lessened, spending_in
+from holdfast.core.suggestions import suggest
+from holdfast.core.summaries import is_step
+from holdfast.core.unreadable import record_content, without_unreadable
+from holdfast.jobs.consequences import CHILD_PATH
+from holdfast.jobs.large_values import keep_copy
+from holdfast.jobs.questions import WAIT_PATH
+from holdfast.jobs.replay_plans import effect_paths
+from holdfast.jobs.replays import said_of
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.status import SPENDING_PATH
+from holdfast.jobs.views.step_names import name_steps
+from holdfast.jobs.views.text import name_some, plural
+
+FEEDBACK_CHARACTERS = 10_000
+"""How long the feedback for a step may be."""
+
+SLEEP_PATH = f"{WAIT_PATH}sleep:"
+
+_ANSWERS = (WAIT_PATH, CHILD_PATH)
+
+
+async def rerun(
+    jobs: Jobs,
+    id: str,
+    steps: Sequence[str],
+    *,
+    args: str | None = None,
+    feedback: str = "",
+    allow: Collection[str] = (),
+    by: str = "person",
+    reason: str = "",
+) -> Job:
+    """Run recorded steps of a job again, and whatever receives a changed value. Everything else is kept.
+
+    A job in review is replayed. Of a job that has ended a new run is made. `args` are the arguments that the step gets
+    instead of its call's, as JSON text; `feedback` is what `current().feedback` returns in it. `allow` names the
+    effects that may happen again.
+    """
+    _check_words(steps, args, feedback, reason)
+    job = await jobs.get(id)
+    records = await jobs.engine.steps(id)
+    wanted = find_steps(job, records, steps)
+    if job.state in TERMINAL:
+        now = await jobs.engine.now()
+        aside = set_aside(job, records, wanted, now, feedback=feedback, args=args)
+        _check_effects(job, records, aside.paths, allow, f"running {name_some(wanted)} again")
+        gone = set(aside.drops)
+        kept = [record for record in records if record.path not in gone]
+        origin = Origin(jobs=(id,), how="rerun", at=", ".join(wanted), by=by, reason=reason or feedback)
+        return await _copy(jobs, job, kept, aside.steps, origin, job.args)
+
+    async def again(job: Job, now: Time) -> Change:
+        if job.state is not State.REVIEW:
+            raise NotAllowed(
+                f"job {id} is {standing(job.state)}, so its steps can't run again now; wait until it has ended or "
+                "needs a person, or cancel it first"
+            )
+        records = await jobs.engine.steps(id)
+        aside = set_aside(job, records, wanted, now, feedback=feedback, args=args)
+        _check_effects(job, records, aside.paths, allow, f"running {name_some(wanted)} again")
+        note = {"again": list(wanted), "set_aside": len(aside.paths)}
+        note |= {name: text for name, text in (("feedback", feedback), ("reason", reason)) if text}
+        change = await jobs.complete_replay(replay(job, now, by=by, note=note), said_of(job), reason or feedback)
+        wasted = _wasted(job, records, aside, now)
+        drops = dict.fromkeys([*change.drops, *aside.drops])
+        return without_unreadable(
+            job, replace(change, drops=tuple(drops), steps=(*change.steps, *aside.steps, *wasted))
+        )
+
+    return await jobs.change(id, again)
+
+
+async def fork(
+    jobs: Jobs,
+    id: str,
+    until: str | None = None,
+    *,
+    args: str | None = None,
+    allow: Collection[str] = (),
+    by: str = "person",
+    reason: str = "",
+) -> Job:
+    """Make a new run that begins with what another one recorded before its first step `until`; all of it without.
+
+    `args` are the new run's arguments, as JSON text. `allow` names the effects that happened later in the other run and
+    may happen again in this one.
+    """
+    _check_words([until or "fork"], None, "", reason)
+    job = await jobs.get(id)
+    records = await jobs.engine.steps(id)
+    kept = records if until is None else _prefix(job, records, until)
+    paths = {record.path for record in kept}
+    left = [record.path for record in records if is_step(record.path) and record.path not in paths]
+    _check_effects(job, records, left, allow, f"a fork{'' if until is None else f' before {until}'}")
+    origin = Origin(jobs=(id,), how="fork", at=until or "", by=by, reason=reason)
+    return await _copy(jobs, job, kept, (), origin, job.args if args is None else args)
+
+
+def find_steps(job: Job, records: Sequence[Step], asked: Sequence[str]) -> list[str]:
+    """Return the paths of the steps that a person names: by path, by name as `holdfast show` has it, or "draw#3" for
+    the third recorded draw. Raises NotFound.
+    """
+    steps = [record for record in records if is_step(record.path)]
+    paths = {step.path for step in steps}
+    shown = {name: path for path, name in name_steps(job, steps).items()}
+    return list(dict.fromkeys(_find_step(job, steps, paths, shown, text) for text in asked))
+
+
+def _find_step(job: Job, steps: Sequence[Step], paths: Collection[str], shown: dict[str, str], text: str) -> str:
+    if text in paths:
+        return text
+    if text in shown:
+        return shown[text]
+    name, _, number = text.partition("#")
+    named = [step.path for step in steps if step.name == name]
+    if not number and len(named) == 1:
+        return named[0]
+    if number.isdecimal() and 0 < int(number) <= len(named):
+        return named[int(number) - 1]
+    if not number and named:
+        raise Invalid(
+            f"job {job.id} has {plural(len(named), f'step {name}', f'steps {name}')}; choose one, such as {name}#1"
+        )
+    known = sorted({step.name for step in steps})
+    hint = suggest(name, known) or (f"; it has {name_some(known)}" if known else "; it has recorded none")
+    raise NotFound(f"job {job.id} has no recorded step {text!r}{hint}")
+
+
+def _check_words(steps: Sequence[str], args: str | None, feedback: str, reason: str) -> None:
+    if not steps:
+        raise Invalid("name the steps to run again")
+    if args is not None and len(steps) > 1:
+        raise Invalid("args are for one step: name only that one")
+    if len(feedback) > FEEDBACK_CHARACTERS or len(reason) > REASON_CHARACTERS:
+        raise Invalid(
+            f"feedback may have {FEEDBACK_CHARACTERS:,} characters, and a reason {REASON_CHARACTERS:,}; shorten it"
+        )
+
+
+def _check_effects(job: Job, records: Sequence[Step], gone: Iterable[str], allow: Collection[str], what: str) -> None:
+    """Refuse to let an effect happen again that nobody has allowed by name."""
+    effects = set(effect_paths(records))
+    found = [path for path in gone if path in effects]
+    names = {record.path: record.name for record in records}
+    if refused := [path for path in found if path not in allow and names[path] not in allow]:
+        first = shlex.quote(refused[0])
+        raise NotAllowed(
+            f'job {job.id}: {what} would let {name_some(refused)} happen again, which has effect="once"; if it may, '
+            f"allow it by name: --allow {first} (allow=[…])"
+        )
+
+
+def _wasted(job: Job, records: Sequence[Step], aside: SetAside, now: Time) -> list[Step]:
+    """The record of what the job has spent, with what the set-aside steps cost as waste."""
+    cost = added(*map(amounts_in, aside.spent))
+    known = next((record for record in records if record.path == SPENDING_PATH), None)
+    if not cost or known is None:
+        return []
+    spending = spending_in(known)
+    now_wasted = replace(spending, kept=lessened(spending.kept, cost), wasted=added(spending.wasted, cost))
+    return [replace(known, result=msgspec.json.encode(now_wasted).decode(), started_at=now)]
+
+
+def _prefix(job: Job, records: Sequence[Step], until: str) -> list[Step]:
+    """The records that can't depend on the first step of this name or path: recorded before it, or begun before it."""
+    cut = next((n for n, one in enumerate(records) if is_step(one.path) and until in (one.name, one.path)), None)
+    if cut is None:
+        until = find_steps(job, records, [until])[0]
+        cut = next(n for n, one in enumerate(records) if one.path == until)
+    began = min(one.started_at for one in records if until in (one.name, one.path))
+    steps = [one for n, one in enumerate(records) if is_step(one.path) and (n < cut or one.started_at < began)]
+    paths = {one.path for one in steps if until not in (one.name, one.path)}
+    kept = {*paths, *(one.path for one in records if not is_step(one.path) and _path_beside(one.path) in paths)}
+    kept |= {one.path for one in records if is_code(one.path)} | {ORIGIN_PATH, AGAIN_PATH}
+    kept |= {one.path for one in records[:cut] if one.path.startswith(_ANSWERS)}
+    return [one for one in records if one.path in kept]
+
+
+def _path_beside(path: str) -> str:
+    """The path of the step that one of our own records stands beside."""
+    return path.partition("/")[2]
+
+
+async def _copy(jobs: Jobs, job: Job, kept: Sequence[Step], more: Sequence[Step], origin: Origin, args: str) -> Job:
+    """Make a new run of a job that begins with these records. What they made is never undone by it."""
+    now = await jobs.engine.now()
+    if (before := origin_of(kept)) is not None:
+        origin = replace(origin, jobs=(*origin.jobs, *before.jobs))
+    epoch = max(1, job.epoch)  # its first worker reads the records, as after a lost lease
+    new = Job(
+        id=jobs.new_id(now),
+        type=job.type,
+        queue=job.queue,
+        args=args,
+        digest=job.digest if args == job.args else digest(job.type, args),
+        priority=job.priority,
+        created_at=now,
+        options=replace(job.options, unique=None, budget_root=""),
+        state=State.PENDING,
+        waits=(Wait(WaitKind.ACTIVATION),),
+        epoch=epoch,
+    )
+    records = [*_copied(kept), *(one for one in more if not one.path.startswith("~undo/"))]
+    records.append(own_record(new, ORIGIN_PATH, now, msgspec.json.encode(origin).decode()))
+    steps = tuple(replace(record, job=new.id, epoch=min(record.epoch, epoch)) for record in records)
+    new = await keep_copy(jobs.engine, new, steps)
+    new = await keep_copy(jobs.engine, new, steps)
+    await jobs.engine.insert([new])
+    done = sum(is_step(one.path) for one in steps)
+    note = {origin.how: job.id, "at": origin.at, "kept": plural(done, "recorded step"), "reason": origin.reason}
+    change = activate(new, now, by=origin.by, steps=steps, note={name: text for name, text in note.items() if text})
+    (answer,) = await jobs.engine.commit([change])
+    if not isinstance(answer, Applied):
+        raise NotAllowed(f"job {new.id} was changed while its records were copied: {answer.reason}; cancel it")
+    return await jobs.get(new.id)
+
+
+def _copied(records: Sequence[Step]) -> list[Step]:
+    """The records that a copy begins with: what succeeded or is in doubt, and the answers that were received."""
+    paths = {one.path for one in records if is_step(one.path) and one.state is not StepState.FAILED}
+    found: list[Step] = []
+    for one in records:
+        path = one.path
+        if is_step(path):
+            found += [one] if path in paths else []
+        elif path.startswith((SPENT_PATH, SAVED_PATH)):
+            beside = _path_beside(path)
+            found += [replace(one, path=SAVED_PATH + beside, name=SAVED_PATH[:-1])] if beside in paths else []
+        elif path.startswith((AGAIN_PATH, ASIDE_PATH, CODE_PATH, SLEEP_PATH)) or (
+            path.startswith(ARGS_PATH) and _path_beside(path) in paths
+        ):
+            found.append(one)
+        elif path.startswith(_ANSWERS) and one.state is StepState.DONE:
+            info = record_content(one.result)
+            found += [one] if "value" in info or "result" in info else []
+    return found

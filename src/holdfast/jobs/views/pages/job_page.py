@@ -1,0 +1,266 @@
+"""Reads one job as a page. The cost is bounded: of a job with many steps, only counts are read. Must not change it."""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.core.durations import in_words as duration_words
+from holdfast.core.lifecycle import TERMINAL
+from holdfast.core.model import PAGE_LIMIT, Entry, Event, Job, Running, State, Step, StepState, Time, Where
+from holdfast.core.spending import SPENT_PATH, added, amounts_in, in_words, plain, total_of
+from holdfast.core.summaries import StepHead, StepSummary
+from holdfast.jobs.consequences import UNDO_PATH, presence_of, running_of
+from holdfast.jobs.service import Jobs
+from holdfast.jobs.status import TEXT_SHOWN, Status, count_of_done, retry_line
+from holdfast.jobs.views.job import facts_of
+from holdfast.jobs.views.pages.acts import job_acts
+from holdfast.jobs.views.pages.items import Progressing, Usual, item_tabs, stage_bars
+from holdfast.jobs.views.pages.job import (
+    CHILDREN_SHOWN,
+    LOG_SHOWN,
+    STORY_SHOWN,
+    ChildrenTab,
+    CostLine,
+    JobPage,
+    LogLine,
+    StoryEntry,
+    StoryPage,
+)
+from holdfast.jobs.views.pages.lines import as_sentence, job_line, job_lines, sentence_of, title_of
+from holdfast.jobs.views.pages.parts import Fact, error_shown, moment, value_of
+from holdfast.jobs.views.pages.review_page import question_card, review_card
+from holdfast.jobs.views.pages.story import losses_in, stage_ends, story_entries, why_line
+from holdfast.jobs.views.remarks import count_lost_workers
+from holdfast.jobs.views.text import one_line, plural, span
+from holdfast.safe_text import clean
+
+HEADS_READ = PAGE_LIMIT
+"""Of a job with more steps, only counts are read."""
+
+LARGE_FACTS = {"arguments", "result"}
+"""Facts that have a place of their own."""
+
+
+async def view_job_page(jobs: Jobs, id: str, usual: Mapping[str, Usual]) -> JobPage:
+    """Read a job with everything that its page shows."""
+    job = await jobs.get(id)
+    engine = jobs.engine
+    status, now = await jobs.status(id), await engine.now()
+    (summary,) = await engine.summaries([id])
+    history = await recent_history(jobs, job)
+    heads = await _heads(jobs, job, summary)
+    running = running_of(await presence_of(engine, job), job)
+    doubts = await _started(jobs, job, heads)
+    one = Progressing(
+        job=job,
+        status=status,
+        summary=summary,
+        running=running,
+        heads=heads,
+        now=now,
+        usual=usual,
+        doubts=frozenset(doubts),
+    )
+    spent = await _spent_records(jobs, job, status, summary)
+    to_undo = 0 if job.state in TERMINAL or not job.epoch else len(await engine.steps_under(id, UNDO_PATH))
+    questions = await jobs.questions_among([job])
+    story = _story(one, history, now)
+    facts = [Fact(name, words) for name, words in facts_of(job, now).items() if name not in LARGE_FACTS]
+    line = job_line(job, status)
+    return JobPage(
+        now=moment(now),
+        title=title_of(line),
+        job=line,
+        sentence=_sentence(job, status, history, now),
+        why=" ".join(line for line in (why_line(job, history, now), as_sentence(retry_line(status))) if line),
+        facts=_facts(one, history, heads),
+        stages=stage_bars(one),
+        items=item_tabs(one),
+        children=await _children(jobs, job),
+        questions=tuple(question_card(job, question, now) for question in questions),
+        review=await review_card(jobs, job, now) if job.state is State.REVIEW else None,
+        story=tuple(story[:STORY_SHOWN]),
+        story_before=max(0, job.version - sum(entry.version > 0 for entry in story[:STORY_SHOWN])),
+        cost=_cost(spent, status),
+        spent=status.spent,
+        wasted=status.wasted,
+        saved=status.saved,
+        asked=(Fact("type", job.type), Fact("queue", job.queue), *facts),
+        arguments=value_of(job.args),
+        result=None if job.result is None else value_of(job.result),
+        error=error_shown(job.error),
+        log=log_lines_shown(await jobs.log(id) if job.epoch else [])[-LOG_SHOWN:],
+        undo=_undo(job, to_undo),
+        acts=job_acts(job, to_undo),
+    )
+
+
+async def recent_history(jobs: Jobs, job: Job) -> list[Entry]:
+    """Read the newest entries of a job's history, up to a page."""
+    return await jobs.engine.history(job.id, after=max(0, job.version - PAGE_LIMIT))
+
+
+async def _heads(jobs: Jobs, job: Job, summary: StepSummary) -> tuple[StepHead, ...] | None:
+    """Read the steps without their results; None if there are too many."""
+    total = summary.total.started + summary.total.done + summary.total.failed
+    if total > HEADS_READ:
+        return None
+    return tuple(await jobs.engine.steps_page(job.id)) if total else ()
+
+
+async def _started(jobs: Jobs, job: Job, heads: Sequence[StepHead] | None) -> list[str]:
+    """Return the steps of a job in review that were started and not recorded."""
+    if job.state is not State.REVIEW:
+        return []
+    if heads is not None:
+        return [head.path for head in heads if head.state is StepState.STARTED]
+    return [step.path for step in await jobs.engine.steps_under_each([job.id], "", StepState.STARTED)]
+
+
+async def _spent_records(jobs: Jobs, job: Job, status: Status, summary: StepSummary) -> list[Step]:
+    if not status.spending.kept or summary.total.done > HEADS_READ:
+        return []
+    return await jobs.engine.steps_under(job.id, SPENT_PATH)
+
+
+def _sentence(job: Job, status: Status, history: Sequence[Entry], now: Time) -> str:
+    """Say where a job stands; of one that has ended, how long it took and what it survived."""
+    if job.state is State.ACTIVE and not (status.trouble or status.limited or status.waits):
+        return _running_sentence(status)
+    if job.finished_at is None or job.state is not State.COMPLETED:
+        return sentence_of(status)
+    began = next((entry.at for entry in history if entry.event == Event.CLAIM), job.created_at)
+    spent = in_words(total_of(status.spending))
+    lost = count_lost_workers(history)
+    words = f"completed in {span(job.finished_at - began)}" + (f" for {spent}" if spent else "")
+    return as_sentence(words + (f"; {plural(lost, 'worker was', 'workers were')} lost on the way" if lost else ""))
+
+
+def _running_sentence(status: Status) -> str:
+    """Say what a job is doing: "Video generation, 11 of 30, $1.84 spent. About 21 min left in this stage."."""
+    spent = in_words(total_of(status.spending))
+    parts = (
+        clean(status.stage).replace("_", " ") or "running",
+        count_of_done(status),
+        one_line(status.text, TEXT_SHOWN),
+        f"for {span(status.running_ms)}" if status.running_ms else "",
+        f"{spent} spent" if spent else "",
+    )
+    left = f" About {span(status.remaining_ms)} left in this stage." if status.remaining_ms else ""
+    return as_sentence(", ".join(part for part in parts if part)) + left
+
+
+def _facts(one: Progressing, history: Sequence[Entry], heads: Sequence[StepHead] | None) -> tuple[Fact, ...]:
+    job, status = one.job, one.status
+    facts = [_time_fact(one, history)]
+    spending = status.spending
+    budget = "" if status.budget is None else f"budget: {status.budget}"
+    if spent := in_words(total_of(spending)):
+        facts.append(Fact("Spent", ("at least " if spending.is_least else "") + spent, budget))
+    elif budget:
+        facts.append(Fact("Spent", "$0.00", budget))
+    if wasted := in_words(spending.wasted):
+        facts.append(Fact("Wasted", wasted, "tries that failed or were cut off"))
+    kept = sum(head.epoch < job.epoch and head.state is StepState.DONE for head in heads or ())
+    if saved := in_words(spending.saved):
+        facts.append(Fact("Saved by records", saved, f"{plural(kept, 'step')} not paid for again" if kept else ""))
+    lost = len(losses_in(history))
+    claims = plural(job.epoch, "claim") + (f", {plural(lost, 'worker')} lost" if lost else "")
+    of = f" of {job.options.retry.retries + 1}" if job.options.retry.retries else ""
+    facts.append(Fact("Attempt", f"{job.attempt}{of}", claims if job.epoch else "not started yet"))
+    return tuple(facts)
+
+
+def _time_fact(one: Progressing, history: Sequence[Entry]) -> Fact:
+    job, status, now = one.job, one.status, one.now
+    if job.finished_at is not None:
+        began = next((entry.at for entry in history if entry.event == Event.CLAIM), job.created_at)
+        return Fact("Took", span(job.finished_at - began), f"{span(now - job.finished_at)} ago")
+    until = min((wait.until for wait in status.waits if wait.until is not None), default=None)
+    if job.state in (State.PENDING, State.SCHEDULED) and until is not None:
+        return Fact("Time left", duration_words(max(0, until - now) // 1_000 * 1_000))
+    if job.state is State.ACTIVE:
+        ahead = [one.usual[name].stage_ms for name in status.stages[status.stage_number or 0 :] if name in one.usual]
+        left = status.remaining_ms
+        whole = f"about {span(left + sum(ahead))} for the whole job" if left is not None and ahead else ""
+        words = f"about {span(left)}" if left is not None else "unknown"
+        return Fact("Time left", words, whole or ("in this stage" if left is not None else ""))
+    return (
+        Fact("Waiting for", span(max(0, now - (job.run_at or job.created_at))))
+        if job.state is State.AVAILABLE
+        else (Fact("Age", span(max(0, now - job.created_at))))
+    )
+
+
+def _story(one: Progressing, history: Sequence[Entry], now: Time) -> list[StoryEntry]:
+    current = one.status.stage if one.job.state is State.ACTIVE else ""
+    lines = [*story_entries(history, now), *stage_ends(one.job, one.heads or (), current, now)]
+    return sorted(lines, key=lambda line: line.at, reverse=True)
+
+
+async def view_story(jobs: Jobs, id: str, before: int | None, limit: int) -> StoryPage:
+    """Read a part of a job's story, the newest first."""
+    job, now = await jobs.get(id), await jobs.engine.now()
+    last = job.version if before is None else min(job.version, before - 1)
+    first = max(0, last - limit)
+    entries = [entry for entry in await jobs.engine.history(id, after=first, limit=limit) if entry.version <= last]
+    shown = story_entries(entries, now)
+    return StoryPage(now=moment(now), entries=tuple(reversed(shown)), next=first + 1 if first else None)
+
+
+def _cost(records: Sequence[Step], status: Status) -> tuple[CostLine, ...]:
+    """Return what each stage cost, the dearest first."""
+    stages: dict[str, dict[str, int]] = {}
+    for record in records:
+        name = record.path.removeprefix(SPENT_PATH).partition("/")[0].partition("#")[0]
+        stages[name] = added(stages.get(name, {}), amounts_in(record))
+    whole = total_of(status.spending)
+    usd, tokens = whole.get("usd", 0), whole.get("tokens", 0)
+    lines = [
+        CostLine(
+            stage=clean(name),
+            spent=plain(amounts),
+            words=in_words(amounts),
+            share=min(1.0, round(amounts.get("usd", 0) / usd if usd else amounts.get("tokens", 0) / (tokens or 1), 4)),
+        )
+        for name, amounts in stages.items()
+    ]
+    return tuple(sorted(lines, key=lambda line: -line.share))
+
+
+async def _children(jobs: Jobs, job: Job) -> ChildrenTab | None:
+    if not job.epoch:
+        return None
+    found = await jobs.engine.find(Where(parent=job.id, newest_first=True), limit=CHILDREN_SHOWN + 1)
+    if not found:
+        return None
+    more = len(found) > CHILDREN_SHOWN
+    shown = found[:CHILDREN_SHOWN]
+    done = sum(child.state is State.COMPLETED for child in shown)
+    words = (
+        f"{CHILDREN_SHOWN:,}+ children" if more else f"{done:,} of {plural(len(shown), 'child', 'children')} completed"
+    )
+    return ChildrenTab(words=words, total=len(shown), is_least=more, jobs=await job_lines(jobs, shown))
+
+
+def log_lines_shown(lines: Sequence[str]) -> tuple[LogLine, ...]:
+    """Return log lines with their level and time taken apart, where they have them."""
+    return tuple(map(_log_line, lines))
+
+
+def _log_line(text: str) -> LogLine:
+    at, _, rest = text.partition(" ")
+    level, _, said = rest.partition(" ")
+    if level.isupper() and at[:1].isdigit():
+        return LogLine(text=clean(said), level=level.lower(), at=clean(at))
+    return LogLine(text=clean(text))
+
+
+def _undo(job: Job, to_undo: int) -> str:
+    return f"{plural(to_undo, 'thing')} to undo if it is cancelled or discarded" if to_undo else ""
+
+
+def running_words(running: Running, now: Time) -> str:
+    """Say what a worker does for a job: "draw, 11 of 30, for 12 min"."""
+    words = clean(running.stage) or "between steps"
+    if running.done is not None and running.total:
+        words += f", {running.done:,} of {running.total:,}"
+    return words + (f", for {span(now - running.since)}" if running.since else "")

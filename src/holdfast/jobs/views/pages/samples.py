@@ -1,0 +1,121 @@
+"""Jobs that ended per minute, and money that was spent, from samples of a store's counters. Must not read a store."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from holdfast.core.keys import created_at_of
+from holdfast.core.lifecycle import TERMINAL
+from holdfast.core.model import Presence, State, Time
+from holdfast.core.spending import Amounts, added, in_words, lessened, plain, total_of
+from holdfast.jobs.views.overview import GONE, worker_state
+from holdfast.jobs.views.pages.overview import MinuteCounts, MoneySeen
+from holdfast.jobs.views.pages.parts import moment
+from holdfast.jobs.views.shapes import time_text
+from holdfast.jobs.views.text import plural
+
+MINUTES = 60
+"""How many minutes are kept."""
+
+MINUTE_MS, DAY_MS = 60_000, 86_400_000
+
+JOBS_KEPT = 2_000
+"""Of how many jobs the spending is remembered."""
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """The counters of a store at one moment. `pruned` is how many jobs were ever pruned."""
+
+    now: Time
+    counts: Mapping[tuple[str, State], int]
+    workers: tuple[Presence, ...]
+    pruned: int = 0
+
+    @property
+    def ended(self) -> int:
+        """How many jobs have ever ended."""
+        return self.pruned + sum(number for (_, state), number in self.counts.items() if state in TERMINAL)
+
+
+class Samples:
+    """What a server has seen since it began to look. Owned by one event loop."""
+
+    def __init__(self) -> None:
+        self._since: Time | None = None
+        self._ended = 0
+        self._minutes: dict[int, int] = {}
+        self._lost: dict[int, int] = {}
+        self._gone: frozenset[str] = frozenset()
+        self._day = 0
+        self._money_since: Time = 0
+        self._seen: dict[str, tuple[Amounts, Amounts, Amounts]] = {}
+        self._money: tuple[Amounts, Amounts, Amounts] = ({}, {}, {})
+
+    def take(self, one: Sample) -> None:
+        """Compare the store's counters with those of the last sample."""
+        minute = one.now // MINUTE_MS
+        gone = frozenset(worker.worker for worker in one.workers if worker_state(worker, one.now) == GONE)
+        if self._since is None:
+            self._since, self._ended, self._gone = one.now, one.ended, gone
+        self._minutes[minute] = self._minutes.get(minute, 0) + max(0, one.ended - self._ended)
+        self._lost[minute] = self._lost.get(minute, 0) + len(gone - self._gone)
+        self._ended, self._gone = one.ended, gone
+        for kept in (self._minutes, self._lost):
+            for old in [at for at in kept if at <= minute - MINUTES]:
+                del kept[old]
+        self._take_money(one)
+
+    def _take_money(self, one: Sample) -> None:
+        if one.now // DAY_MS != self._day:
+            self._day, self._money_since, self._money = one.now // DAY_MS, one.now, ({}, {}, {})
+        for running in (running for worker in one.workers for running in worker.running):
+            spending = running.spending
+            if spending is None:
+                continue
+            seen = (total_of(spending), spending.wasted, spending.saved)
+            is_ours = created_at_of(running.job) >= (self._since or 0)
+            before = self._seen.get(running.job, ({}, {}, {}) if is_ours else seen)
+            a, b, c = (lessened(new, old) for new, old in zip(seen, before, strict=True))
+            self._money = (added(self._money[0], a), added(self._money[1], b), added(self._money[2], c))
+            self._seen[running.job] = seen
+        while len(self._seen) > JOBS_KEPT:
+            del self._seen[next(iter(self._seen))]
+
+    def finished(self, now: Time) -> MinuteCounts:
+        """Return the jobs that ended per minute, from the first minute that was seen."""
+        if self._since is None:
+            return MinuteCounts(since=None, since_words="", first=None, ended=(), lost=(), words="")
+        last = now // MINUTE_MS
+        first = max(self._since // MINUTE_MS, last - MINUTES + 1)
+        ended = _row(self._minutes, first, last)
+        since = time_text(self._since)
+        clock = (since or "")[11:16]
+        return MinuteCounts(
+            since=since,
+            since_words=f"since {clock} UTC",
+            first=moment(first * MINUTE_MS),
+            ended=ended,
+            lost=_row(self._lost, first, last),
+            words=f"{plural(sum(ended), 'job')} ended since {moment(max(first * MINUTE_MS, self._since))[11:16]} UTC",
+        )
+
+    def money(self) -> MoneySeen | None:
+        """Return what was spent today while this server looked; None if nothing was."""
+        spent, wasted, saved = self._money
+        if not any((*spent.values(), *wasted.values(), *saved.values())):
+            return None
+        return MoneySeen(
+            since=moment(self._money_since),
+            spent=plain(spent),
+            wasted=plain(wasted),
+            saved=plain(saved),
+            words=f"at least {in_words(spent) or 'nothing'} since {moment(self._money_since)[11:16]} UTC",
+        )
+
+
+def _row(counts: Mapping[int, int], first: int, last: int) -> tuple[int, ...]:
+    return tuple(counts.get(minute, 0) for minute in _minutes(first, last))
+
+
+def _minutes(first: int, last: int) -> Iterable[int]:
+    return range(first, last + 1)
