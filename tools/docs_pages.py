@@ -4,10 +4,12 @@ Must not repeat facts that the code holds: a page reads them from the code, and 
 a page, add a line to PAGES.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from holdfast.cli.render.lifecycle_svg import as_svg
 from holdfast.cli.render.lifecycle_text import LEASE_WORDS, owner_of, sources_in_words
@@ -24,6 +26,7 @@ from holdfast.core.limits import LIMITS
 from holdfast.core.model import Event
 from holdfast.engines import engine_class
 from holdfast.engines.traits import Movable
+from holdfast.server.api.operations import document as openapi
 
 FAILURES = (Event.FAIL, Event.EXHAUST, Event.OVERRUN)
 """The events that count as a failure of the job. A test checks this against `decide`."""
@@ -171,6 +174,57 @@ def limits_page() -> str:
     return LIMITS_PAGE.format(limits=_table(("what", "at most", "beyond that"), LIMITS))
 
 
+def api_page() -> str:
+    """The calls of the HTTP API, from its OpenAPI document."""
+    document = msgspec.json.decode(openapi())
+    parts = [
+        "# API reference",
+        "",
+        "Made from the OpenAPI document, which a server has at `/api/v1/openapi.json`. How to use the API is in",
+        "[The HTTP API](../guides/http-api.md).",
+        "",
+        "## Calls",
+        "",
+        _table(("call", "does", "scope", "takes", "answers"), _calls(document)),
+        "",
+        "## Types",
+    ]
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        if "properties" in schema:
+            about = " ".join(schema.get("description", "").split())
+            parts += ["", f"### {name}", "", about, "", _table(("field", "type"), _fields(schema))]
+    return "\n".join(parts) + "\n"
+
+
+def _calls(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for path, methods in document["paths"].items():
+        for method, one in methods.items():
+            query = [f"`{parameter['name']}`" for parameter in one["parameters"] if parameter["in"] == "query"]
+            body = one.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            takes = _type(body) if body else ", ".join(query)
+            [answer] = next(iter(one["responses"].values()))["content"].values()
+            yield f"`{method.upper()} {path}`", one["summary"], one["x-scope"], takes, _type(answer["schema"])
+
+
+def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, one in schema["properties"].items():
+        yield f"`{name}`", _type(one)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """A schema in a few words, with a link to the type that it names."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{one}`" for one in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("format", schema.get("type", "any")))
+
+
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A markdown table."""
     lines = [head, tuple("---" for _ in head), *rows]
@@ -298,7 +352,7 @@ because a store is just a URL: in `App(url)`, `--url` or `$HOLDFAST_URL`.
 What does losing a second mean? A step that finished in that second runs again, and a job that was submitted in it is
 gone. If steps cost money or jobs must not be lost, use a store that survives a power cut.
 
-Arguments and results can be up to 1 MiB of JSON on every store: see [Limits](../reference/limits.md).
+Values over 64 KiB and files go to a blob store by themselves: see [Large values and files](large-values.md).
 
 **SQLite or Postgres?** Use SQLite as long as one machine does the work: a backup is one file, and nobody has to run a
 server. Use Postgres as soon as a second machine runs workers.
@@ -330,8 +384,7 @@ tools/docs_pages.py. -->
 These limits are the same on every store, in Python and on the command line. Holdfast refuses a value that is too large
 with a one-line error, before it writes anything. It cuts texts that only people read. KiB and MiB count bytes of UTF-8.
 
-The limit that you meet first is 1 MiB for arguments and results. Save images, audio and long texts in a file or a
-bucket, and pass the path or URL.
+Save images, audio and films in files, and return a `Blob`: see [Large values and files](../guides/large-values.md).
 
 {limits}
 
@@ -355,6 +408,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/lifecycle.svg": as_svg,
     "docs/reference/engines.md": engines_page,
     "docs/reference/limits.md": limits_page,
+    "docs/reference/api.md": api_page,
     "docs/guides/choosing-a-store.md": choosing_page,
 }
 """Each generated page by its path in the checkout, with the function that makes it."""

@@ -1,0 +1,123 @@
+// A stage's items: big cells up to 60, then squares, of which each may stand for several items. And a job's children.
+import { useState } from "preact/hooks";
+import { now, short } from "../clock";
+import { pathOf } from "../router";
+import { type ChildrenTab, type ItemCell, type ItemsTab, stateOf } from "../views";
+import { Card } from "./card";
+import { Glyph } from "./glyph";
+import { readable } from "./words";
+
+const STATES: Record<string, string> = { d: "done", r: "running", t: "retrying", f: "failed", "?": "doubt", ".": "todo" };
+const WORDS: Record<string, string> = { done: "done", running: "running", retrying: "trying again", todo: "to do", failed: "failed", doubt: "in doubt" };
+const UNKNOWN_FILL = 30;
+
+function Cell({ cell, number, usual }: { cell: ItemCell; number: number; usual: number | null }) {
+  const since = cell.state === "running" && cell.started_at ? Math.max(0, now.value - Date.parse(cell.started_at)) : null;
+  const words = since !== null ? short(since) : cell.words || (cell.took_ms != null ? short(cell.took_ms) : WORDS[cell.state]);
+  const kept = cell.is_kept ? ", recorded by an earlier worker" : "";
+  return (
+    <button type="button" class={`cell ${cell.state}${cell.is_kept ? " kept" : ""}`} data-path={cell.path || undefined} disabled={!cell.path} aria-label={`${cell.name || number}: ${WORDS[cell.state]}, ${words}${kept}`}>
+      {since !== null && <i style={{ height: `${usual ? Math.min(96, (100 * since) / usual) : UNKNOWN_FILL}%` }} />}
+      <b>{number}</b>
+      <span>{words}</span>
+    </button>
+  );
+}
+
+function Items({ tab }: { tab: ItemsTab }) {
+  if (!tab.squares)
+    return (
+      <div class="cells">
+        {tab.cells.map((one, i) => (
+          <Cell key={one.path || `todo-${i}`} cell={one} number={i + 1} usual={tab.usual_ms} />
+        ))}
+      </div>
+    );
+  const { each, letters } = tab.squares;
+  const range = (i: number) => (each === 1 ? `${i + 1}` : `${i * each + 1} to ${(i + 1) * each}`);
+  return (
+    <div class="squares" role="img" aria-label={tab.words}>
+      {[...letters].map((one, i) => (
+        <i key={i} class={STATES[one]} title={`${range(i)}: ${WORDS[STATES[one]!]}`} />
+      ))}
+    </div>
+  );
+}
+
+function Children({ tab }: { tab: ChildrenTab }) {
+  return (
+    <ul class="rows">
+      {tab.jobs.map((one) => (
+        <li key={one.id}>
+          <a class="need" href={pathOf("jobs", one.id)}>
+            <Glyph state={stateOf(one.state)} named />
+            <span class="two-lines">
+              <b>{one.name}</b>
+              <span>{one.where}</span>
+            </span>
+          </a>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+const CHILDREN = " children";
+
+export function ItemsCard({ items, children, open }: { items: ItemsTab[]; children: ChildrenTab | null; open: (path: string) => void }) {
+  const tabs = [...items.map((one) => ({ name: one.stage, words: one.words })), ...(children ? [{ name: CHILDREN, words: children.words }] : [])];
+  const busiest = items.find((one) => one.running > 0) ?? items.find((one) => one.done < (one.total ?? 0)) ?? items[items.length - 1];
+  const [chosen, choose] = useState<string | null>(null);
+  const name = tabs.some((one) => one.name === chosen) ? chosen : (busiest?.stage ?? CHILDREN);
+  const tab = items.find((one) => one.stage === name);
+  const move = (event: KeyboardEvent) => {
+    const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+    const at = tabs.findIndex((one) => one.name === name) + step;
+    if (!step || !tabs[at]) return;
+    choose(tabs[at]!.name);
+    (event.currentTarget as HTMLElement).querySelectorAll("button")[at]?.focus();
+  };
+  return (
+    <Card
+      class="items"
+      title={
+        <div class="tabs" role="tablist" aria-label="Items" onKeyDown={move}>
+          {tabs.map((one) => (
+            <button type="button" role="tab" key={one.name} aria-selected={one.name === name} tabIndex={one.name === name ? 0 : -1} onClick={() => choose(one.name)}>
+              {one.name === CHILDREN ? "Children" : readable(one.name)} <small>{one.words}</small>
+            </button>
+          ))}
+        </div>
+      }
+      right={
+        tab && (
+          <span class="legend" aria-hidden="true">
+            <span class="done">done</span>
+            <span class="running">running</span>
+            <span class="retrying">trying again</span>
+            <span class="todo">to do</span>
+          </span>
+        )
+      }
+    >
+      <div
+        role="tabpanel"
+        aria-label={tab ? `Items of ${tab.stage}` : "Children"}
+        onClick={(event) => {
+          const path = (event.target as Element).closest<HTMLElement>("[data-path]")?.dataset.path;
+          if (path) open(path);
+        }}
+      >
+        {tab ? <Items tab={tab} /> : children && <Children tab={children} />}
+      </div>
+    </Card>
+  );
+}
+
+/** Light the bar, the cell and the log lines of the step under the pointer or the focus, without drawing anything anew. */
+export function crosslight(event: Event): void {
+  const root = event.currentTarget as HTMLElement;
+  const path = (event.target as Element).closest<HTMLElement | SVGElement>("[data-path]")?.dataset.path;
+  for (const one of root.querySelectorAll(".lit")) one.classList.remove("lit");
+  if (path && event.type !== "mouseleave") for (const one of root.querySelectorAll(`[data-path="${CSS.escape(path)}"]`)) one.classList.add("lit");
+}

@@ -1,0 +1,362 @@
+"""Handlers that change something: submit, cancel, answer, review, and acts on queues, workers, schedules and limits.
+
+Must not decide what a change is: `jobs` does.
+"""
+
+from typing import Any
+
+from msgspec import UNSET
+from starlette.responses import Response
+
+from holdfast.core.codec import canonical
+from holdfast.core.durations import milliseconds
+from holdfast.core.errors import BadValue, Invalid, NotAllowed, NotFound
+from holdfast.core.keys import check_queue
+from holdfast.core.lifecycle import standing
+from holdfast.core.model import Job, Options, State
+from holdfast.core.suggestions import suggest
+from holdfast.core.unique import Unique
+from holdfast.jobs.limits import close_limit, get_limit, open_limit, reset_limit, set_limit
+from holdfast.jobs.quiet import let_claim, quiet_worker
+from holdfast.jobs.requests import JobRequest
+from holdfast.jobs.schedules import pause_schedule, remove_schedule, resume_schedule, run_schedule
+from holdfast.jobs.views.names import known_types
+from holdfast.jobs.views.overview import view_queues
+from holdfast.jobs.views.pages.lines import job_lines
+from holdfast.jobs.views.pages.place_pages import budget_line, limit_line
+from holdfast.jobs.views.pages.places import BudgetLine, LimitLine
+from holdfast.jobs.views.text import one_line, short_id
+from holdfast.server.api.answers import Acted, Done, JobTypes, Submitted
+from holdfast.server.api.looks import id_of, time_given
+from holdfast.server.api.operation import Ask, Operation
+from holdfast.server.api.requests import (
+    AddBudgetRequest,
+    AnswerRequest,
+    CloseLimitRequest,
+    OpenLimitRequest,
+    ReasonRequest,
+    ReplayRequest,
+    ResolveRequest,
+    ResolveStepRequest,
+    SetLimitRequest,
+    SignalRequest,
+    SubmitRequest,
+)
+from holdfast.server.bodies import json_reply
+
+ACT, SUBMIT, REVIEW = "act", "submit", "review"
+
+KEY_HEADER = "Idempotency-Key"
+
+
+# Submitting.
+
+
+async def types(ask: Ask) -> JobTypes:
+    """List the job types."""
+    typed = ask.call.server.typed
+    return JobTypes(
+        is_typed=typed is not None,
+        types=() if typed is None else tuple(typed.types()),
+        known=tuple(sorted(await known_types(ask.jobs))),
+    )
+
+
+async def submit(ask: Ask) -> Response:
+    """Submit a job: through its app's types if one is loaded, otherwise as it is."""
+    body: SubmitRequest = ask.body
+    key = _key(body, ask.call.headers.get(KEY_HEADER))
+    before = await ask.jobs.engine.now()
+    typed = ask.call.server.typed
+    id = await (_submit_plain(ask, body, key, before) if typed is None else _submit_typed(ask, body, key))
+    job = await ask.jobs.get(id)
+    [line] = await job_lines(ask.jobs, [job])
+    is_new = job.created_at >= before and (body.unique is None or job.version == 1)
+    found = Submitted(id=id, is_new=is_new, job=line)
+    return json_reply(found, 201 if is_new else 200, {"Location": f"{ask.call.root}/api/v1/jobs/{id}"})
+
+
+def _key(body: SubmitRequest, header: str | None) -> str | None:
+    if header is not None and body.key is not None and header != body.key:
+        raise Invalid(f"{KEY_HEADER} and key differ; send one of them")
+    return body.key if header is None else header
+
+
+async def _submit_typed(ask: Ask, body: SubmitRequest, key: str | None) -> str:
+    typed = ask.call.server.typed
+    assert typed is not None
+    signature = typed.signature(body.type)
+    if signature is None:
+        names = [one.type for one in typed.types()]
+        hint = suggest(body.type, names) or f"; there are {', '.join(names)}"
+        raise NotFound(f"the loaded app has no job of type {body.type[:80]!r}{hint}")
+    args, kwargs = (body.args, {}) if isinstance(body.args, list) else ([], body.args)
+    options: dict[str, Any] = {"key": key, "key_for": body.key_for, "queue": body.queue, "priority": body.priority}
+    options |= {"delay": body.delay, "at": body.at, "expires": body.expires, "tags": body.tags, "meta": body.meta}
+    options["unique"] = _unique(body)
+    given = {name: value for name, value in options.items() if value is not None}
+    return await typed.submit(body.type, args, kwargs, **given)
+
+
+def _unique(body: SubmitRequest) -> Unique | None:
+    one = body.unique
+    return None if one is None else Unique(by=one.by, within=one.within, then=one.then)
+
+
+async def _submit_plain(ask: Ask, body: SubmitRequest, key: str | None, now: int) -> str:
+    """Submit without types: the arguments are stored as they are."""
+    if body.unique is not None:
+        raise Invalid("unique needs the job's types; start the server with its app: holdfast serve MODULE:APP")
+    if isinstance(body.args, dict):
+        raise Invalid("args by name need the job's types; send a list, or start the server with its app")
+    if body.type.startswith("holdfast."):
+        raise NotAllowed(f"jobs of type {body.type[:60]} are made by Holdfast itself; use its own calls for them")
+    if body.delay is not None and body.at is not None:
+        raise Invalid("give delay or at, not both")
+    request = JobRequest(
+        type=body.type,
+        args=canonical(body.args),
+        queue=body.queue or "default",
+        priority=body.priority or 0,
+        key=key,
+        key_until=None if body.key_for is None else now + milliseconds(body.key_for),
+        run_at=time_given("at", body.at) if body.delay is None else now + milliseconds(body.delay),
+        expires_at=_expiry(body.expires, now),
+        options=Options(tags=body.tags, meta=body.meta),
+    )
+    [answer] = await ask.jobs.submit([request], now=now)
+    return answer.id
+
+
+def _expiry(text: str | None, now: int) -> int | None:
+    if text is None:
+        return None
+    return time_given("expires", text) if "-" in text else now + milliseconds(text)
+
+
+# One job.
+
+
+async def _acted(ask: Ask, job: Job, words: str) -> Acted:
+    [line] = await job_lines(ask.jobs, [job])
+    return Acted(words=words, job=line)
+
+
+async def cancel(ask: Ask) -> Acted:
+    """Cancel a job."""
+    job = await ask.jobs.cancel(await id_of(ask), by=ask.by, reason=ask.body.reason)
+    return await _acted(ask, job, f"Cancelled {short_id(job.id)}.")
+
+
+async def activate(ask: Ask) -> Acted:
+    """Let a pending job continue."""
+    job = await ask.jobs.activate(await id_of(ask), by=ask.by, reason=ask.body.reason)
+    return await _acted(ask, job, f"{short_id(job.id)} continues.")
+
+
+async def signal(ask: Ask) -> Acted:
+    """Send a job a named value."""
+    body: SignalRequest = ask.body
+    job = await ask.jobs.signal(await id_of(ask), body.name, body.value, by=ask.by)
+    return await _acted(ask, job, f"Sent signal {one_line(body.name, 60)} to {short_id(job.id)}.")
+
+
+async def answer(ask: Ask) -> Acted:
+    """Answer a job's question."""
+    body: AnswerRequest = ask.body
+    job = await ask.jobs.answer(await id_of(ask), body.value, name=body.name, by=ask.by)
+    continues = job.state in (State.AVAILABLE, State.ACTIVE)
+    words = "it continues" if continues else f"it is {standing(job.state)}"
+    return await _acted(ask, job, f"Answered {short_id(job.id)}: {words}.")
+
+
+async def replay(ask: Ask) -> Acted:
+    """Run a job in review again."""
+    body: ReplayRequest = ask.body
+    id, args = await id_of(ask), None
+    if body.args is not UNSET:
+        args = canonical(body.args)
+        typed = ask.call.server.typed
+        signature = None if typed is None else typed.signature((await ask.jobs.get(id)).type)
+        if signature is not None:
+            signature.decode(args)
+    job = await ask.jobs.replay(id, args=args, by=ask.by, reason=body.reason)
+    return await _acted(ask, job, f"Replayed {short_id(job.id)}: recorded steps keep their results.")
+
+
+async def resolve(ask: Ask) -> Acted:
+    """Complete a job in review with a result."""
+    body: ResolveRequest = ask.body
+    id = await id_of(ask)
+    typed = ask.call.server.typed
+    if typed is not None and (signature := typed.signature((await ask.jobs.get(id)).type)) is not None:
+        signature.result.decode(canonical(body.result))
+    job = await ask.jobs.resolve(id, body.result, by=ask.by, reason=body.reason)
+    return await _acted(ask, job, f"Completed {short_id(job.id)} with your result.")
+
+
+async def resolve_step(ask: Ask) -> Acted:
+    """Decide a step in doubt."""
+    body: ResolveStepRequest = ask.body
+    if body.again and body.result is not None:
+        raise BadValue("give a result if it happened, or again if it did not; not both")
+    job = await ask.jobs.resolve_step(
+        await id_of(ask), body.path, body.result, again=body.again, by=ask.by, reason=body.reason
+    )
+    then = "another step is still in doubt" if job.state is State.REVIEW else "the job continues"
+    return await _acted(ask, job, f"Noted for {one_line(body.path, 60)}: {then}.")
+
+
+async def discard(ask: Ask) -> Acted:
+    """Give up a job in review."""
+    job = await ask.jobs.discard(await id_of(ask), by=ask.by, reason=ask.body.reason)
+    return await _acted(ask, job, f"Gave up {short_id(job.id)}.")
+
+
+async def add_budget(ask: Ask) -> BudgetLine:
+    """Add to a job's budget."""
+    body: AddBudgetRequest = ask.body
+    id = await id_of(ask)
+    budget = await ask.jobs.add_budget(id, body.add, by=ask.by, reason=body.reason)
+    return budget_line(await ask.jobs.get(budget.root), budget)
+
+
+# Queues, workers, schedules, limits.
+
+
+async def pause_queue(ask: Ask) -> Done:
+    """Pause a queue."""
+    name = check_queue(ask.param("name"))
+    known = {queue.name for queue in await view_queues(ask.jobs)}
+    if name not in known:
+        raise NotFound(f"there is no queue {name}{suggest(name, sorted(known)) or ': it has no jobs and no worker'}")
+    await ask.jobs.pause(name, by=ask.by, reason=ask.body.reason)
+    return Done(words=f"Paused {name}: running jobs continue, and no other job of it starts.")
+
+
+async def resume_queue(ask: Ask) -> Done:
+    """Resume a queue."""
+    name = check_queue(ask.param("name"))
+    if name not in await ask.jobs.paused():
+        raise NotFound(f"queue {name} is not paused")
+    await ask.jobs.resume(name)
+    return Done(words=f"Resumed {name}.")
+
+
+async def quiet(ask: Ask) -> Done:
+    """Tell a worker to claim nothing more."""
+    await quiet_worker(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
+    return Done(words=f"{one_line(ask.param('name'), 60)} claims nothing more; it finishes what it runs.")
+
+
+async def resume_worker(ask: Ask) -> Done:
+    """Let a quiet worker claim again."""
+    await let_claim(ask.jobs.engine, ask.param("name"))
+    return Done(words=f"{one_line(ask.param('name'), 60)} claims jobs again.")
+
+
+async def pause_one(ask: Ask) -> Done:
+    """Pause a schedule."""
+    await pause_schedule(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
+    return Done(words=f"Paused {one_line(ask.param('name'), 60)}.")
+
+
+async def resume_one(ask: Ask) -> Done:
+    """Resume a schedule."""
+    await resume_schedule(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
+    return Done(words=f"Resumed {one_line(ask.param('name'), 60)}.")
+
+
+async def run_one(ask: Ask) -> Done:
+    """Submit a schedule's job now."""
+    id = await run_schedule(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
+    return Done(words=f"Submitted {short_id(id)}.", job=id)
+
+
+async def remove_one(ask: Ask) -> Done:
+    """Remove a schedule."""
+    is_code = await remove_schedule(ask.jobs.engine, ask.param("name"))
+    more = "; code declares it, so the next worker that starts makes it again" if is_code else ""
+    return Done(words=f"Removed {one_line(ask.param('name'), 60)}{more}.")
+
+
+async def _limit(ask: Ask) -> LimitLine:
+    return limit_line(await get_limit(ask.jobs.engine, ask.param("name")), await ask.jobs.engine.now())
+
+
+async def set_one(ask: Ask) -> LimitLine:
+    """Set a limit."""
+    body: SetLimitRequest = ask.body
+    await set_limit(
+        ask.jobs.engine,
+        ask.param("name"),
+        at_once=body.at_once,
+        rate=body.rate,
+        burst=body.burst,
+        by=ask.by,
+        reason=body.reason,
+    )
+    return await _limit(ask)
+
+
+async def reset_one(ask: Ask) -> LimitLine:
+    """Let the code's settings of a limit count again."""
+    await reset_limit(ask.jobs.engine, ask.param("name"), by=ask.by, reason=ask.body.reason)
+    return await _limit(ask)
+
+
+async def close_one(ask: Ask) -> LimitLine:
+    """Close a limit for a time."""
+    body: CloseLimitRequest = ask.body
+    await close_limit(ask.jobs.engine, _limit_key(ask), milliseconds(body.duration), by=ask.by, reason=body.reason)
+    return await _limit(ask)
+
+
+async def open_one(ask: Ask) -> LimitLine:
+    """Open a closed limit."""
+    await open_limit(ask.jobs.engine, _limit_key(ask), by=ask.by, reason=ask.body.reason)
+    return await _limit(ask)
+
+
+def _limit_key(ask: Ask) -> str:
+    name, key = ask.param("name"), ask.body.key
+    if key is not None and key.partition("/")[0] != name:
+        raise Invalid(f"key {key[:60]!r} isn't one of limit {name}; write {name}/VALUE")
+    return key or name
+
+
+def _job_act(path: str, name: str, summary: str, scope: str, handle: Any, body: Any = ReasonRequest) -> Operation:
+    return Operation("POST", f"/jobs/{{id}}/{path}", name, summary, scope, Acted, handle, body=body)
+
+
+def _place_act(path: str, name: str, summary: str, handle: Any, body: Any = ReasonRequest, to: Any = Done) -> Operation:
+    return Operation("POST", path, name, summary, ACT, to, handle, body=body)
+
+
+ACTS = (
+    Operation("GET", "/types", "get_types", "List the job types", "read", JobTypes, types),
+    Operation("POST", "/jobs", "submit_job", "Submit a job", SUBMIT, Submitted, submit, body=SubmitRequest, status=201),
+    _job_act("cancel", "cancel_job", "Cancel a job; what it made is undone", ACT, cancel),
+    _job_act("activate", "activate_job", "Let a pending job continue now", ACT, activate),
+    _job_act("signal", "signal_job", "Send a job a named value", ACT, signal, SignalRequest),
+    _job_act("answer", "answer_job", "Answer a job's question", ACT, answer, AnswerRequest),
+    _job_act("replay", "replay_job", "Run a job in review again", REVIEW, replay, ReplayRequest),
+    _job_act("resolve", "resolve_job", "Complete a job in review with a result", REVIEW, resolve, ResolveRequest),
+    _job_act("resolve-step", "resolve_step", "Decide a step in doubt", REVIEW, resolve_step, ResolveStepRequest),
+    _job_act("discard", "discard_job", "Give up a job in review", REVIEW, discard),
+    _place_act("/jobs/{id}/budget", "add_budget", "Add to a job's budget", add_budget, AddBudgetRequest, BudgetLine),
+    _place_act("/queues/{name}/pause", "pause_queue", "Pause a queue", pause_queue),
+    _place_act("/queues/{name}/resume", "resume_queue", "Resume a queue", resume_queue),
+    _place_act("/workers/{name}/quiet", "quiet_worker", "Tell a worker to claim nothing more", quiet),
+    _place_act("/workers/{name}/resume", "resume_worker", "Let a quiet worker claim again", resume_worker),
+    _place_act("/schedules/{name}/pause", "pause_schedule", "Pause a schedule", pause_one),
+    _place_act("/schedules/{name}/resume", "resume_schedule", "Resume a schedule", resume_one),
+    _place_act("/schedules/{name}/run", "run_schedule", "Submit a schedule's job now", run_one),
+    _place_act("/schedules/{name}/remove", "remove_schedule", "Remove a schedule", remove_one),
+    _place_act("/limits/{name}/set", "set_limit", "Set a limit", set_one, SetLimitRequest, LimitLine),
+    _place_act("/limits/{name}/reset", "reset_limit", "Let the code's settings count", reset_one, to=LimitLine),
+    _place_act("/limits/{name}/close", "close_limit", "Close a limit for a time", close_one, CloseLimitRequest,
+               LimitLine),
+    _place_act("/limits/{name}/open", "open_limit", "Open a closed limit", open_one, OpenLimitRequest, LimitLine),
+)  # fmt: skip
+"""The calls that change something."""

@@ -1,0 +1,90 @@
+"""What a remote app reads of the store, act by act as the engine contract has them, and how it submits.
+
+Must not show a token's record, and must not write a job's state: acts have calls of their own.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from starlette.responses import Response
+
+from holdfast.core.errors import BadValue, NotAllowed, NotFound
+from holdfast.core.keys import check_id
+from holdfast.core.model import Conflict, Inserted, Job
+from holdfast.engines.store_calls import CALLS, READABLE, WAIT_SECONDS, WRITABLE
+from holdfast.jobs.requests import JobRequest, new_job
+from holdfast.server.api.operation import Ask, Operation
+from holdfast.server.bodies import json_reply
+
+INSERT_BYTES = 64 << 20
+"""The largest body of an insert: a thousand jobs."""
+
+
+async def call(ask: Ask) -> Response:
+    """Answer one read of the engine contract."""
+    name = ask.param("call")
+    if name not in CALLS:
+        raise NotFound(f"there is no read {name[:40]!r} of a store; update the app or the server")
+    given = await _given(ask, CALLS[name].args)
+    engine = ask.jobs.engine
+    if name == "count":
+        return json_reply([(queue, state, jobs) for (queue, state), jobs in (await engine.count()).items()])
+    if name == "records":
+        return json_reply([one for one in await engine.records(given[0]) if one.name.startswith(READABLE)])
+    if name == "wait":
+        return json_reply(await engine.wait(given[0], min(given[1], WAIT_SECONDS), given[2]))
+    return json_reply(await getattr(engine, name)(*given))
+
+
+async def _given(ask: Ask, type: Any) -> Any:
+    try:
+        return msgspec.json.decode(await ask.call.body(), type=type)
+    except msgspec.MsgspecError as error:
+        raise BadValue(f"the body: {error}; update the app or the server, so that both have the same version") from None
+
+
+async def insert(ask: Ask) -> Response:
+    """Submit new jobs, all or none. The server makes them anew: a caller chooses no state."""
+    given: list[Job] = await _given(ask, list[Job])
+    now = await ask.jobs.engine.now()
+    answers: list[Inserted] = await ask.jobs.insert([_remade(job, now) for job in given])
+    return json_reply(answers)
+
+
+def _remade(job: Job, now: int) -> Job:
+    if job.type.startswith("holdfast."):
+        raise NotAllowed(f"jobs of type {job.type[:60]} are made by Holdfast itself; use its own calls for them")
+    request = JobRequest(
+        type=job.type,
+        args=job.args,
+        queue=job.queue,
+        priority=job.priority,
+        key=job.key,
+        key_until=job.key_until,
+        run_at=job.run_at,
+        expires_at=job.expires_at,
+        pending=bool(job.waits),
+        options=replace(job.options, budget_root=""),
+    )
+    return new_job(request, check_id(job.id), now)
+
+
+async def put_record(ask: Ask) -> Response:
+    """Write a record of a limit, a schedule, a queue or a worker, if it has not changed."""
+    name, value, expected = await _given(ask, tuple[str, str | None, int | None])
+    if not name.startswith(WRITABLE):
+        raise NotAllowed(f"record {name[:60]!r} can't be written through a server")
+    answer = await ask.jobs.engine.put_record(name, value, expected)
+    return json_reply(None if isinstance(answer, Conflict) else answer)
+
+
+STORE = (
+    Operation("POST", "/store/insert", "insert_jobs", "Submit jobs that a remote app has built", "submit", list, insert,
+              body_bytes=INSERT_BYTES),
+    Operation("POST", "/store/put_record", "put_record", "Write a record of a limit, a schedule or a queue", "act",
+              dict, put_record),
+    Operation("POST", "/store/{call}", "read_store", "Read the store as the engine contract does, for remote apps",
+              "read", Any, call, is_stream=True),
+)  # fmt: skip
+"""The calls of remote apps."""

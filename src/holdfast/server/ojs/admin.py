@@ -1,0 +1,383 @@
+"""What an administrator asks and does: queues, jobs, workers, totals. Must not know how a job runs."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.core.keys import check_queue
+from holdfast.core.lifecycle import TERMINAL
+from holdfast.core.model import PAGE_LIMIT, Job, Presence, State, Time, Where
+from holdfast.core.reservations import REMOTE_WORKER, stored_name
+from holdfast.engines.records import QUIET
+from holdfast.jobs.full_queues import set_bound
+from holdfast.server.call import Call
+from holdfast.server.ojs.dead_letters import (
+    WALK_MOST,
+    act_on,
+    check_confirmed,
+    count_dead,
+    dead,
+    dead_job,
+    matches,
+)
+from holdfast.server.ojs.problems import bad
+from holdfast.server.ojs.queue_settings import SETTINGS, QueueSettings, queue_settings, read_settings
+from holdfast.server.ojs.queues import all_states, created, known_queues, set_paused
+from holdfast.server.ojs.service import Ojs, ojs_of, read_object, reply
+from holdfast.server.ojs.vocabulary import read_time, states_named, written_time
+from holdfast.server.ojs.workers import RemoteWorker, order_worker, worker_in
+
+PER_PAGE, MOST_PER_PAGE = 20, 100
+SILENT_MS = 90_000
+"""A worker that wasn't heard for this long, and promised no heartbeats, counts as stale."""
+
+RECENT_JOBS = 1_000
+"""From how many of the last jobs the throughput is counted."""
+
+_STARTED = time.monotonic()
+
+
+def _page(call: Call) -> tuple[int, int]:
+    per_page = call.number("per_page", PER_PAGE, most=MOST_PER_PAGE)
+    return call.number("page", 1, most=1_000_000), per_page
+
+
+def _cut(items: list[Any], page: int, per_page: int) -> list[Any]:
+    return items[(page - 1) * per_page : page * per_page]
+
+
+def _pagination(total: int, page: int, per_page: int) -> dict[str, int]:
+    return {"total": total, "page": page, "per_page": per_page}
+
+
+# Queues.
+
+
+async def list_queues(call: Call) -> Response:
+    """List the queues with their counts."""
+    ojs = ojs_of(call)
+    page, per_page = _page(call)
+    counts, _ = await known_queues(ojs)
+    items = [await _queue(ojs, name) for name in _cut(list(counts), page, per_page)]
+    return reply({"items": items, "pagination": _pagination(len(counts), page, per_page)})
+
+
+async def _queue(ojs: Ojs, name: str) -> dict[str, Any]:
+    counts, pauses = await known_queues(ojs)
+    done, failed = await _throughput(ojs, name)
+    shown: dict[str, Any] = {
+        "name": name,
+        "state": "paused" if name in pauses else "active",
+        "paused": name in pauses,
+        "counts": all_states(counts.get(name, {})),
+        "throughput": {"processed_per_minute": done, "failed_per_minute": failed},
+        "created_at": await created(ojs, name),
+    }
+    return {field: value for field, value in shown.items() if value is not None}
+
+
+async def get_queue(call: Call) -> Response:
+    """Return a queue with its counts and settings."""
+    ojs, name = ojs_of(call), check_queue(call.path_params["name"])
+    waiting = await ojs.engine.find(Where(states=(State.AVAILABLE,), queue=name), limit=1)
+    settings = (await queue_settings(ojs.engine)).get(name, QueueSettings())
+    oldest = {"oldest_available_at": written_time(waiting[0].created_at)} if waiting else {}
+    return reply({**await _queue(ojs, name), "configuration": settings.shown(), **oldest})
+
+
+async def pause_queue(call: Call) -> Response:
+    """Pause a queue."""
+    return reply(_flat(await set_paused(call, True)))
+
+
+async def resume_queue(call: Call) -> Response:
+    """Resume a queue."""
+    return reply(_flat(await set_paused(call, False)))
+
+
+def _flat(answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {**answer, **answer["queue"]}
+
+
+async def configure_queue(call: Call) -> Response:
+    """Set how many jobs may wait in a queue, and what happens when it is full."""
+    ojs, name = ojs_of(call), check_queue(call.path_params["name"])
+    settings = read_settings(await read_object(call))
+    assert settings.max_depth is not None
+    await ojs.engine.put_record(SETTINGS + name, msgspec.json.encode(settings).decode())
+    await set_bound(ojs.engine, name, settings.max_depth, by=call.by)
+    await ojs.read_bounds(anew=True)
+    return reply({"name": name, "configuration": settings.shown(), **settings.shown()})
+
+
+async def purge_queue(call: Call) -> Response:
+    """Cancel the waiting jobs of a queue, and discard those in review."""
+    ojs, name, body = ojs_of(call), check_queue(call.path_params["name"]), await read_object(call)
+    check_confirmed(body)
+    states = _states(body.get("states"))
+    before = None if body.get("older_than") is None else read_time("older_than", body["older_than"], 0)
+    jobs = [
+        job for job in await _jobs(ojs, Where(queue=name, states=states)) if before is None or job.created_at < before
+    ]
+    answer = await act_on(jobs, "delete", lambda job: _end(ojs, job, call.by))
+    return reply({**answer, "purged_count": answer["succeeded"]})
+
+
+def _states(given: Any) -> tuple[State, ...]:
+    if given is None:
+        return tuple(state for state in State if state not in TERMINAL and state is not State.ACTIVE)
+    names = given if isinstance(given, list) else [given]
+    states = tuple(state for name in names if isinstance(name, str) for state in states_named(name))
+    if not states or len({name for name in names if isinstance(name, str) and states_named(name)}) < len(names):
+        raise bad("states", "give an array of states, such as available")
+    return states
+
+
+async def _end(ojs: Ojs, job: Job, by: str) -> None:
+    """End a job that hasn't ended: what is in review is discarded, what waits is cancelled."""
+    if job.state is State.REVIEW:
+        await ojs.jobs.discard(job.id, by=by)
+    else:
+        await ojs.jobs.cancel(job.id, by=by)
+
+
+# Jobs.
+
+
+async def list_jobs(call: Call) -> Response:
+    """List jobs by queue, state, type and time."""
+    ojs, query = ojs_of(call), call.query_params
+    page, per_page = _page(call)
+    filter = {name: query[name] for name in ("queue", "state", "type", "since", "until") if name in query}
+    is_new_first = query.get("order", "desc") != "asc"
+    jobs = await _matching(ojs, filter, newest_first=is_new_first)
+    now = await ojs.engine.now()
+    items = await ojs.shown_all(_cut(jobs, page, per_page), now)
+    return reply({"items": items, "pagination": _pagination(len(jobs), page, per_page)})
+
+
+async def _matching(ojs: Ojs, filter: Mapping[str, Any], *, newest_first: bool = True) -> list[Job]:
+    """The jobs that a filter matches, up to WALK_MOST."""
+    for name, value in filter.items():
+        if name not in ("queue", "state", "type", "since", "until"):
+            raise bad(f"filter.{name[:80]}", "is no filter; there are queue, state, type, since and until")
+        if not isinstance(value, str):
+            raise bad(f"filter.{name}", "give text")
+    states = _states(filter["state"]) if "state" in filter else ()
+    since = read_time("since", filter["since"], 0) if "since" in filter else None
+    until = read_time("until", filter["until"], 0) if "until" in filter else None
+    queue = check_queue(filter["queue"]) if "queue" in filter else None
+    where = Where(states=states, queue=queue, type=filter.get("type"), newest_first=newest_first)
+    found = await _jobs(ojs, where)
+    return [
+        job
+        for job in found
+        if (since is None or job.created_at >= since) and (until is None or job.created_at <= until)
+    ]
+
+
+async def _jobs(ojs: Ojs, where: Where) -> list[Job]:
+    found: list[Job] = []
+    after = ""
+    while len(found) < WALK_MOST and (page := await ojs.engine.find(where, after)):
+        found += page
+        if len(page) < PAGE_LIMIT:
+            break
+        after = page[-1].id
+    return found
+
+
+async def get_job(call: Call) -> Response:
+    """Return a job, without a wrapper."""
+    ojs = ojs_of(call)
+    job, now = await ojs.job(call.path_params["id"])
+    return reply(await ojs.shown(job, now))
+
+
+async def retry_job(call: Call) -> Response:
+    """Run a dead job again."""
+    ojs = ojs_of(call)
+    job = await dead_job(ojs, call.path_params["id"])
+    job = await ojs.jobs.replay(job.id, by=call.by)
+    return reply({"job": await ojs.shown(job, await ojs.engine.now())})
+
+
+async def bulk_retry(call: Call) -> Response:
+    """Run all dead jobs again that a filter matches."""
+    ojs, filter = ojs_of(call), _filter(await read_object(call))
+    jobs = [job for job in await _matching(ojs, filter) if job.state is State.REVIEW]
+    return reply(await act_on(jobs, "retry", lambda job: ojs.jobs.replay(job.id, by=call.by)))
+
+
+async def bulk_cancel(call: Call) -> Response:
+    """Cancel all jobs that a filter matches and that haven't ended."""
+    ojs, filter = ojs_of(call), _filter(await read_object(call))
+    jobs = [job for job in await _matching(ojs, filter) if job.state not in (*TERMINAL, State.REVIEW)]
+    return reply(await act_on(jobs, "cancel", lambda job: ojs.jobs.cancel(job.id, by=call.by)))
+
+
+async def bulk_delete(call: Call) -> Response:
+    """Discard the dead jobs and cancel the waiting ones that a filter matches."""
+    ojs, filter = ojs_of(call), _filter(await read_object(call))
+    jobs = [job for job in await _matching(ojs, filter) if job.state not in TERMINAL and job.state is not State.ACTIVE]
+    return reply(await act_on(jobs, "delete", lambda job: _end(ojs, job, call.by)))
+
+
+def _filter(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    check_confirmed(body)
+    filter = body.get("filter") or {}
+    if not isinstance(filter, dict):
+        raise bad("filter", "give a JSON object")
+    return filter
+
+
+# Dead letters.
+
+
+async def list_dead(call: Call) -> Response:
+    """List the dead letter queue, page by page."""
+    ojs, query = ojs_of(call), call.query_params
+    page, per_page = _page(call)
+    filter = {name: query[name] for name in ("queue", "type") if name in query}
+    jobs = [job for job in await dead(ojs) if matches(job, filter)]
+    items = await ojs.shown_all(_cut(jobs, page, per_page), await ojs.engine.now())
+    return reply({"items": items, "pagination": _pagination(len(jobs), page, per_page)})
+
+
+async def delete_dead(call: Call) -> Response:
+    """Discard a dead job."""
+    ojs = ojs_of(call)
+    job = await dead_job(ojs, call.path_params["id"])
+    await ojs.jobs.discard(job.id, by=call.by, reason="deleted from the dead letter queue")
+    return Response(status_code=204, headers={"OJS-Version": "1.0"})
+
+
+# Workers.
+
+
+async def list_workers(call: Call) -> Response:
+    """List the workers: those over HTTP, and our own."""
+    ojs = ojs_of(call)
+    page, per_page = _page(call)
+    workers = await _workers(ojs)
+    count = {state: sum(one["state"] == state for one in workers) for state in ("running", "quiet", "stale")}
+    return reply({
+        "items": _cut(workers, page, per_page),
+        "summary": {"total": len(workers), **count},
+        "pagination": _pagination(len(workers), page, per_page),
+    })  # fmt: skip
+
+
+async def _workers(ojs: Ojs) -> list[dict[str, Any]]:
+    now = await ojs.engine.now()
+    quiet = {record.name.removeprefix(QUIET) for record in await ojs.engine.records(QUIET)}
+    remote = [
+        _shown_remote(one, record.at, now, quiet)
+        for record in await ojs.engine.records(REMOTE_WORKER)
+        if (one := worker_in(record)) is not None
+    ]
+    return [*remote, *(_shown_own(one, now, quiet) for one in await ojs.jobs.workers())]
+
+
+def _shown_remote(one: RemoteWorker, heard_at: Time, now: Time, quiet: set[str]) -> dict[str, Any]:
+    is_stale = now - heard_at > (3 * one.beat_ms if one.beat_ms else SILENT_MS)
+    order = "quiet" if stored_name(one.id) in quiet and one.order == "running" else one.order
+    return {
+        "id": one.id or "anonymous",
+        "worker_id": one.id or "anonymous",
+        "state": "stale" if is_stale else order if order != "running" else one.state,
+        "hostname": one.hostname,
+        "pid": one.pid,
+        "queues": list(one.queues),
+        "concurrency": one.concurrency,
+        "active_jobs": one.active,
+        "started_at": written_time(one.since),
+        "last_heartbeat_at": written_time(heard_at),
+    }
+
+
+def _shown_own(one: Presence, now: Time, quiet: set[str]) -> dict[str, Any]:
+    is_stale = one.gone or now - one.beat_at > one.lease_ms
+    return {
+        "id": one.worker,
+        "worker_id": one.worker,
+        "state": "stale" if is_stale else "quiet" if one.worker in quiet else "running",
+        "hostname": one.host,
+        "pid": one.pid,
+        "queues": list(one.queues),
+        "concurrency": one.slots,
+        "active_jobs": len(one.running),
+        "started_at": written_time(one.started_at),
+        "last_heartbeat_at": written_time(one.beat_at),
+    }
+
+
+async def get_worker(call: Call) -> Response:
+    """Return a worker."""
+    ojs, id = ojs_of(call), call.path_params["id"]
+    for one in await _workers(ojs):
+        if one["id"] == id:
+            return reply(one)
+    await order_worker(ojs, id, "running")  # raises NotFound
+    return reply({"id": id})
+
+
+async def quiet_worker(call: Call) -> Response:
+    """Order a worker to fetch no more jobs."""
+    return await _order(call, "quiet")
+
+
+async def end_worker(call: Call) -> Response:
+    """Order a worker to finish and end."""
+    return await _order(call, "terminate")
+
+
+async def _order(call: Call, order: str) -> Response:
+    ojs, id = ojs_of(call), call.path_params["id"]
+    known = await order_worker(ojs, id, order)
+    return reply({"id": known.id, "worker_id": known.id, "state": known.order})
+
+
+# Totals.
+
+
+async def stats(call: Call) -> Response:
+    """Count everything."""
+    ojs = ojs_of(call)
+    counts, _ = await known_queues(ojs)
+    jobs = all_states({})
+    for one in counts.values():
+        for state, count in one.items():
+            jobs[state] += count
+    done, failed = await _throughput(ojs, None)
+    return reply({
+        "queues": len(counts),
+        "workers": len(await _workers(ojs)),
+        "jobs": jobs,
+        "throughput": {"processed_per_minute": done, "failed_per_minute": failed},
+        "dead_letter": await count_dead(ojs),
+        "uptime_seconds": round(time.monotonic() - _STARTED),
+    })  # fmt: skip
+
+
+async def _throughput(ojs: Ojs, queue: str | None) -> tuple[int, int]:
+    """How many jobs completed and failed in the last minute, as far as the jobs submitted last tell."""
+    since = await ojs.engine.now() - 60_000
+    done = await ojs.engine.find(Where(states=(State.COMPLETED,), queue=queue, newest_first=True), limit=RECENT_JOBS)
+    dead = await ojs.engine.find(Where(states=(State.REVIEW,), queue=queue, newest_first=True), limit=RECENT_JOBS)
+    completed = sum((job.finished_at or 0) >= since for job in done)
+    return completed, sum(job.created_at >= since for job in dead)
+
+
+async def config(call: Call) -> Response:
+    """Return how this server is set up."""
+    ojs = ojs_of(call)
+    guarantees = ojs.engine.guarantees
+    return reply({
+        "backend": {"type": guarantees.name, "durable": guarantees.durable},
+        "requires_lease_token": ojs.requires_token,
+        "queues": {name: one.shown() for name, one in (await queue_settings(ojs.engine)).items()},
+    })  # fmt: skip

@@ -1,0 +1,163 @@
+"""The dead letter queue: the jobs in review. A retry replays, a deletion discards. Must not decide who enters."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from holdfast.core.canonical import canonical
+from holdfast.core.errors import NotAllowed, NotFound, Refused
+from holdfast.core.keys import check_queue
+from holdfast.core.model import PAGE_LIMIT, Job, State, Where
+from holdfast.server.call import Call
+from holdfast.server.ojs.problems import bad
+from holdfast.server.ojs.service import (
+    MOST_IN_PAGE,
+    PAGE,
+    Ojs,
+    offset_of,
+    ojs_of,
+    page_of,
+    read_object,
+    reply,
+)
+
+WALK_MOST = 10_000
+"""How many jobs one request walks over at most."""
+
+
+async def dead(ojs: Ojs, queue: str | None = None, type: str | None = None) -> list[Job]:
+    """Return the jobs in review, newest first, up to WALK_MOST."""
+    found: list[Job] = []
+    after = ""
+    where = Where(states=(State.REVIEW,), queue=queue, type=type, newest_first=True)
+    while len(found) < WALK_MOST and (page := await ojs.engine.find(where, after)):
+        found += page
+        if len(page) < PAGE_LIMIT:
+            break
+        after = page[-1].id
+    return found
+
+
+async def list_dead(call: Call) -> Response:
+    """List the dead letter queue."""
+    ojs = ojs_of(call)
+    limit, offset = call.number("limit", PAGE, most=MOST_IN_PAGE), offset_of(call)
+    jobs = await dead(ojs, _queue_in(call), call.query_params.get("type"))
+    shown = await ojs.shown_all(jobs[offset : offset + limit], await ojs.engine.now())
+    return reply({"jobs": shown, "pagination": page_of(shown, limit, offset, len(jobs))})
+
+
+def _queue_in(call: Call) -> str | None:
+    queue = call.query_params.get("queue")
+    return None if queue is None else check_queue(queue)
+
+
+async def dead_job(ojs: Ojs, id: str) -> Job:
+    """Return a job of the dead letter queue, or raise NotFound."""
+    job, _ = await ojs.job(id)
+    if job.state is not State.REVIEW:
+        raise NotFound(f"job {id} isn't in the dead letter queue")
+    return job
+
+
+async def get_dead(call: Call) -> Response:
+    """Return one job of the dead letter queue."""
+    ojs = ojs_of(call)
+    job = await dead_job(ojs, call.path_params["id"])
+    return reply({"job": await ojs.shown(job, await ojs.engine.now())})
+
+
+async def retry_dead(call: Call) -> Response:
+    """Run a dead job again, from its first attempt."""
+    ojs, body = ojs_of(call), await read_object(call, empty=True)
+    override = body.get("override")
+    if override is not None and not isinstance(override, dict):
+        raise bad("override", "give a JSON object")
+    args = None
+    if override and override.get("args") is not None:
+        if not isinstance(override["args"], list):
+            raise bad("override.args", "give an array")
+        args = canonical(override["args"])
+    job = await dead_job(ojs, call.path_params["id"])
+    job = await ojs.jobs.replay(job.id, args=args, by=call.by, reason="retried from the dead letter queue")
+    return reply({"job": await ojs.shown(job, await ojs.engine.now())})
+
+
+async def delete_dead(call: Call) -> Response:
+    """Discard a dead job: it never runs again."""
+    ojs = ojs_of(call)
+    job = await dead_job(ojs, call.path_params["id"])
+    await ojs.jobs.discard(job.id, by=call.by, reason="deleted from the dead letter queue")
+    return reply({"deleted": True, "job_id": job.id})
+
+
+async def retry_many(call: Call) -> Response:
+    """Run all dead jobs again that a filter matches."""
+    ojs, body = ojs_of(call), await read_object(call)
+    check_confirmed(body)
+    filter = body.get("filter") or {}
+    if not isinstance(filter, dict):
+        raise bad("filter", "give a JSON object")
+    jobs = [job for job in await dead(ojs) if matches(job, filter)]
+    return reply(await act_on(jobs, "retry", lambda job: ojs.jobs.replay(job.id, by=call.by)))
+
+
+async def purge(call: Call) -> Response:
+    """Discard all dead jobs that a filter matches."""
+    ojs, body = ojs_of(call), await read_object(call, empty=True)
+    filter = body.get("filter") or {}
+    if not isinstance(filter, dict):
+        raise bad("filter", "give a JSON object")
+    if call.query_params.get("confirm") != "true":
+        check_confirmed(body)
+    jobs = [job for job in await dead(ojs, _queue_in(call)) if matches(job, filter)]
+    answer = await act_on(jobs, "delete", lambda job: ojs.jobs.discard(job.id, by=call.by))
+    return reply({**answer, "deleted": answer["succeeded"], "purged_count": answer["succeeded"]})
+
+
+async def dead_stats(call: Call) -> Response:
+    """Count the dead letter queue."""
+    return reply(await count_dead(ojs_of(call)))
+
+
+async def count_dead(ojs: Ojs) -> dict[str, Any]:
+    """How many jobs are in review, by queue."""
+    counts = await ojs.engine.count()
+    by_queue = {queue: count for (queue, state), count in counts.items() if state is State.REVIEW}
+    return {"total": sum(by_queue.values()), "by_queue": by_queue}
+
+
+# Many at once.
+
+ACTS_AT_ONCE = 20
+
+
+def check_confirmed(body: Mapping[str, Any]) -> None:
+    """Refuse an act on many jobs that isn't confirmed."""
+    if body.get("confirm") is not True:
+        raise bad("confirm", "must be true, because this acts on many jobs")
+
+
+def matches(job: Job, filter: Mapping[str, Any]) -> bool:
+    """Whether a job has the queue and the type that a filter names."""
+    return filter.get("queue") in (None, job.queue) and filter.get("type") in (None, job.type)
+
+
+async def act_on(jobs: list[Job], action: str, act: Any) -> dict[str, Any]:
+    """Do the same to many jobs; say how many it worked for, and why not for the others."""
+    gate = asyncio.Semaphore(ACTS_AT_ONCE)
+
+    async def one(job: Job) -> str | None:
+        async with gate:
+            try:
+                await act(job)
+            except (NotAllowed, NotFound, Refused) as error:
+                return str(error)
+        return None
+
+    answers = await asyncio.gather(*map(one, jobs))
+    errors = [{"job_id": job.id, "error": text} for job, text in zip(jobs, answers, strict=True) if text is not None]
+    succeeded = len(jobs) - len(errors)
+    return {"action": action, "matched": len(jobs), "succeeded": succeeded, "failed": len(errors), "errors": errors}
