@@ -12,7 +12,7 @@ from holdfast.core.codec import canonical, parse
 from holdfast.core.errors import BadValue, Invalid, Refused
 from holdfast.jobs.views.text import one_line
 
-READ_LIMIT = 16 * 1024 * 1024
+READ_LIMIT = 80 * 1024 * 1024
 """How many characters to read from a file or standard input. A job's arguments can't be larger."""
 
 SHOWN = 60

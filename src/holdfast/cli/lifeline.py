@@ -32,12 +32,14 @@ class Lifeline:
     def __init__(self) -> None:
         self._theirs, self._ours = os.pipe()
 
-    def start(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-        """Start a worker that ends with this process. It has its own session, so only this process sends it signals."""
+    def start(self, command: Sequence[str], files: Sequence[int] = ()) -> "subprocess.Popen[bytes]":
+        """Start a process that ends with this one and inherits these open files. It has its own session, so only this
+        process sends it signals.
+        """
         return subprocess.Popen(
             command,
             env={**os.environ, VARIABLE: str(self._theirs)},
-            pass_fds=[self._theirs],
+            pass_fds=[self._theirs, *files],
             start_new_session=True,
         )
 

@@ -4,11 +4,13 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 
 from holdfast.app.app import App
+from holdfast.app.job import DecoratedJob
 from holdfast.core.canonical import a_or_an
 from holdfast.core.codec import Signature, canonical
 from holdfast.core.errors import BadValue, Invalid
@@ -16,7 +18,7 @@ from holdfast.core.model import Job
 from holdfast.core.suggestions import suggest
 from holdfast.engines import engine_for
 from holdfast.tracebacks import Place, own_place, shown_path
-from holdfast.worker.registry import STEPS, JobSpec
+from holdfast.worker.registry import STEPS, JobSpec, StepSpec
 
 
 def load_app(target: str) -> App:
@@ -28,12 +30,16 @@ def load_app(target: str) -> App:
         raise Invalid(f"{target!r}: give MODULE:APP, for example video:app or examples/video.py:app")
     module = _from_file(Path(place)) if place.endswith(".py") or "/" in place else _from_path(place)
     found = getattr(module, name, None)
+    apps = [key for key, value in vars(module).items() if isinstance(value, App)]
     if found is None:
-        apps = [key for key, value in vars(module).items() if isinstance(value, App)]
-        hint = f"; it has {', '.join(apps)}" if apps else "; it has no App at all"
-        raise Invalid(f"{target}: {place} has no {name!r}{hint}")
+        if not apps:
+            raise Invalid(f"{place} defines no App; add app = App()")
+        hint = suggest(name, apps) or f"; it has {', '.join(apps)}"
+        raise Invalid(f"{target}: there is no {name!r} in {place}{hint}")
     if not isinstance(found, App):
-        raise Invalid(f"{target}: {name} is {a_or_an(type(found).__name__)}, not a holdfast.App")
+        kind = "a job" if isinstance(found, DecoratedJob) else a_or_an(type(found).__name__)
+        hint = f"; did you mean {place}:{apps[0]}?" if apps else ""
+        raise Invalid(f"{target}: {name} is {kind}, not an App{hint}")
     return found
 
 
@@ -55,17 +61,26 @@ def spec_in(app: App, target: str, type: str) -> JobSpec:
     return spec
 
 
+def check_step_args(target: str, name: str, args: str) -> None:
+    """Refuse arguments that don't fit the step. If several steps have the name, refuse what fits none."""
+    _check_fits(target, name, lambda spec: spec.signature.decode(args))
+
+
 def check_step_result(target: str, name: str, result: object) -> None:
     """Refuse a result that doesn't fit the step's type hint. If several steps have the name, refuse what fits none."""
+    _check_fits(target, name, lambda spec: spec.signature.result.decode(canonical(result)))
+
+
+def _check_fits(target: str, name: str, decode: Callable[[StepSpec], object]) -> None:
     known = list(STEPS.get(name, {}).values())
     if not known:
         raise Invalid(
             f"{target} has no step {name!r}{suggest(name, sorted(STEPS)) or ';'} "
-            "to give the result without a check, leave out --app"
+            "to give the value without a check, leave out --app"
         )
     for spec in known:
         try:
-            spec.signature.result.decode(canonical(result))
+            decode(spec)
             return
         except BadValue:
             if spec is known[-1]:
@@ -79,9 +94,10 @@ def _from_path(path: str) -> ModuleType:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name is not None and (path == error.name or path.startswith(error.name + ".")):
+            here = sorted(file.stem for file in Path.cwd().glob("*.py"))
             raise Invalid(
                 f"there is no module {path!r} here or among the installed packages; "
-                "give its import path, or a file such as examples/video.py:app"
+                f"give its import path, or a file such as examples/video.py:app{suggest(path, here)}"
             ) from error
         raise _failed(path, error) from error
     except (Exception, SystemExit) as error:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.redaction import redact
 from holdfast.safe_text import clean, escaped
 from holdfast.tracebacks import format_folded
 
@@ -62,7 +63,7 @@ class TextLines(Lines):
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging.Formatter."""
-        return clean(super().format(record))
+        return clean(redact(super().format(record)))
 
 
 class JsonLines(Lines):
@@ -78,7 +79,7 @@ class JsonLines(Lines):
             fields["traceback"] = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
         if record.stack_info:
             fields["stack"] = record.stack_info
-        return escaped(_encode(fields))
+        return escaped(redact(_encode(fields)))
 
 
 def _encode(fields: dict[str, Any]) -> str:

@@ -25,7 +25,8 @@ class Verb(NamedTuple):
 VERBS: dict[str, Verb] = {
     "demo": Verb("holdfast.cli.verbs.demo", "demo", "Watch a video pipeline survive a killed worker."),
     "worker": Verb("holdfast.cli.verbs.worker", "worker", "Run the jobs of an App."),
-    "dev": Verb("holdfast.cli.verbs.dev", "dev", "Run a worker that restarts when the code changes."),
+    "serve": Verb("holdfast.cli.verbs.serve", "serve", "Serve jobs over HTTP."),
+    "dev": Verb("holdfast.cli.verbs.dev", "dev", "Serve and run jobs, and restart when the code changes."),
     "submit": Verb("holdfast.cli.verbs.submit", "submit", "Submit a job."),
     "status": Verb("holdfast.cli.verbs.status", "status", "Show what is running, or the status of one job."),
     "jobs": Verb("holdfast.cli.verbs.jobs", "jobs", "List jobs."),
@@ -34,11 +35,17 @@ VERBS: dict[str, Verb] = {
     "signal": Verb("holdfast.cli.verbs.signal", "signal", "Send a signal to a job."),
     "ask": Verb("holdfast.cli.verbs.ask", "ask", "List, show and answer the questions of jobs."),
     "review": Verb("holdfast.cli.verbs.review", "review", "List the jobs that need a person."),
-    "replay": Verb("holdfast.cli.verbs.review", "replay", "Run jobs in review again."),
-    "resolve": Verb("holdfast.cli.verbs.review", "resolve", "Complete a job in review, or a step in doubt."),
-    "discard": Verb("holdfast.cli.verbs.review", "discard", "Give up jobs in review permanently."),
+    "replay": Verb("holdfast.cli.verbs.replay", "replay", "Run jobs in review again."),
+    "resolve": Verb("holdfast.cli.verbs.replay", "resolve", "Complete a job in review, or a step in doubt."),
+    "discard": Verb("holdfast.cli.verbs.replay", "discard", "Give up jobs in review permanently."),
+    "rerun": Verb("holdfast.cli.verbs.rerun", "rerun", "Reject the results of steps and run them again."),
+    "fork": Verb("holdfast.cli.verbs.rerun", "fork", "Make a new run from the first steps of another one."),
+    "compare": Verb("holdfast.cli.verbs.rerun", "compare", "Show two runs side by side."),
     "queues": Verb("holdfast.cli.verbs.queues", "queues", "List the queues; pause or resume one."),
     "limits": Verb("holdfast.cli.verbs.limits", "limits", "List the shared limits; set, close or open one."),
+    "budget": Verb("holdfast.cli.verbs.budget", "budget", "List what jobs have spent of their budgets; add to one."),
+    "schedules": Verb("holdfast.cli.verbs.schedules", "schedules", "List the schedules; pause, run or put one."),
+    "token": Verb("holdfast.cli.verbs.token", "token", "Make, list and revoke tokens of the HTTP API."),
     "workers": Verb("holdfast.cli.verbs.workers", "workers", "List the workers and what they run."),
     "export": Verb("holdfast.cli.verbs.export", "export_run", "Write one run to a readable file."),
     "import": Verb("holdfast.cli.verbs.export", "import_run", "Load an exported run into a store."),
@@ -50,6 +57,10 @@ VERBS: dict[str, Verb] = {
 }
 
 
+ALIASES = {"budgets": "budget"}
+"""Other names of verbs, which no list shows."""
+
+
 class LazyGroup(VerbGroup):
     """A group that imports a verb when it is called. Verbs whose module is missing are hidden."""
 
@@ -59,6 +70,7 @@ class LazyGroup(VerbGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb. Return None if there is no such verb."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in self.list_commands(ctx):
             return None
         verb = VERBS[cmd_name]
@@ -103,7 +115,7 @@ Examples:
   holdfast show 4f2a91bc
 
 \b
-Exit codes: 0 done, 1 it failed, 2 the call was wrong, 3 a worker's store lost work or was moved.
+Exit codes: 0 success, 1 the request failed, 2 wrong usage, 3 a worker's store lost work or its jobs were moved.
 """,
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

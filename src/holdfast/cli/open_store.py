@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.app.settings import store_url
+from holdfast.app.settings import blobs_url, store_url
+from holdfast.blobs.opening import blob_store
 from holdfast.cli.errors import echo
 from holdfast.core.errors import Invalid, Refused
 from holdfast.engines import engine_for
@@ -18,6 +19,7 @@ from holdfast.engines.contract import Engine
 from holdfast.engines.file import FileEngine
 from holdfast.engines.file.reader import FileReader
 from holdfast.engines.urls import masked
+from holdfast.jobs.remote import jobs_of
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.transfer.move import mark_in
 
@@ -28,13 +30,20 @@ class NoStore(Refused):
     """There is no store at this place. Nothing was created."""
 
 
-def engine_at(url: str | None, *, write: bool = False, create: bool = False) -> Engine:
-    """Return the engine of the store that a call names, not yet open. `create` implies `write`."""
+def engine_at(url: str | None, *, write: bool = False, create: bool = False, configured: bool = True) -> Engine:
+    """Return the engine of the store that a call names, not yet open. `create` implies `write`.
+
+    `configured=False` leaves out $HOLDFAST_BLOBS: the blobs are where the store itself says.
+    """
     chosen = store_url(url)
     engine = engine_for(chosen)
+    place = blobs_url(None) if configured else None
     if engine.guarantees.durable == "nothing":
         raise Invalid(f"{masked(chosen)}: this store exists only inside one process; name another one with --url")
-    return FileReader(engine.path) if isinstance(engine, FileEngine) and not (write or create) else engine
+    engine = FileReader(engine.path) if isinstance(engine, FileEngine) and not (write or create) else engine
+    if place is not None:
+        engine.keep_blobs_in(blob_store(place))
+    return engine
 
 
 def path_of_engine(engine: Engine) -> Path | None:
@@ -78,6 +87,6 @@ async def use_store(engine: Engine, place: str, work: Callable[[Jobs], Awaitable
         )
     await engine.open()
     try:
-        return await work(Jobs(engine))
+        return await work(jobs_of(engine))
     finally:
         await engine.close()

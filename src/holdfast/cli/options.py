@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import click
@@ -16,8 +17,18 @@ from holdfast.jobs.views.text import short_id
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+DEFAULT_PORT = 8700
+"""Where `holdfast serve` and `holdfast dev` listen."""
+
+SERVER_MODULES = ("uvicorn", "starlette")
+
 COMPLETIONS = 50
 """How many ids shell completion offers."""
+
+
+def can_serve() -> bool:
+    """Return whether the extra `server` is installed."""
+    return all(find_spec(module) is not None for module in SERVER_MODULES)
 
 
 def url_option(command: F) -> F:

@@ -1,12 +1,13 @@
-"""Runs several worker processes with the same arguments: starts them, restarts them, and passes signals on.
+"""Runs several processes with the same arguments: starts them, restarts them, and passes signals on.
 
-Must not know what a worker does: each worker is a separate process that ends with this one (`lifeline`).
+Must not know what a worker or server does: each is a separate process that ends with this one (`lifeline`).
 """
 
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from holdfast.cli.errors import CALLED_WRONGLY, STORE_LOST
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
@@ -21,14 +22,19 @@ WATCH_SECONDS = 0.2
 """How often to check the worker processes and pass on signals."""
 
 
-def supervise(processes: int) -> int:
-    """Keep this many worker processes running until a signal stops them. Return the exit code."""
+def supervise(
+    processes: int, files: Sequence[int] = (), own: Callable[[int], Sequence[str]] = lambda number: ()
+) -> int:
+    """Keep this many processes running, which inherit these open files, until a signal stops them.
+
+    `own` returns further arguments for the process of this number, from 0. Return the exit code.
+    """
     heard: list[int] = []
     for one in stop_signals():
         # Only note the signal: a child that is just starting would miss it.
         signal.signal(one, lambda number, _: heard.append(number))
     line, command = Lifeline(), [sys.executable, "-m", "holdfast.cli", *sys.argv[1:]]
-    children = [_Child(line, command) for _ in range(processes)]
+    children = [_Child(line, [*command, *own(number)], files) for number in range(processes)]
     passed_on = 0
     while not heard or any(child.is_running for child in children):
         numbers = heard[passed_on:]
@@ -61,15 +67,15 @@ def _pass_on(children: "list[_Child]", numbers: list[int]) -> None:
 class _Child:
     """One worker process, and when it may be restarted."""
 
-    def __init__(self, line: Lifeline, command: list[str]) -> None:
-        self._line, self._command = line, command
+    def __init__(self, line: Lifeline, command: list[str], files: Sequence[int]) -> None:
+        self._line, self._command, self._files = line, command, files
         self._deaths = 0
         self._start()
 
     def _start(self) -> None:
         self._due: float | None = None
         self._began = time.monotonic()
-        self.process: subprocess.Popen[bytes] = self._line.start(self._command)
+        self.process: subprocess.Popen[bytes] = self._line.start(self._command, self._files)
 
     @property
     def is_running(self) -> bool:

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -42,15 +42,26 @@ AGAIN = {
 """How to stop at once a worker that is already stopping. A closing terminal may send SIGHUP more than once."""
 
 
-async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
-    """Run the jobs of an App until a signal stops the worker. Raise StoreLost or Moved if its store can't be used."""
+async def run_worker(
+    app: App,
+    queues: list[str] | None,
+    at_once: int,
+    has: Sequence[str] = (),
+    beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> None:
+    """Run the jobs of an App until a signal stops the worker. Raise StoreLost or Moved if its store can't be used.
+
+    `beside` stops what else this process does, at the same time.
+    """
     stop = _StopSignals()
+    stopping: asyncio.Task[None] | None = None
     try:
-        async with app.worker(at_once=at_once, queues=queues) as running:
+        async with app.worker(at_once=at_once, queues=queues, has=has) as running:
             stop.running = running
-            for line in await unknown_queues(app, queues or ()):
+            for line in [*await unknown_queues(app, queues or ()), *useless_words(app, has)]:
                 say(line, err=True)
-            say(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}, store {app.place()}")
+            own = f", has {', '.join(sorted(running.has))}" if running.has else ""
+            say(f"worker {running.id}: {at_once} slots, queues {', '.join(running.queues)}{own}, store {app.place()}")
             if not stop.first.done():  # otherwise stop without a pause, in which it would claim jobs
                 lost = asyncio.create_task(running.until_lost())
                 either: list[asyncio.Future[Any]] = [stop.first, lost]
@@ -58,6 +69,9 @@ async def run_worker(app: App, queues: list[str] | None, at_once: int) -> None:
                 lost.cancel()
             if running.lost is None:
                 say(f"stopping: running work may finish; {AGAIN[await stop.first]}")
+            stopping = None if beside is None else asyncio.create_task(beside())
+        if stopping is not None:
+            await stopping
     except asyncio.CancelledError:
         if stop.running is not None and stop.running.is_cut:
             sys.exit(1)  # the worker's log says what ended the loop
@@ -87,6 +101,16 @@ async def unknown_queues(app: App, queues: Sequence[str]) -> list[str]:
         f"warning: no job of this App uses the queue {queue}, and this store has no job in it{suggest(queue, known)}"
         for queue in queues
         if queue not in known
+    ]
+
+
+def useless_words(app: App, has: Sequence[str]) -> list[str]:
+    """Return a warning for each word of --has that no job of the App needs: it may be a typo."""
+    needed = app.registry.needed()
+    return [
+        f"warning: --has {word}: no job of this App needs it{suggest(word, needed)}"
+        for word in dict.fromkeys(has)
+        if word not in needed
     ]
 
 

@@ -5,6 +5,7 @@ Must not draw anything, and must never stop a process that it didn't start.
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -36,6 +37,7 @@ class Cast:
         self._url = url
         self._folder = folder
         self._provider: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
         self.port = 0
 
@@ -79,9 +81,31 @@ class Cast:
             raise HoldfastError(f"demo: the pretend provider on port {self.port} doesn't answer: {error}") from error
         return calls
 
+    def serve(self) -> str:
+        """Start the dashboard on a free port, and return its address."""
+        command = [sys.executable, "-m", "holdfast.cli", "serve", "holdfast.demo.video:app", "--port", "0"]
+        log = self._folder / "server.log"
+        with log.open("wb") as written:
+            self._server = subprocess.Popen(
+                [*command, "--log-level", "warning"],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                start_new_session=True,
+            )
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until and self._server.poll() is None:
+            if found := re.search(r" at (http://\S+)\n", log.read_text(errors="replace")):
+                return found[1]
+            time.sleep(0.05)
+        lines = log.read_text(errors="replace").strip().splitlines()
+        said = lines[-1].removeprefix("holdfast: ") if lines else f"it printed nothing within {START_SECONDS:g} s"
+        raise HoldfastError(f"demo: the dashboard could not start: {said}")
+
     def stop(self, *, in_peace: bool) -> None:
         """Stop everything that still runs, each by its process id. After an interrupt, don't wait for jobs."""
-        running = [one for one in (*self.workers, self._provider) if one is not None]
+        running = [one for one in (*self.workers, self._provider, self._server) if one is not None]
         for process in running:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM if in_peace else signal.SIGKILL)
@@ -113,15 +137,17 @@ class Cast:
     def _start_worker(self, number: int) -> None:
         command = [sys.executable, "-m", "holdfast.cli", "worker", "holdfast.demo.video:app"]
         command += ["--at-once", "1", "--log-level", "warning"]
-        # Not on the command line, which everybody on the machine can read: a store's URL may contain a password.
-        told = {"HOLDFAST_URL": self._url, PROVIDER: str(self.port), PARENT: str(os.getpid())}
-        environment = os.environ | told
+        environment = self._environment()
         with self._log(number).open("wb") as log:
             # A new session: Ctrl-C in the terminal reaches only the demo, which then stops the others.
             worker = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self.workers.append(worker)
+
+    def _environment(self) -> dict[str, str]:
+        # Not on the command line, which everybody on the machine can read: a store's URL may contain a password.
+        return os.environ | {"HOLDFAST_URL": self._url, PROVIDER: str(self.port), PARENT: str(os.getpid())}
 
     def _log(self, number: int) -> Path:
         return self._folder / f"worker-{number}.log"

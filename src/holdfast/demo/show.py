@@ -9,6 +9,7 @@ import shlex
 import signal
 import tempfile
 import time
+import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,9 @@ from holdfast.core.lifecycle import SETTLED, TERMINAL
 from holdfast.core.model import Job, State, Step, Where
 from holdfast.demo.cast import START_SECONDS, WORKERS, Cast
 from holdfast.demo.figures import Figures, Killed, measure, recorded
+from holdfast.demo.provider import RETRY_AFTER_SECONDS
 from holdfast.demo.screen import Screen, View, summary
-from holdfast.demo.video import SCENES, app, make_video, storyboard, video_generation
+from holdfast.demo.video import SCENES, app, make_video, provider, storyboard, video_generation
 from holdfast.engines.records import WORKER, worker_in
 from holdfast.engines.urls import masked
 from holdfast.jobs.views.text import short_id
@@ -31,6 +33,9 @@ from holdfast.jobs.views.text import short_id
 TITLE = "The Lighthouse"
 KILL_AFTER = 12
 """The worker is killed when this many images are recorded."""
+
+REJECTED, FEEDBACK = 13, "the hand has six fingers"
+"""The image that is rejected once the film is done, and why."""
 
 LOOK_SECONDS = 0.1
 DEMO_SECONDS = 180.0
@@ -44,15 +49,18 @@ STAGES = [(name, *ITEMS.get(name, (1, ""))) for name in make_video.spec.options.
 MANY = frozenset(ITEMS)
 
 
-def run_demo(db: Path | None, url: str | None, svg: Path | None) -> None:
-    """Play the demo in a temporary store or in the given one. Ctrl-C stops all of its processes first."""
+def run_demo(db: Path | None, url: str | None, svg: Path | None, *, opens: bool = False) -> None:
+    """Play the demo in a temporary store or in the given one. Ctrl-C stops all of its processes first.
+
+    With `opens`, a browser shows the dashboard, which stays until Ctrl-C.
+    """
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder, sigterm_like_ctrl_c():
         path = (db or Path(folder) / "demo.db").absolute()
         app.use(url or f"sqlite:///{quote(str(path))}")
         kept = db is not None or url is not None
         screen = Screen(svg)
         try:
-            id = asyncio.run(play(screen, kept, Path(folder)))
+            id = asyncio.run(play(screen, kept, Path(folder), opens))
         except KeyboardInterrupt:
             screen.console.print("\nstopped; all processes of the demo have ended")
             raise
@@ -76,7 +84,7 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-async def play(screen: Screen, kept: bool, folder: Path) -> str:
+async def play(screen: Screen, kept: bool, folder: Path, opens: bool = False) -> str:
     """Play the whole demo. Return the job's id."""
     await app.open()
     try:
@@ -90,9 +98,15 @@ async def play(screen: Screen, kept: bool, folder: Path) -> str:
                 ]
             )
             await _workers_are_up(cast)
-            show = Show(cast, screen)
+            dashboard = await asyncio.to_thread(cast.serve) if opens else ""
+            show = Show(cast, screen, dashboard)
             await show.run()
-            screen.end(await show.summary())
+            summarized = await show.summary()
+            await show.reject_one()
+            screen.end(summarized)
+            if opens:
+                screen.console.print(f"\n the dashboard is at {dashboard}; press Ctrl-C to end")
+                await asyncio.Event().wait()
             return show.id
     finally:
         await app.close()
@@ -125,9 +139,10 @@ async def _pids() -> dict[str, int]:
 class Show:
     """One run of the demo: watches the job, shows it, and kills its worker once."""
 
-    def __init__(self, cast: Cast, screen: Screen) -> None:
+    def __init__(self, cast: Cast, screen: Screen, dashboard: str = "") -> None:
         self._cast = cast
         self._screen = screen
+        self._dashboard = dashboard
         self._began = time.monotonic()
         self.id = ""
         self._owners: dict[int, int] = {}
@@ -135,6 +150,7 @@ class Show:
         self._told: dict[str, int] = {}
         self._killed: Killed | None = None
         self._resumed = False
+        self._closed_until = 0
 
     async def run(self) -> None:
         """Submit the film and watch it until it ends."""
@@ -142,6 +158,9 @@ class Show:
         run = await make_video.submit(TITLE)
         self.id = run.id
         self._screen.note(self._seconds(), f"submitted job {run.id}")
+        if self._dashboard:
+            self._screen.note(self._seconds(), f"watch it at {self._dashboard}/jobs/{run.id}")
+            await asyncio.to_thread(webbrowser.open, f"{self._dashboard}/jobs/{run.id}")
         while True:
             job = await app.jobs.get(self.id)
             steps = await app.engine.steps(self.id)
@@ -155,6 +174,18 @@ class Show:
         if job.state is not State.COMPLETED or self._killed is None:
             why = f"{job.error.type}: {job.error.message}" if job.error else "it ended before the kill"
             raise HoldfastError(f"demo: the film didn't complete ({job.state}): {why}")
+
+    async def reject_one(self) -> None:
+        """Reject one image of the film: what is made again is that image, its clip, and the film."""
+        before = len(await asyncio.to_thread(self._cast.calls))
+        self._screen.note(self._seconds(), f'image {REJECTED} is rejected: "{FEEDBACK}"', "yellow")
+        run = await app.run(self.id)
+        again = await run.rerun(f"{storyboard.name}#{REJECTED}", feedback=FEEDBACK)
+        await again.result(timeout=DEMO_SECONDS)
+        calls = len(await asyncio.to_thread(self._cast.calls)) - before
+        kept = len([step for step in await app.engine.steps(self.id) if not step.path.startswith("~")]) - 3
+        text = f"the image, its clip and the film are made again: {calls} calls, and {kept} recorded steps are kept"
+        self._screen.note(self._seconds(), text, "bold green")
 
     async def figures(self) -> Figures:
         """Return what was measured, once the job has ended."""
@@ -183,6 +214,7 @@ class Show:
                 self._resumed = True
                 text = f"worker {owner} continues with the next image, {figures.lost} later"
                 self._screen.note(self._seconds(), text, "bold green")
+        await self._tell_closed()
         for name, total, noun in STAGES:
             self._tell_stage(name, total, noun, len(recorded(steps, name)))
         self._screen.show(
@@ -197,6 +229,14 @@ class Show:
                 over=job.state in SETTLED,
             )
         )
+
+    async def _tell_closed(self) -> None:
+        """Say when the provider has asked to slow down."""
+        until = max((one.closed_until for one in await app.engine.usage(provider.name)), default=0)
+        if until > self._closed_until:
+            self._closed_until = until
+            text = f"the provider is busy (429): no worker calls it for {RETRY_AFTER_SECONDS} s; this costs no try"
+            self._screen.note(self._seconds(), text, "yellow")
 
     def _tell_stage(self, name: str, total: int, noun: str, done: int) -> None:
         """Print a line for each finished stage, and for every sixth item."""

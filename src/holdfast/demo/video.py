@@ -8,10 +8,11 @@ import json
 import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 
-from holdfast import App, Retry, step
+from holdfast import App, Retry, current, step
 
 PROVIDER = "HOLDFAST_DEMO_PROVIDER"
 """The environment variable with the provider's port on this machine."""
@@ -20,12 +21,13 @@ PARENT = "HOLDFAST_DEMO_PARENT"
 """The environment variable with the demo's process id: its workers end with it."""
 
 SCENES = 30
+REDRAWN = "b"
+"""What the provider's name of an image that was drawn again ends with."""
 AT_ONCE = 4
 CALL_SECONDS = 30.0
-RETRY_AFTER_LIMIT = 5.0
-"""The longest time that a busy provider can make a step wait."""
 
 app = App()
+provider = app.limit("provider", at_once=2 * AT_ONCE)
 flaky = Retry(retries=6, initial_ms=100, cap_ms=2_000)
 
 
@@ -37,44 +39,44 @@ class Scene:
     words: str
 
 
-@step(retries=flaky, timeout="1m", stale_after="10m")
+@step(limit=provider, retries=flaky, timeout="1m", stale_after="10m")
 async def script_analysis(title: str) -> list[Scene]:
     """Split the script into scenes."""
     await ask("script_analysis", "script")
     return [Scene(number, f"{title}, scene {number}") for number in range(1, SCENES + 1)]
 
 
-@step(retries=flaky, timeout="1m", stale_after="15m")
+@step(limit=provider, retries=flaky, timeout="1m", stale_after="15m")
 async def audio_generation(title: str) -> str:
     """Record the script as audio."""
     return await ask("audio_generation", "voice")
 
 
-@step(retries=flaky, timeout="1m", stale_after="10m")
+@step(limit=provider, retries=flaky, timeout="1m", stale_after="10m")
 async def transcription(audio: str) -> str:
     """Find out when each word is spoken."""
     return await ask("transcription", "words")
 
 
-@step(retries=flaky, timeout="1m", stale_after="45m", key=lambda scene: scene.number)
+@step(limit=provider, retries=flaky, timeout="1m", stale_after="45m", key=lambda scene: scene.number)
 async def storyboard(scene: Scene) -> str:
-    """Draw one image."""
-    return await ask("storyboard", f"{scene.number}")
+    """Draw one image; a better one, if a person has rejected it."""
+    return await ask("storyboard", f"{scene.number}{REDRAWN if current().feedback else ''}")
 
 
-@step(retries=flaky, timeout="1m", stale_after="2h", key=lambda image: image.rpartition("-")[2])
+@step(limit=provider, retries=flaky, timeout="1m", stale_after="2h", key=lambda image: image.rpartition("-")[2])
 async def video_generation(image: str) -> str:
     """Turn one image into a clip."""
     return await ask("video_generation", image.rpartition("-")[2])
 
 
-@step(retries=flaky, timeout="1m", stale_after="20m")
+@step(limit=provider, retries=flaky, timeout="1m", stale_after="20m")
 async def assembly(audio: str, words: str, clips: list[str]) -> str:
     """Put the film together."""
     return await ask("assembly", "film")
 
 
-@step(retries=flaky, timeout="1m", stale_after="10m")
+@step(limit=provider, retries=flaky, timeout="1m", stale_after="10m")
 async def publishing(film: str) -> str:
     """Publish the film."""
     return await ask("publishing", "film")
@@ -95,11 +97,16 @@ async def make_video(title: str) -> str:
 
 
 class ProviderTrouble(Exception):
-    """The provider refused a call or failed."""
+    """The provider refused a call or failed. Its status and headers say when to come back, as those of a client do."""
+
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str]) -> None:
+        super().__init__(f"the provider answered {status} {reason}")
+        self.status = status
+        self.headers = headers
 
 
 async def ask(stage: str, item: str) -> str:
-    """Call the provider once. If it is busy, wait as long as it asks; the step then retries."""
+    """Call the provider once. If it answers 429, its Retry-After closes the limit for all workers."""
     return await asyncio.to_thread(_post, {"stage": stage, "item": item, "caller": os.getpid()})
 
 
@@ -108,10 +115,8 @@ def _post(order: dict[str, object]) -> str:
     try:
         connection.request("POST", "/", json.dumps(order))
         answer = connection.getresponse()
-        if answer.status == 429:
-            time.sleep(min(float(answer.headers.get("Retry-After", 1)), RETRY_AFTER_LIMIT))
         if answer.status != 200:
-            raise ProviderTrouble(f"the provider answered {answer.status} {answer.reason}")
+            raise ProviderTrouble(answer.status, answer.reason, dict(answer.headers))
         return str(json.load(answer)["made"])
     finally:
         connection.close()

@@ -12,18 +12,21 @@ from rich.text import Text
 from holdfast.cli.render.in_doubt import doubt_lines, step_lines
 from holdfast.cli.render.screen import STYLES, Hanging, bar, last_cell, plain_table, state_text
 from holdfast.core.model import Entry, Job, State, StepState, Time
-from holdfast.jobs.questions import ASK, Refusal
+from holdfast.jobs.questions import Refusal, is_question
 from holdfast.jobs.status import TEXT_SHOWN, Status, count_of_done, remaining_words
+from holdfast.jobs.views.attempts import attempts_of
 from holdfast.jobs.views.job import JobView, facts_of, stages_of, step_line
 from holdfast.jobs.views.remarks import life_words, refusal_words
 from holdfast.jobs.views.step_names import name_steps
 from holdfast.jobs.views.story import describe_entry
-from holdfast.jobs.views.text import one_line, plural, short_id
+from holdfast.jobs.views.text import error_text, one_line, plural, short_id
+from holdfast.jobs.views.tree import lines
 from holdfast.safe_text import clean
 
 STEPS_SHOWN = 40
 LOG_SHOWN = 40
 CHILDREN_SHOWN = 20
+ATTEMPTS_SHOWN = 10
 """How much of each is shown; `--json` has everything."""
 
 TABLE_WIDTH = 60
@@ -44,8 +47,9 @@ def status_lines(one: Status, history: Sequence[Entry], now: Time) -> Iterator[R
         yield Padding(stage_strip(one), (0, 0, 0, 2))
     if one.done is not None and one.total and one.state is not State.COMPLETED:
         of_stage = f"{clean(one.stage)}: " if one.stage else ""
-        yield Text("  ") + bar(one.done, one.total) + Text(f" {of_stage}{count_of_done(one)}")
-    if any(wait.name.startswith(ASK) for wait in one.waits):
+        lead = Text("  ") + bar(one.done, one.total) + Text(" ")
+        yield Hanging(Text(f"{of_stage}{count_of_done(one)}"), lead.cell_len, lead)
+    if any(map(is_question, one.waits)):
         yield Text(f"  answer it: holdfast ask {short_id(one.id)}")
     yield Padding(Text(life_words(one, history, now), "dim"), (0, 0, 0, 2))
 
@@ -53,7 +57,7 @@ def status_lines(one: Status, history: Sequence[Entry], now: Time) -> Iterator[R
 def _sentence(one: Status) -> Text:
     """Return the state and the sentence of a job, without repeating the state."""
     words = str(one)
-    if words.startswith(one.state):
+    if one.state is not State.ACTIVE and words.startswith(one.state):  # an active job may be in a stage "active"
         return state_text(one.state) + Text(words.removeprefix(one.state))
     return state_text(one.state) + Text(f": {words}", "bold red" if one.trouble else "")
 
@@ -105,8 +109,14 @@ def print_job(out: Console, view: JobView) -> None:
         out.print()
         out.print(Hanging(refusal_line(one), 0, hang=2))
     _print_story(out, view)
+    _print_attempts(out, view)
     _print_steps(out, view)
-    _print_children(out, view.children)
+    if view.tree is not None:
+        _print_heading(out, "The flow")
+        for text in lines(view.tree):
+            out.print(Text(f"  {text}"))
+    else:
+        _print_children(out, view.children)
     _print_log(out, view.log)
     _print_error(out, job)
     if job.state is State.REVIEW:
@@ -130,6 +140,18 @@ def _print_entry(out: Console, entry: Entry, now: Time) -> None:
     out.print(Hanging(line, lead.cell_len, lead))
     for note in shown.notes:
         out.print(Hanging(Text(note, "dim"), lead.cell_len, hang=2))
+
+
+def _print_attempts(out: Console, view: JobView) -> None:
+    """Print who ran the job, if several workers did or one failed, with the errors of earlier attempts."""
+    attempts = attempts_of(view.history)
+    if len(attempts) < 2:
+        return
+    _print_heading(out, f"Attempts: {len(attempts):,}")
+    if len(attempts) > ATTEMPTS_SHOWN:
+        out.print(f"  the last {ATTEMPTS_SHOWN}; all of them: --json", style="dim")
+    for one in attempts[-ATTEMPTS_SHOWN:]:
+        out.print(Hanging(Text(one.words()), 2, hang=2))
 
 
 def _print_steps(out: Console, view: JobView) -> None:
@@ -183,7 +205,7 @@ def _print_error(out: Console, job: Job) -> None:
         return
     _print_heading(out, "Error")
     summary = f"{job.error.type}: {job.error.message}"
-    out.print(Hanging(Text(clean(summary), "red"), 2, hang=2))
+    out.print(Hanging(Text(clean(error_text(job.error)), "red"), 2, hang=2))
     trace = job.error.traceback.rstrip().removesuffix(summary).rstrip()  # it ends with the line above
     for line in clean(trace).splitlines():
         depth = 2 + len(line) - len(line.lstrip())
@@ -197,7 +219,9 @@ def _print_next(out: Console, view: JobView) -> None:
         for line in step_lines(view.may_not_fit):
             out.print(Text("  ") + line, soft_wrap=True)
     if not view.in_doubt:
-        out.print(f"\nnext: holdfast replay {id}, or resolve, or discard", style="dim")
+        out.print("\nnext:", style="dim")
+        for command in (f"replay {id}", f"resolve {id} --result JSON", f"discard {id}"):
+            out.print(f"  holdfast {command}", style="dim", soft_wrap=True)
         return
     _print_heading(out, "In doubt: check whether it happened, then run")
     for line in doubt_lines(view.in_doubt):

@@ -11,23 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.render.job import progress_line
-from holdfast.cli.render.screen import STYLES, bar
+from holdfast.cli.render.screen import STYLES, Hanging, bar
 from holdfast.core.lifecycle import STATE_ROWS
 from holdfast.core.model import Job, Presence, Running, State, Time
 from holdfast.jobs.status import Status, retry_line, stage_words
 from holdfast.jobs.views.overview import (
     ALIVE,
+    ASKING_SHOWN,
     GONE,
     SILENT,
     TYPES_SHOWN,
     WORKER_MEANINGS,
     Overview,
     QueueSummary,
+    lacking_words,
+    question_wait,
+    raised_words,
     type_words,
     worker_state,
 )
 from holdfast.jobs.views.remarks import owner_words
 from holdfast.jobs.views.text import ago, error_line, one_line, plural, short_id, span
+from holdfast.jobs.views.waits import wait_words
 from holdfast.safe_text import clean
 
 WORKER_STYLES = {ALIVE: "green", SILENT: "yellow", GONE: "red"}
@@ -39,7 +44,7 @@ def draw_overview(overview: Overview) -> RenderableType:
     """Return the whole store at one moment."""
     parts: list[RenderableType] = [_head(overview)]
     if overview.queues:
-        parts += [Text(), queue_table(overview.queues), *unknown_lines(overview.queues)]
+        parts += [Text(), queue_table(overview.queues), *unknown_lines(overview.queues), *_alert_lines(overview)]
     if overview.active:
         parts += [Text(), Text("Running", style="bold")]
         alive = {worker.worker for worker in overview.alive}
@@ -54,6 +59,14 @@ def draw_overview(overview: Overview) -> RenderableType:
         more = overview.total(State.REVIEW) - len(overview.review)
         rest = f"and {more:,} more; " if more > 0 else ""
         parts.append(Text(f"  {rest}to decide: holdfast review", style="dim"))
+    if overview.asking:
+        parts += [Text(), Text("Waits for an answer", style="bold")]
+        for job in overview.asking[:ASKING_SHOWN]:
+            head = Text() + Text(job.type, style="bold") + Text(f" {short_id(job.id)}", style="cyan")
+            words = wait_words(question_wait(job), overview.now)
+            parts.append(Hanging(head + Text(f"  {words}", style="dim"), 2, hang=2))
+        rest = "there are more; " if len(overview.asking) > ASKING_SHOWN else ""
+        parts.append(Text(f"  {rest}to answer: holdfast ask", style="dim"))
     return Group(*parts)
 
 
@@ -86,15 +99,25 @@ def queue_table(queues: Sequence[QueueSummary]) -> Table:
             notes = Text() + Text("paused", style="bold yellow") + Text("; ")
         elif queue.waiting and not queue.workers:
             notes = Text() + Text("no worker; ", style="yellow")
+        if (most := queue.most_waiting) is not None:
+            is_full = queue.depth >= most
+            notes += Text(f"{queue.depth:,} of {most:,} waiting; ", style="bold yellow" if is_full else "")
         table.add_row(Text(queue.name), bar(queue.ended, queue.total, 10), notes + (words or Text("empty", "dim")))
     return table
 
 
+def _alert_lines(overview: Overview) -> Iterator[Text]:
+    """Yield the alerts that are raised."""
+    for one in overview.alerts:
+        yield Text(f"alert: {raised_words(one)}, since {ago(one.since, overview.now)}", style="bold yellow")
+
+
 def unknown_lines(queues: Sequence[QueueSummary]) -> Iterator[Text]:
-    """Yield the types of waiting jobs that no living worker knows."""
+    """Yield the types of waiting jobs that no living worker knows, or can run."""
     for queue in queues:
         if queue.unknown:
             yield Text(f"{queue.name}: no living worker knows {type_words(queue.unknown)}", style="yellow")
+        yield from (Text(line, style="yellow") for line in lacking_words(queue))
 
 
 def _running_lines(one: Status, *, is_lost: bool) -> Iterator[RenderableType]:
@@ -136,6 +159,8 @@ def worker_lines(worker: Presence, now: Time) -> list[Text]:
     lines = [head, Text(place, style="dim"), Text(f"  queues {', '.join(worker.queues) or '–'}", style="dim")]
     if worker.trouble and state == ALIVE:
         lines.append(Text(f"  can't write: {one_line(worker.trouble)}", style="bold red"))
+    if worker.has:
+        lines.append(Text(f"  has {', '.join(worker.has)}", style="dim"))
     if worker.types:
         more = f" and {len(worker.types) - TYPES_SHOWN} more" if len(worker.types) > TYPES_SHOWN else ""
         lines.append(Text(f"  types {', '.join(worker.types[:TYPES_SHOWN])}{more}", style="dim"))

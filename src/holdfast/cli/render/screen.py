@@ -6,10 +6,11 @@ control sequences that a terminal would obey (`safe_text`).
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -31,6 +32,9 @@ STYLES: dict[State, str] = {
 }
 
 BAR_WIDTH = 20
+
+GAP = 2
+"""The space between two columns of a table."""
 
 LEAST_WIDTH = 20
 """Text is never wrapped to fewer columns than this; a smaller screen wraps it again."""
@@ -75,11 +79,16 @@ def state_text(state: State) -> Text:
 
 def plain_table(*headings: str, right: Iterable[str] = ()) -> Table:
     """Return a table without lines, as wide as its content. Only its last column, made by `last_cell`, shrinks."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
     for heading in headings[:-1]:
         table.add_column(heading, justify="right" if heading in right else "left", no_wrap=True, overflow="ellipsis")
     table.add_column(headings[-1])
     return table
+
+
+def table_width(cells: Iterable[Sequence[str]]) -> int:
+    """Return how many columns of the screen these cells of a plain table need, with the gap after each."""
+    return sum(max(map(cell_len, column)) + GAP for column in zip(*cells, strict=True))
 
 
 class Hanging:
@@ -105,3 +114,10 @@ class Hanging:
 def last_cell(text: str) -> Text:
     """Return a cell for a table's last column: one line, cut if there is no room."""
     return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def print_lines(out: Console, lines: Iterable[Text]) -> None:
+    """Print lines; what doesn't fit continues below, two columns deeper."""
+    for line in lines:
+        indent = len(line.plain) - len(line.plain.lstrip())
+        out.print(Hanging(line[indent:], indent, hang=2))

@@ -35,7 +35,7 @@ worker runs jobs from an archive. If you repeat the command, it copies what is n
 def archive(source_url: str, target_url: str, every: str | None, as_json: bool) -> None:
     """Keep ended jobs longer, in another store."""
     pause = None if every is None else milliseconds(every) / 1_000
-    source, target = engine_at(source_url), engine_at(target_url, create=True)
+    source, target = engine_at(source_url, configured=False), engine_at(target_url, create=True)
     sides = Side(source, named(source_url)), Side(target, named(target_url))
 
     async def rounds(_: Jobs) -> None:

@@ -12,7 +12,7 @@ from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import job_ids, json_option, url_option
 from holdfast.cli.person import ask_fields, at_terminal, whoami
 from holdfast.cli.render.job import refusal_line
-from holdfast.cli.render.screen import console, say_json
+from holdfast.cli.render.screen import Hanging, console, say_json
 from holdfast.core.codec import canonical
 from holdfast.core.errors import NotFound
 from holdfast.core.lifecycle import standing
@@ -23,7 +23,7 @@ from holdfast.jobs.service import Jobs
 from holdfast.jobs.status import Status
 from holdfast.jobs.views.form import fields_of, form_words, question_shape, sample_answer
 from holdfast.jobs.views.shapes import status_shape
-from holdfast.jobs.views.text import ago, one_line, plural, short_id, time_left
+from holdfast.jobs.views.text import SHORT_ID, ago, one_line, plural, short_id, time_left
 from holdfast.safe_text import clean
 
 SHOWN = 50
@@ -94,9 +94,10 @@ def _list(as_json: bool, url: str | None) -> None:
 
 
 def _head(out: Console, one: Question, now: Time) -> None:
-    line = Text() + Text(short_id(one.job), style="cyan") + Text(f"  {one.type}", style="bold")
     until = "" if one.until is None else f", {time_left(one.until, now)}"
-    out.print(line + Text(f"  {clean(one.name)}, asked {ago(one.asked_at, now)}{until}", style="dim"))
+    head = Text() + Text(one.type, style="bold")
+    head += Text(f"  {clean(one.name)}, asked {ago(one.asked_at, now)}{until}", style="dim")
+    out.print(Hanging(head, SHORT_ID + 2, Text(short_id(one.job), "cyan")))
 
 
 def _text(value: object) -> str:

@@ -1,6 +1,6 @@
-"""`holdfast dev`: a worker that restarts when the code changes, with the jobs' progress line by line.
+"""`holdfast dev`: a server and a worker that restart when the code changes, with the jobs' progress line by line.
 
-Must not do what a worker does: the worker is a separate process, so that new code never meets old modules.
+Must not do what they do: both are in a separate process, so that new code never meets old modules.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from holdfast.cli.errors import echo
 from holdfast.cli.job_news import JobNews
 from holdfast.cli.lifeline import Lifeline, say, stop_signals
 from holdfast.cli.log_format import log_format_option, log_level_option
+from holdfast.cli.options import DEFAULT_PORT, can_serve
 from holdfast.cli.source_files import changed_files, files_below, folder_of
 
 POLL_SECONDS = 0.5
@@ -28,24 +29,31 @@ STOP_SECONDS = 30.0
     epilog="""\b
 Examples:
   holdfast dev video:app
-  holdfast dev examples/video.py:app --at-once 2
+  holdfast dev examples/video.py:app --at-once 2 --port 8080
 
 \b
-Watches the .py files below the module's folder. When one changes, the worker stops (its
-running jobs are handed over and lose no attempt) and a new one starts. Ctrl-C or a closed
-terminal ends both.
+Serves the jobs over HTTP on this machine and runs them. Watches the .py files below the module's
+folder. When one changes, the process stops (its running jobs are handed over and lose no attempt)
+and a new one starts. Ctrl-C or a closed terminal ends all.
 """
 )
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--queues", help="Queues in order, separated by commas. Default: those of the App's jobs.")
 @click.option("--at-once", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Slots.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0: a free port.")
 @click.option("--url", metavar="URL", help="Use this store instead of the App's own.")
 @log_level_option
 @log_format_option
-def dev(target: str, queues: str | None, at_once: int, url: str | None, log_level: str, log_format: str) -> None:
-    """Run the jobs of MODULE:APP, and restart when its code changes."""
+def dev(
+    target: str, queues: str | None, at_once: int, port: int, url: str | None, log_level: str, log_format: str
+) -> None:
+    """Serve and run the jobs of MODULE:APP, and restart when its code changes."""
     folder = folder_of(target)
-    command = [sys.executable, "-m", "holdfast.cli", "worker", target, "--at-once", str(at_once)]
+    serving = ["serve", target, "--with-worker", "--port", str(port)]
+    if not can_serve():
+        echo("not serving over HTTP: run pip install 'holdfast-jobs[server]'", err=True)
+        serving = ["worker", target]
+    command = [sys.executable, "-m", "holdfast.cli", *serving, "--at-once", str(at_once)]
     command += ["--log-level", log_level, "--log-format", log_format]
     command += ["--queues", queues] if queues else []
     command += ["--url", url] if url else []

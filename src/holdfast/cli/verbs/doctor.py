@@ -12,13 +12,16 @@ from holdfast.cli.open_store import engine_at, path_of_engine, place_of_store, u
 from holdfast.cli.options import json_option, url_option
 from holdfast.cli.render.screen import console, say_json
 from holdfast.core.errors import StoreError
+from holdfast.jobs.checkup.check_blobs import check_blobs
 from holdfast.jobs.checkup.check_code import check_app
 from holdfast.jobs.checkup.check_jobs import check_jobs
+from holdfast.jobs.checkup.check_queues import Code
 from holdfast.jobs.checkup.check_store import check_store
+from holdfast.jobs.checkup.check_values import check_values
 from holdfast.jobs.checkup.finding import Finding, Level
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.text import plural
-from holdfast.worker.registry import STEPS
+from holdfast.worker.registry import STEPS, result_misfit
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
@@ -32,7 +35,9 @@ Examples:
 
 \b
 With MODULE:APP, checks the App's own store (unless --url names another), and whether the App
-knows the jobs that wait there. The exit code is 1 if a check fails; warnings don't count.
+fits the jobs that aren't finished there: their types, their recorded steps, their arguments, and
+the recorded results. Run it with the new code before a deploy. The exit code is 1 if a check
+fails; warnings don't count.
 """
 )
 @click.argument("target", metavar="[MODULE:APP]", required=False)
@@ -45,8 +50,16 @@ def doctor(target: str | None, as_json: bool, url: str | None) -> None:
     place = place_of_store(engine, url or (None if app is None else app.url))
 
     async def work(jobs: Jobs) -> list[Finding]:
-        findings = [*await check_server(jobs.engine), *await check_jobs(jobs)]
-        return findings if app is None else [*findings, *await check_app(jobs, app.registry.types(), STEPS)]
+        code = None
+        if app is not None and target is not None:
+            specs = [app.registry.get(type) for type in app.registry.types()]
+            code = Code(target, frozenset(spec.queue for spec in specs if spec is not None))
+        findings = [*await check_server(jobs.engine), *await check_jobs(jobs, code), *await check_blobs(jobs)]
+        if app is None:
+            return findings
+        types = app.registry.types()
+        findings += await check_app(jobs, types, STEPS)
+        return [*findings, *await check_values(jobs, types, app.registry.args_misfit, result_misfit)]
 
     try:
         found = asyncio.run(use_store(engine, place, work))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast import __version__
+from holdfast.blobs.local import LocalFile, note_file
 from holdfast.cli.errors import echo
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import job_ids, url_option
@@ -16,7 +17,7 @@ from holdfast.core.errors import Invalid, Refused
 from holdfast.core.lifecycle import standing
 from holdfast.core.model import Job
 from holdfast.jobs.ids import find_id
-from holdfast.jobs.run_file import FILE_LIMIT, collect_run, dump_run, insert_run, parse_run
+from holdfast.jobs.run_file import FILE_LIMIT, collect_run, dump_run, files_of, insert_run, parse_run
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.text import plural, short_id
 
@@ -39,16 +40,31 @@ secrets before you share it. Nothing in the file is executed, now or when it is 
 def export_run(id: str, output: Path | None, url: str | None) -> None:
     """Write one run to a readable JSON file."""
 
-    async def work(jobs: Jobs) -> str:
+    async def work(jobs: Jobs) -> tuple[str, int]:
         run = await collect_run(jobs, await find_id(jobs, id))
-        return dump_run(run, await jobs.engine.now(), __version__)
+        files = files_of(run)
+        if files and output is not None:
+            folder = files_beside_run(output)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            for one in files:
+                await jobs.engine.blobs.save(one, folder / one.sha256)
+        return dump_run(run, await jobs.engine.now(), __version__), len(files)
 
-    text = run_in_store(url, work)
+    text, files = run_in_store(url, work)
     if output is None:
         click.echo(text, nl=False)
+        if files:
+            echo(
+                f"left out {plural(files, 'file')} that the run names; use --output FILE to export them, too", err=True
+            )
         return
     _write_new(output, text)
-    echo(f"wrote {output}")
+    echo(f"wrote {output}" + (f" and {plural(files, 'file')} to {files_beside_run(output)}" if files else ""))
+
+
+def files_beside_run(path: Path) -> Path:
+    """Return the folder with the files that an exported run names, under their hashes."""
+    return path.with_name(f"{path.name}.files")
 
 
 @click.command(
@@ -71,8 +87,13 @@ def import_run(file: str, review: bool, url: str | None) -> None:
     """Load an exported job into a store, to inspect and replay it."""
     run = parse_run(_text_of(file), file)
 
+    folder = files_beside_run(Path(file))
+    held = [note_file(LocalFile(folder / one.sha256, one)) for one in files_of(run) if (folder / one.sha256).is_file()]
+
     async def work(jobs: Jobs) -> Job:
-        return await insert_run(jobs, run, whoami(), review=review)
+        job = await insert_run(jobs, run, whoami(), review=review)
+        held.clear()  # until here the files stood for their content
+        return job
 
     job = run_in_store(url, work, create=True)
     steps = f"{plural(len(run.steps), 'step')} recorded"

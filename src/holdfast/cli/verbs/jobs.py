@@ -1,10 +1,21 @@
 """`holdfast jobs`: list jobs, page by page. Must not change anything."""
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import StateChoice, json_option, url_option
-from holdfast.cli.render.screen import console, last_cell, plain_table, say_json, state_text
+from holdfast.cli.render.screen import (
+    LEAST_WIDTH,
+    Hanging,
+    console,
+    last_cell,
+    plain_table,
+    say_json,
+    state_text,
+    table_width,
+)
 from holdfast.core.keys import check_queue, check_type
 from holdfast.core.model import PAGE_LIMIT, Job, State, Time, Where
 from holdfast.jobs.ids import find_id
@@ -12,7 +23,7 @@ from holdfast.jobs.service import Jobs as Store
 from holdfast.jobs.views.names import suggest_names
 from holdfast.jobs.views.remarks import remark, when_words
 from holdfast.jobs.views.shapes import job_shape
-from holdfast.jobs.views.text import short_id
+from holdfast.jobs.views.text import SHORT_ID, short_id
 
 
 @click.command(
@@ -75,11 +86,23 @@ def _show(page: list[Job], more: bool, now: Time, hint: str) -> None:
     if not page:
         out.print(f"no such jobs{hint}")
         return
-    table = plain_table("id", "type", "queue", "state", "when", "")
-    for job in page:
-        table.add_row(
-            short_id(job.id), job.type, job.queue, state_text(job.state), when_words(job, now), last_cell(remark(job))
-        )
-    out.print(table)
+    cells = [[short_id(job.id), job.type, job.queue, job.state, when_words(job, now)] for job in page]
+    if table_width(cells) + LEAST_WIDTH > out.width:
+        _show_lines(out, page, now)
+    else:
+        table = plain_table("id", "type", "queue", "state", "when", "")
+        for job, (id, kind, queue, _, when) in zip(page, cells, strict=True):
+            table.add_row(id, kind, queue, state_text(job.state), when, last_cell(remark(job)))
+        out.print(table)
     if more:
         out.print(f"more: the same with --after {short_id(page[-1].id)}", style="dim")
+
+
+def _show_lines(out: Console, page: list[Job], now: Time) -> None:
+    """Print each job in a few lines, where a table would cut its columns."""
+    for job in page:
+        words = Text(f"{job.type}  ", "bold") + state_text(job.state) + Text(f", {when_words(job, now)}")
+        words += Text(f"; queue {job.queue}", "dim")
+        out.print(Hanging(words, SHORT_ID + 2, Text(short_id(job.id), "cyan")))
+        if said := remark(job):
+            out.print(Hanging(Text(said), SHORT_ID + 2))

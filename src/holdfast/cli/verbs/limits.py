@@ -12,7 +12,7 @@ from holdfast.cli.errors import VerbGroup
 from holdfast.cli.open_store import run_in_store
 from holdfast.cli.options import json_option, reason_option, url_option
 from holdfast.cli.person import whoami
-from holdfast.cli.render.screen import console, say_json
+from holdfast.cli.render.screen import console, print_lines, say_json
 from holdfast.core.durations import milliseconds
 from holdfast.core.model import Time, Usage
 from holdfast.core.shared_limits import UNIT
@@ -56,8 +56,7 @@ def limits(ctx: click.Context, as_json: bool, url: str | None) -> None:
         if not found:
             out.print("no limits yet: declare one with app.limit('name', …) and start a worker")
         for limit in found:
-            for line in _lines(limit, now):
-                out.print(line)
+            print_lines(out, _lines(limit, now))
 
     run_in_store(url, work)
 

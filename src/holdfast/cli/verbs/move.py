@@ -67,7 +67,7 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
     seconds = None if drain is None else milliseconds(drain) / 1_000
     progress = ProgressLine(quiet=as_json)
     began = time.monotonic()
-    source, target = engine_at(source_url, write=True), engine_at(target_url, create=True)
+    source, target = engine_at(source_url, write=True, configured=False), engine_at(target_url, create=True)
     if named(source_url) == named(target_url):
         raise Invalid(f"--from and --to are the same store, {named(source_url)}; name another one with --to")
 
@@ -90,7 +90,7 @@ def move(source_url: str, target_url: str | None, drain: str | None, gives_up: b
 
 
 def _give_up(source_url: str, yes: bool, as_json: bool) -> None:
-    source = engine_at(source_url, write=True)
+    source = engine_at(source_url, write=True, configured=False)
 
     async def work(_: Jobs) -> str:
         return (await give_up(Side(source, named(source_url)), sure=yes)).store

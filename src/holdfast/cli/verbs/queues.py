@@ -11,29 +11,33 @@ from holdfast.cli.render.screen import console, say_json
 from holdfast.core.errors import NotFound
 from holdfast.core.keys import check_queue
 from holdfast.core.model import State
+from holdfast.core.queue_bounds import depth_of
 from holdfast.core.suggestions import suggest
+from holdfast.jobs.full_queues import reset_bound, set_bound
 from holdfast.jobs.service import Jobs
-from holdfast.jobs.views.overview import view_queues
+from holdfast.jobs.views.overview import is_alive, view_queues
 from holdfast.jobs.views.text import ago, one_line, plural
 
 
 @click.group(
     cls=VerbGroup,
     invoke_without_command=True,
-    subcommand_metavar="[pause|resume NAME]",
+    subcommand_metavar="[pause|resume|set|reset NAME]",
     epilog="""\b
 Examples:
   holdfast queues
   holdfast queues --json
   holdfast queues pause video --reason "provider is down"
   holdfast queues resume video
+  holdfast queues set video --most-waiting 5000 --reason "the disk is nearly full"
+  holdfast queues reset video
 """,
 )
 @json_option
 @url_option
 @click.pass_context
 def queues(ctx: click.Context, as_json: bool, url: str | None) -> None:
-    """List the queues, pause one, or resume it."""
+    """List the queues, pause one or resume it, or set how many jobs may wait."""
     if ctx.invoked_subcommand is not None:
         return
 
@@ -50,6 +54,10 @@ def queues(ctx: click.Context, as_json: bool, url: str | None) -> None:
             if queue.pause is not None:
                 reason = f": {one_line(queue.pause.reason)}" if queue.pause.reason else ""
                 out.print(f"{queue.name} was paused by {one_line(queue.pause.by)} {ago(queue.pause.at, now)}{reason}")
+            if (bound := queue.bound.person) is not None:
+                reason = f": {one_line(bound.reason)}" if bound.reason else ""
+                most = f"{bound.most_waiting:,}"
+                out.print(f"{queue.name}: {most} set by {one_line(bound.by)} {ago(bound.at, now)}{reason}")
 
     run_in_store(url, work)
 
@@ -66,23 +74,26 @@ resume it.
 """
 )
 @click.argument("name")
+@click.option("--yes", is_flag=True, help="Pause it even if it has never had a job.")
 @reason_option
 @url_option
 @click.pass_context
-def pause(ctx: click.Context, name: str, reason: str, url: str | None) -> None:
+def pause(ctx: click.Context, name: str, yes: bool, reason: str, url: str | None) -> None:
     """Pause a queue: workers claim no more of its jobs."""
     check_queue(name)
 
     async def work(jobs: Jobs) -> None:
         known = {queue.name: queue for queue in await view_queues(jobs)}
-        await jobs.pause(name, by=whoami(), reason=reason)
         queue = known.get(name)
+        now = await jobs.engine.now()
+        served = {one for worker in await jobs.workers() if is_alive(worker, now) for one in worker.queues}
+        if queue is None and name not in served and not yes:
+            others = suggest(name, [*known, *served]) or (f"; there are {', '.join(known)}" if known else "")
+            raise NotFound(f"queue {name} has no jobs and no worker; to pause it anyway, add --yes{others}")
+        await jobs.pause(name, by=whoami(), reason=reason)
         active = 0 if queue is None else queue.counts.get(State.ACTIVE, 0)
         out = console()
         out.print(f"paused {name}" + (f"; {plural(active, 'job')} in flight may finish" if active else ""))
-        if queue is None:
-            others = suggest(name, known) or (f"; there are {', '.join(known)}" if known else "")
-            echo(f"note: no queue of this name has jobs yet{others}", err=True)
 
     run_in_store(_url(ctx, url), work, write=True)
 
@@ -107,6 +118,56 @@ def resume(ctx: click.Context, name: str, url: str | None) -> None:
             raise NotFound(f"queue {name} is not paused{others}")
         await jobs.resume(name)
         console().print(f"resumed {name}")
+
+    run_in_store(_url(ctx, url), work, write=True)
+
+
+@queues.command(
+    name="set",
+    epilog="""\b
+Examples:
+  holdfast queues set video --most-waiting 5000
+  holdfast queues set video --most-waiting 5000 --reason "the disk is nearly full"
+
+\b
+What you set beats what code declares with app.queue, also after a deploy, until you reset it. It counts
+for programs whose code declares the queue. If more jobs wait than that already, new ones are refused
+until fewer do, or the next submit sheds the oldest, as code says; by itself nothing is shed.
+""",
+)
+@click.argument("name")
+@click.option("--most-waiting", type=int, required=True, metavar="N", help="How many jobs may wait to start.")
+@reason_option
+@url_option
+@click.pass_context
+def set_one(ctx: click.Context, name: str, most_waiting: int, reason: str, url: str | None) -> None:
+    """Set how many jobs may wait in a queue, whatever code declares."""
+
+    async def work(jobs: Jobs) -> None:
+        bound = await set_bound(jobs.engine, name, most_waiting, by=whoami(), reason=reason)
+        depth = depth_of(await jobs.engine.count(), name)
+        console().print(f"{name}: at most {most_waiting:,} waiting; {depth:,} wait now")
+        if bound.code is None:
+            echo(f"note: no worker's code declares app.queue({name!r}, …), so submits may not look at it", err=True)
+
+    run_in_store(_url(ctx, url), work, write=True)
+
+
+@queues.command(
+    epilog="""\b
+Examples:
+  holdfast queues reset video
+"""
+)
+@click.argument("name")
+@url_option
+@click.pass_context
+def reset(ctx: click.Context, name: str, url: str | None) -> None:
+    """Let the bound in code count again."""
+
+    async def work(jobs: Jobs) -> None:
+        bound = (await reset_bound(jobs.engine, name)).now(name)
+        console().print(f"{name}: no bound" if bound is None else f"{name}: {bound.words()}, as code declares")
 
     run_in_store(_url(ctx, url), work, write=True)
 

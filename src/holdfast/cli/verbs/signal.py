@@ -10,6 +10,7 @@ from holdfast.cli.render.screen import console
 from holdfast.core.errors import BadValue
 from holdfast.core.lifecycle import EVENT_ROWS, standing
 from holdfast.core.model import Event, Job, State, WaitKind
+from holdfast.core.suggestions import suggest
 from holdfast.jobs.ids import find_id
 from holdfast.jobs.questions import WAIT_PATH, schemas_of
 from holdfast.jobs.service import Jobs
@@ -48,11 +49,21 @@ def signal(id: str, name: str, value: str, url: str | None) -> None:
                 raise BadValue(f"{error}{await _form(jobs, whole, name)}") from None
 
     job = run_in_store(url, work, write=True)
-    kept = "kept in its inbox" if any(one.version == job.version for one in job.inbox) else "taken"
+    console().print(f"sent {one_line(name, 60)} to {short_id(job.id)}{_what_follows(job, name)}", soft_wrap=True)
+
+
+def _what_follows(job: Job, name: str) -> str:
+    """Say what the signal did: the job continues, or it keeps the signal, and why."""
+    if job.state == State.AVAILABLE:
+        return ": it continues"
+    if not any(one.version == job.version for one in job.inbox):
+        return f": it is {standing(job.state)}; taken"
     others = [one_line(wait.name, 60) for wait in job.waits if wait.kind is WaitKind.SIGNAL and wait.name != name]
-    waits = f"; it waits for {', '.join(others)}" if others and job.state == State.PENDING else ""
-    woke = "it continues" if job.state == State.AVAILABLE else f"it is {standing(job.state)}{waits}; {kept}"
-    console().print(f"sent {one_line(name, 60)} to {short_id(job.id)}: {woke}", soft_wrap=True)
+    if others and job.state == State.PENDING:
+        why = f"because the job waits for {', '.join(others)}{suggest(name, others)}"
+    else:
+        why = f"because the job is {standing(job.state)}"
+    return f"; it stays in the inbox, {why}"
 
 
 async def _form(jobs: Jobs, id: str, name: str) -> str:

@@ -26,6 +26,7 @@ from holdfast.core.lifecycle import SETTLED
 from holdfast.core.model import Job, Time
 from holdfast.engines import engine_for
 from holdfast.engines.urls import masked
+from holdfast.jobs.large_values import result_of
 from holdfast.jobs.requests import PRIORITY_LIMIT
 from holdfast.jobs.views.shapes import job_shape
 from holdfast.jobs.views.text import one_line, short_id
@@ -85,7 +86,7 @@ def submit(target: str, type: str, text: str, wait: bool, timeout: str | None, u
     call = spec.signature.read_call(args, kwargs)
     job = DecoratedJob[Any, Any](app.open, spec)
 
-    async def work() -> tuple[Job, Exception | None]:
+    async def work() -> tuple[Job, Exception | None, str]:
         jobs = await app.open()
         try:
             for line in [] if options["queue"] is None else await unknown_queues(app, [options["queue"]]):
@@ -96,17 +97,18 @@ def submit(target: str, type: str, text: str, wait: bool, timeout: str | None, u
                 _say_submitted(await jobs.get(run.id), before, wait, "" if app.url == usual else app.url)
             if wait:
                 failure = await _wait(run, patience)
-            return await jobs.get(run.id), failure
+            found = await jobs.get(run.id)
+            return found, failure, await result_of(jobs.engine, found) if wait and failure is None else "null"
         finally:
             await app.close()
 
-    found, failure = asyncio.run(work())
+    found, failure, text = asyncio.run(work())
     if as_json:
         say_json({"job": job_shape(found)})
     if failure is not None:
         raise OneLine(str(failure)) from failure
     if wait and not as_json:
-        click.echo(escaped(found.result or "null"))
+        click.echo(escaped(text))
 
 
 async def _wait(run: Run[Any], timeout: str | None) -> Exception | None:

@@ -1,27 +1,38 @@
-"""`holdfast workers`: list the workers and their jobs. Must not change anything."""
+"""`holdfast workers`: list the workers and their jobs; quiet one, or let it claim again. Must not change a job."""
 
 import click
 
+from holdfast.cli.errors import VerbGroup
 from holdfast.cli.open_store import run_in_store
-from holdfast.cli.options import json_option, url_option
+from holdfast.cli.options import json_option, reason_option, url_option
+from holdfast.cli.person import whoami
 from holdfast.cli.render.overview import worker_lines
 from holdfast.cli.render.screen import console, say_json
+from holdfast.jobs.quiet import let_claim, quiet_worker
 from holdfast.jobs.service import Jobs
 from holdfast.jobs.views.overview import worker_state
 from holdfast.jobs.views.shapes import worker_shape
 
 
-@click.command(
+@click.group(
+    cls=VerbGroup,
+    invoke_without_command=True,
+    subcommand_metavar="[quiet|resume WORKER]",
     epilog="""\b
 Examples:
   holdfast workers
   holdfast workers --json
-"""
+  holdfast workers quiet w-studio-1-79b91d --reason "this machine goes away"
+  holdfast workers resume w-studio-1-79b91d
+""",
 )
 @json_option
 @url_option
-def workers(as_json: bool, url: str | None) -> None:
-    """List the workers: where they run, what they run, and their last heartbeat."""
+@click.pass_context
+def workers(ctx: click.Context, as_json: bool, url: str | None) -> None:
+    """List the workers: where they run, what they run, and their last heartbeat. Quiet one, or let it claim again."""
+    if ctx.invoked_subcommand is not None:
+        return
 
     async def work(jobs: Jobs) -> None:
         now, found = await jobs.engine.now(), await jobs.workers()  # `now` first: no heartbeat looks too old
@@ -36,3 +47,51 @@ def workers(as_json: bool, url: str | None) -> None:
                 out.print(line)
 
     run_in_store(url, work)
+
+
+@workers.command(
+    epilog="""\b
+Examples:
+  holdfast workers quiet w-studio-1-79b91d --reason "this machine goes away"
+
+\b
+The worker finishes what it runs and claims nothing more, until you resume it or it stops.
+"""
+)
+@click.argument("worker")
+@reason_option
+@url_option
+@click.pass_context
+def quiet(ctx: click.Context, worker: str, reason: str, url: str | None) -> None:
+    """Tell a worker to claim nothing more."""
+
+    async def work(jobs: Jobs) -> None:
+        await quiet_worker(jobs.engine, worker, by=whoami(), reason=reason)
+        console().print(f"{worker} claims nothing more; it finishes what it runs")
+
+    run_in_store(_url(ctx, url), work, write=True)
+
+
+@workers.command(
+    epilog="""\b
+Examples:
+  holdfast workers resume w-studio-1-79b91d
+"""
+)
+@click.argument("worker")
+@url_option
+@click.pass_context
+def resume(ctx: click.Context, worker: str, url: str | None) -> None:
+    """Let a quiet worker claim jobs again."""
+
+    async def work(jobs: Jobs) -> None:
+        await let_claim(jobs.engine, worker)
+        console().print(f"{worker} claims jobs again")
+
+    run_in_store(_url(ctx, url), work, write=True)
+
+
+def _url(ctx: click.Context, own: str | None) -> str | None:
+    """`--url` may stand before the sub-verb or behind it."""
+    assert ctx.parent is not None
+    return own or ctx.parent.params.get("url")
